@@ -1,0 +1,1 @@
+"""Runs a plan for real and returns a measured timeline."""

@@ -1,0 +1,28 @@
+"""Time spent on the host: Python, data loading, a gap in a recorded trace."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from .work import Work
+
+if TYPE_CHECKING:
+    from ..plan import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Occupy the lane for `duration_s` seconds."""
+
+    duration_s: float
+    label: str = ""
+    kind: Literal["host"] = "host"
+
+    launches: ClassVar[int] = 0
+
+    def key(self, task: "Task") -> str:
+        """The duration is the cost."""
+        return f"host|{self.label}|{self.duration_s!r}"
+
+    def work(self, task: "Task") -> Work:
+        """Nothing on a device."""
+        return Work("host", 0.0, 0.0)

@@ -1,0 +1,37 @@
+"""One aten operation."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from .op_class import work_of
+from .work import Work, geometry
+
+if TYPE_CHECKING:
+    from ..plan import Task
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """Call `target` (as in `aten.mm.default`) with arguments given as JSON text.
+
+    In `args` and `kwargs`, `{"$": i}` stands for operand i of the task's `reads + mutates`; `{"dtype": "float32"}` and the like for what
+    JSON has no word for. `outputs[k]` is the position of the k-th write among the op's results. `flops` as counted at capture.
+    """
+
+    target: str
+    args: str = "[]"
+    kwargs: str = "{}"
+    outputs: tuple[int, ...] = (0,)
+    flops: float = 0.0
+    kind: Literal["op"] = "op"
+
+    launches: ClassVar[int] = 1
+
+    def key(self, task: "Task") -> str:
+        """Target, operand geometry and every other argument."""
+        shapes = "|".join(map(geometry, task.inputs))
+        return f"{self.target}|{shapes}|{self.args}{'' if self.kwargs == '{}' else self.kwargs}"
+
+    def work(self, task: "Task") -> Work:
+        """FLOPs from capture; bytes of every operand read, mutated (twice) and written."""
+        return work_of(self.target, self.flops, task)

@@ -1,0 +1,122 @@
+"""The machine a plan runs on: devices, their memories, host lanes and links. SI units throughout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from traces.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory that one or more devices share (partitions of one GPU share one).
+
+    `cache_bytes` is the last-level cache that the cache model walks; `saturation_share` the share of SMs that alone saturates the
+    bandwidth.
+    """
+
+    name: str
+    size_bytes: int
+    bandwidth_bytes_per_s: float
+    cache_bytes: int
+    saturation_share: float = 0.3
+
+
+@dataclass(frozen=True)
+class Device:
+    """Something that runs tasks: a GPU, a partition of one, or a group of CPU cores (an SM is a core).
+
+    `peak_flops` by precision (fp32, tf32, bf16, fp64). `priority_levels`: how many distinct levels the hardware has.
+    `task_overhead_s`: time the executor adds to every task on the lane itself (CPU; on a GPU the host lane has it).
+    """
+
+    name: str
+    kind: str  # "cpu" or "gpu"
+    sms: int
+    peak_flops: Mapping[str, float]
+    memory: str
+    priority_levels: int = 1
+    copy_engines: int = 1
+    task_overhead_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class HostLane:
+    """The thread that issues tasks to `devices` in plan order."""
+
+    name: str
+    devices: tuple[str, ...]
+    dispatch_s: float
+    record_s: float = 1e-6
+    wait_s: float = 1e-6
+    queue_depth: int = 1000
+    graph_launch_s: float = 10e-6
+    node_gap_s: float = 1e-6
+    cross_gap_s: float = 2e-6
+    graph_iterations: int = 4
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two devices (or "host"). Links with one `channel` name share its bandwidth.
+
+    `duplex`: both directions at full speed at once. `alias`: both ends lie in one memory; a transfer moves nothing.
+    """
+
+    source: str
+    target: str
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    duplex: bool = True
+    channel: str = ""
+    alias: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices, memories, host lanes and links. `sources` says where each figure comes from."""
+
+    name: str
+    devices: tuple[Device, ...]
+    memories: tuple[Memory, ...]
+    hosts: tuple[HostLane, ...] = ()
+    links: tuple[Link, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Device]:
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def _memories(self) -> dict[str, Memory]:
+        return {memory.name: memory for memory in self.memories}
+
+    @cached_property
+    def _hosts(self) -> dict[str, HostLane]:
+        return {name: host for host in self.hosts for name in host.devices}
+
+    def device(self, name: str) -> Device:
+        """The device called `name`. Raises UnknownNameError."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise UnknownNameError("device", name, list(self._by_name)) from None
+
+    def memory(self, device: str) -> Memory:
+        """The memory of a device."""
+        return self._memories[self.device(device).memory]
+
+    def host(self, device: str) -> HostLane | None:
+        """The host lane that issues to a device; None where dispatch is part of the task (CPU)."""
+        return self._hosts.get(device)
+
+    @cached_property
+    def graph(self):
+        """The links as a networkx DiGraph whose edges carry `link`."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self._by_name)
+        for link in self.links:
+            graph.add_edge(link.source, link.target, link=link)
+        return graph

@@ -1,0 +1,116 @@
+"""A timeline: which task ran where and when, predicted or measured. Seconds from the start of the first step."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from .errors import UnusableFileError
+from .files import read_document, write_json
+
+SCHEMA = "stepcast.timeline/1"
+
+
+class Cause(StrEnum):
+    """Why a task on the critical path started when it did, and not earlier."""
+
+    DEPENDENCY = "dependency"  # waited for a value another task wrote, or for readers of one it overwrites
+    LANE = "lane"  # waited for the task before it in its own lane
+    LAUNCH = "launch"  # waited for the host to issue it
+    LINK = "link"  # waited for, or shared, a link
+    SMS = "sms"  # waited for SMs (CPU: cores)
+    START = "start"  # nothing before it
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One execution of one task. `iteration` is the training iteration it works on, `period` the round it was issued in."""
+
+    task: str
+    device: str
+    lane: str
+    start_s: float
+    end_s: float
+    phase: str
+    layer: str = ""
+    micro_batch: int = 0
+    iteration: int = 0
+    period: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalSpan:
+    """One link of the critical path of a steady-state period."""
+
+    task: str
+    start_s: float
+    end_s: float
+    cause: Cause
+    phase: str = ""
+    layer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """How busy one device was in a steady-state period, and its highest memory use."""
+
+    name: str
+    busy_share: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans of all simulated or measured periods, with what was derived from the steady state.
+
+    `window_s` is the steady period (start, end) that plots and critical path refer to. `memory` maps a device to
+    (time_s, bytes) steps. `settled` is False when successive periods did not agree.
+    """
+
+    kind: str  # "predicted" or "measured"
+    spans: tuple[Span, ...]
+    step_s: float
+    window_s: tuple[float, float]
+    mode: str = "eager"
+    devices: tuple[DeviceUse, ...] = ()
+    critical_path: tuple[CriticalSpan, ...] = ()
+    memory: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    bubble_share: float = 0.0
+    exposed_transfer_s: float = 0.0
+    settled: bool = True
+    period_lengths_s: tuple[float, ...] = ()
+
+    def window(self) -> tuple[Span, ...]:
+        """The spans that overlap the steady period, in order of start."""
+        start, end = self.window_s
+        return tuple(sorted((s for s in self.spans if s.end_s > start and s.start_s < end), key=lambda s: s.start_s))
+
+    def save(self, path: Path | str) -> Path:
+        """Write as JSON (gzip when the name ends in .gz)."""
+        return write_json(path, {"schema": SCHEMA, **_ADAPTER.dump_python(self, mode="json")})
+
+    @staticmethod
+    def load(path: Path | str) -> "Timeline":
+        """Read a timeline written by `save`. Raises UnusableFileError for anything else."""
+        document = read_document(path, "timeline", SCHEMA)
+        document.pop("schema")
+        try:
+            return _ADAPTER.validate_python(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UnusableFileError(f"timeline {path} is damaged at {where}: {first['msg']}; make it again") from error
+
+
+_ADAPTER = TypeAdapter(Timeline)
+
+
+def busy_seconds(spans: "list[Span] | tuple[Span, ...]", start_s: float, end_s: float) -> float:
+    """Length of the union of the spans' intervals within [start_s, end_s]."""
+    total, reached = 0.0, start_s
+    for left, right in sorted((max(s.start_s, start_s), min(s.end_s, end_s)) for s in spans):
+        if right > reached:
+            total += right - max(left, reached)
+            reached = right
+    return total
