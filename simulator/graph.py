@@ -68,35 +68,6 @@ class TrainingGraph:
                 last[self.values[operand.value].storage] = index
         return tuple(sorted(found))
 
-    @cached_property
-    def first_use(self) -> dict[str, int]:
-        """Parameter -> index of the first op that reads it."""
-        found: dict[str, int] = {}
-        for index, op in enumerate(self.ops):
-            for operand in op.inputs:
-                if operand.value in self.layers:
-                    found.setdefault(operand.value, index)
-        return found
-
-    @cached_property
-    def gradient_complete(self) -> dict[str, int]:
-        """Parameter -> index of the op after which its gradient is final and nothing reads the parameter's old value any more.
-
-        Both conditions of the race rule of backward-fusion (appendix B.2 of its paper): the use count is back to zero, and the dX that
-        reads the old value has been computed.
-        """
-        found: dict[str, int] = {}
-        written = {self.values[o.value].storage: p for p, o in self.gradients.items()}
-        for index, op in enumerate(self.ops):
-            for operand in op.inputs:
-                if operand.value in self.gradients:
-                    found[operand.value] = index
-            for operand in (*op.inputs, *op.writes):
-                parameter = written.get(self.values[operand.value].storage)
-                if parameter is not None:
-                    found[parameter] = index
-        return found
-
     def to_networkx(self):
         """The ops as a networkx DiGraph (nodes carry name, layer, phase)."""
         import networkx
