@@ -41,16 +41,17 @@ def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], A
 
 def decode(text: str, device: torch.device) -> Any:
     """Arguments from JSON text; `{"$": i}` stays as a `Slot`."""
-    return _revive(json.loads(text), device)
+    return decode_item(json.loads(text), device)
 
 
 class Slot(int):
     """Position of a tensor argument among a task's operands."""
 
 
-def _revive(item: Any, device: torch.device) -> Any:
+def decode_item(item: Any, device: torch.device) -> Any:
+    """One argument from its JSON form. Raises ValueError for what no op takes."""
     if isinstance(item, list):
-        return [_revive(i, device) for i in item]
+        return [decode_item(i, device) for i in item]
     if not isinstance(item, dict):
         return item
     ((kind, value),) = item.items()

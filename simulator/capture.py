@@ -58,7 +58,7 @@ class Built:
 
 
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> TrainingGraph:
-    """Capture forward, loss / `loss_scale` and backward of what `build` makes.
+    """Capture forward, loss and backward (of the loss / `loss_scale`) of what `build` makes.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured; where it cannot (it reads values), it
     runs for real once and its tensors are replaced by fake ones. Raises StepcastError for steps that depend on tensor values.
@@ -121,10 +121,9 @@ def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
-        if loss_scale != 1.0:
-            loss = loss / loss_scale
+        scaled = loss if loss_scale == 1.0 else loss / loss_scale
         recorder.phase = BACKWARD
-        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+        gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
     found = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not found:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
