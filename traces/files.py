@@ -11,6 +11,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from .errors import StepcastError, UnusableFileError
 
 
@@ -83,3 +85,10 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
     if int(given_version) > int(version):
         raise UnusableFileError(f"{what} {path} has schema {given}, newer than {schema} of this version; upgrade stepcast")
     return document
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing wrong with a document, on one line: `at costs > aten.mm|... > 0 > 0: Input should be ...`."""
+    fault = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = " > ".join(map(str, fault["loc"])) or "its top level"
+    return " ".join(f"at {where}: {fault['msg']}".split())

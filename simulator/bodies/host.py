@@ -19,6 +19,11 @@ class Host:
 
     launches: ClassVar[int] = 0
 
+    def __post_init__(self):
+        """Raise ValueError for a duration that no clock can show."""
+        if not 0 <= self.duration_s < float("inf"):
+            raise ValueError(f"a host task cannot take {self.duration_s} s; expected a finite number of at least 0")
+
     def key(self, task: "Task") -> str:
         """The duration is the cost."""
         return f"host|{self.label}|{self.duration_s!r}"

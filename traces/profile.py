@@ -1,0 +1,228 @@
+"""A profile: what calibration measured on one machine. Seconds, bytes, FLOPs.
+
+One JSON file per machine; calibration adds to it. Each cost key is one compact row (20,000 keys load in about 0.2 s); the raw samples lie
+beside it in `NAME.samples.jsonl.gz` (`append_samples`).
+"""
+
+import gc
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from .errors import StepcastError, UnusableFileError
+from .files import first_fault, read_document, write_json
+
+SCHEMA = "stepcast.profile/1"
+
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+Blocks = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Stats(NamedTuple):
+    """Summary of one key's samples, in seconds. `mean_s` is winsorised: samples above twice the median count as twice the median."""
+
+    median_s: Measure
+    mean_s: Measure
+    q25_s: Measure
+    q75_s: Measure
+    samples: Count
+
+    @staticmethod
+    def of(samples_s: Sequence[float]) -> "Stats":
+        """Summarise samples, to six digits. Raises ValueError for none."""
+        if not samples_s:
+            raise ValueError("no samples to summarise; expected at least one duration in seconds")
+        median = statistics.median(samples_s)
+        mean = statistics.fmean(min(sample, 2 * median) for sample in samples_s)
+        quarters = statistics.quantiles(samples_s, n=4, method="inclusive") if len(samples_s) > 1 else [median] * 3
+        return Stats(*(float(f"{x:.6g}") for x in (median, mean, quarters[0], quarters[2])), len(samples_s))
+
+    @property
+    def spread(self) -> float:
+        """Relative quartile half-width (q75 − q25) / (2 · median); 0 for a median of 0."""
+        return (self.q75_s - self.q25_s) / (2 * self.median_s) if self.median_s else 0.0
+
+
+class KeyCost(NamedTuple):
+    """What one cost key costs alone: `warm` with its reads in the cache, `cold` without (None: not measured, as warm).
+
+    `grid` and `blocks_per_sm` are the kernel's geometry where it is known; `op_class`, `flops` and `bytes` as the task's body counts them.
+    """
+
+    warm: Stats
+    cold: Stats | None = None
+    op_class: str = ""
+    flops: Measure = 0.0
+    bytes: Measure = 0.0
+    grid: Blocks | None = None
+    blocks_per_sm: Blocks | None = None
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", validate_assignment=True)
+
+
+class Identity(_Part):
+    """The machine and software that a profile holds for. `throttle` and `extras` are recorded but do not tell machines apart."""
+
+    kind: Literal["cpu", "gpu"]
+    cpu: str = ""
+    cores: Count = 0
+    pinned: bool = False
+    gpu: str = ""
+    sms: Count = 0
+    clocks_mhz: dict[str, Measure] = {}
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    cudnn: dict[str, JsonValue] = {}
+    tf32: bool = False
+    throttle: dict[str, JsonValue] = {}
+    extras: dict[str, JsonValue] = {}
+
+    @property
+    def name(self) -> str:
+        """A short name fit for a file: `gpu-nvidia-h100-132`, `cpu-amd-epyc-2`."""
+        words = [self.kind, self.gpu or self.cpu or "unknown", str(self.sms or self.cores)]
+        return "-".join("".join(c if c.isalnum() else " " for c in " ".join(words).lower()).split())
+
+    def differences(self, other: "Identity") -> list[str]:
+        """The fields in which another machine differs, in words: `torch is 2.11.0 here, 2.13.0 there`."""
+        found = []
+        for field in type(self).model_fields:
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs and field not in ("throttle", "extras"):
+                found.append(f"{_WORDS.get(field, field)} is {_shown(mine)} here, {_shown(theirs)} there")
+        return found
+
+
+_WORDS = {
+    "cpu": "the CPU model", "cores": "the number of cores", "pinned": "pinning of threads", "gpu": "the GPU", "sms": "the number of SMs",
+    "clocks_mhz": "the clocks in MHz", "driver": "the driver", "cuda": "CUDA", "cudnn": "the cuDNN settings", "tf32": "TF32",
+}  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    return str(value) if value not in ("", {}) else "not recorded"
+
+
+class Dispatch(_Part):
+    """Seconds the host or the executor spends around a task; None where not measured. Names as in `simulator.machine`."""
+
+    task_overhead_s: Measure | None = None
+    dispatch_s: Measure | None = None
+    record_s: Measure | None = None
+    wait_s: Measure | None = None
+    graph_launch_s: Measure | None = None
+    node_gap_s: Measure | None = None
+    cross_gap_s: Measure | None = None
+
+
+class Transfer(_Part):
+    """One route's line `latency_s + bytes / bytes_per_s`, and the (bytes, seconds) points it was fitted on."""
+
+    latency_s: Measure
+    bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+    points: list[tuple[Measure, Measure]] = []
+
+
+class Contention(_Part):
+    """Slow-downs of tasks that run side by side, by op class: `multipliers["a|b"]` is a's beside b.
+
+    `held_out_error`: mean relative error on co-runs that were not fitted, `held_out_error_without` the same with every multiplier 1.
+    """
+
+    multipliers: dict[str, Measure] = {}
+    held_out_error: Measure | None = None
+    held_out_error_without: Measure | None = None
+
+    def multiplier(self, op_class: str, beside: str) -> float:
+        """How many times longer a task of `op_class` takes beside one of class `beside`; 1 where the pair was not measured."""
+        return self.multipliers.get(f"{op_class}|{beside}", 1.0)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Profile(_Part):
+    """Everything calibration knows about one machine. Change it in place and `save` it.
+
+    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`. `anchor_s` is the anchor op's time at
+    calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not.
+    """
+
+    identity: Identity
+    created: str = Field(default_factory=_now)
+    updated: str = Field(default_factory=_now)
+    costs: dict[str, KeyCost] = {}
+    failures: dict[str, str] = {}
+    dispatch: Dispatch = Field(default_factory=Dispatch)
+    transfers: dict[str, Transfer] = {}
+    contention: Contention = Field(default_factory=Contention)
+    anchor_s: Measure | None = None
+    cache_bytes: Count | None = None
+    memory_bytes: Count | None = None
+    bandwidth_bytes_per_s: Measure | None = None
+    peak_flops: dict[str, Measure] = {}
+
+    @staticmethod
+    def load(path: Path | str) -> "Profile":
+        """Read a profile written by `save`. Raises UnusableFileError for anything else: damaged, newer, or not a profile."""
+        collecting = gc.isenabled()
+        gc.disable()  # tens of thousands of small tuples arise, none of them garbage: collecting would triple the time
+        try:
+            document = read_document(path, "profile", SCHEMA)
+            return Profile.model_validate(document)
+        except ValidationError as error:
+            raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error
+        finally:
+            if collecting:
+                gc.enable()
+
+    def save(self, path: Path | str) -> Path:
+        """Write atomically and note the date in `updated`. Raises StepcastError where the disk refuses."""
+        self.updated = _now()
+        document: dict[str, Any] = {"schema": SCHEMA, **self.model_dump(mode="json", exclude={"costs"})}
+        return write_json(path, document | {"costs": self.costs})
+
+    def matches(self, other: Identity) -> list[str]:
+        """The ways in which this profile is not of the machine `other`, in words; empty when it is."""
+        return self.identity.differences(other)
+
+    def merge(self, other: "Profile") -> "Profile":
+        """A profile with both sides' measurements, those of `other` winning. Raises StepcastError where the machines differ."""
+        different = self.matches(other.identity)
+        if different:
+            raise StepcastError(f"profiles of different machines cannot be merged: {'; '.join(different)}; write to another file")
+        failures = {k: why for k, why in self.failures.items() if k not in other.costs} | other.failures
+        return self.model_copy(
+            update={
+                "identity": other.identity,
+                "updated": max(self.updated, other.updated),
+                "costs": {k: cost for k, cost in self.costs.items() if k not in other.failures} | other.costs,
+                "failures": failures,
+                "dispatch": _newer(self.dispatch, other.dispatch),
+                "transfers": self.transfers | other.transfers,
+                "contention": other.contention if other.contention.multipliers else self.contention,
+                "peak_flops": self.peak_flops | other.peak_flops,
+                **{name: _either(self, other, name) for name in _SINGLE},
+            }
+        )
+
+
+_SINGLE = ("anchor_s", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s")
+
+
+def _either(mine: BaseModel, theirs: BaseModel, name: str):
+    given = getattr(theirs, name)
+    return getattr(mine, name) if given is None else given
+
+
+def _newer(mine: Dispatch, theirs: Dispatch) -> Dispatch:
+    return Dispatch(**{name: _either(mine, theirs, name) for name in Dispatch.model_fields})

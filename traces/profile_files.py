@@ -1,0 +1,62 @@
+"""Where profiles lie, and the raw samples beside them."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import platformdirs
+
+from .errors import StepcastError, UnusableFileError
+
+
+def default_folder() -> Path:
+    """The platform's data folder for profiles."""
+    return Path(platformdirs.user_data_dir("stepcast")) / "profiles"
+
+
+def default_path(identity_name: str) -> Path:
+    """Where the profile of the machine called `identity_name` (`Identity.name`) lies unless told otherwise."""
+    return default_folder() / f"{identity_name}.json"
+
+
+def list_profiles() -> list[Path]:
+    """The profiles in the default folder, by name."""
+    return sorted(default_folder().glob("*.json"))
+
+
+def samples_path(profile: Path | str) -> Path:
+    """`NAME.samples.jsonl.gz` beside the profile `NAME.json` (or `NAME.json.gz`)."""
+    path = Path(profile)
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.with_name(f"{name}.samples.jsonl.gz")
+
+
+def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
+    """Append raw samples, one JSON object per line (say `{"key", "state", "samples_s"}`), as one more gzip member.
+
+    Raises StepcastError where the file cannot be written.
+    """
+    path = samples_path(profile)
+    lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(gzip.compress(lines.encode(), mtime=0))
+    except OSError as error:
+        raise StepcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place") from error
+    return path
+
+
+def read_samples(profile: Path | str) -> Iterator[dict]:
+    """Yield the raw samples beside a profile, oldest first; none where there is no file. Raises UnusableFileError where it is damaged."""
+    path = samples_path(profile)
+    if not path.exists():
+        return
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise UnusableFileError(f"samples {path} are damaged ({error}); the profile itself is not affected, delete them") from error
