@@ -1,0 +1,93 @@
+"""Sample documents and timelines for the tests of comparisons, exports, pictures and the app."""
+
+from traces.comparison import Prediction, Shares, Validation, ValidationResult
+from traces.timeline import Cause, CriticalSpan, DeviceUse
+
+SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
+
+
+def result(strategy="turbodl", predicted=0.040, measured=0.042, base=(0.050, 0.050), drift=1.01, **changes):
+    """A row with its derived figures filled in as the command does."""
+    row = {
+        "strategy": strategy,
+        "options": {"alpha": 2},
+        "predicted_step_s": predicted,
+        "predicted_interval_s": (predicted * 0.97, predicted * 1.03),
+        "measured_step_s": measured,
+        "measured_runs_s": (measured * 0.99, measured, measured * 1.02),
+        "error": predicted / measured - 1,
+        "error_drift_corrected": predicted * drift / measured - 1,
+        "predicted_speedup": base[0] / predicted,
+        "measured_speedup": base[1] / measured,
+        "max_grad_error": 0.0,
+        "max_param_error": 1e-7,
+        "semantics": {},
+        "predicted_peak_bytes": 10**9,
+        "measured_peak_bytes": 10**9,
+        "shares": SHARES,
+        "calibration": "profile",
+        "status": "ok",
+    }
+    return ValidationResult(**(row | changes))
+
+
+def skipped(strategy="gpipe"):
+    """A row of a strategy that did not run."""
+    empty = dict.fromkeys(
+        (
+            "predicted_step_s",
+            "predicted_interval_s",
+            "measured_step_s",
+            "error",
+            "error_drift_corrected",
+            "predicted_speedup",
+            "measured_speedup",
+            "max_grad_error",
+            "max_param_error",
+            "predicted_peak_bytes",
+            "measured_peak_bytes",
+            "shares",
+        )
+    )
+    return ValidationResult(strategy=strategy, options={}, measured_runs_s=(), semantics={}, status="skipped: needs 2 devices", **empty)
+
+
+def validation(*results, aa_spread=0.01):
+    """A validation of these rows."""
+    return Validation(
+        model="small-cnn",
+        batch_size=64,
+        optimizer="sgd",
+        precision="fp32",
+        mode="eager",
+        device={"name": "this-cpu"},
+        anchor_drift=1.01,
+        aa_spread=aa_spread,
+        reference_step_s=0.030,
+        results=results,
+    )
+
+
+def prediction(**changes):
+    """A prediction, with some fields changed."""
+    return Prediction(
+        **{
+            "strategy": "turbodl",
+            "options": {},
+            "mode": "eager",
+            "precision": "fp32",
+            "step_s": 0.04,
+            "interval_s": (0.039, 0.041),
+            "baseline_step_s": 0.05,
+            "speedup": 1.25,
+            "devices": (DeviceUse("gpu0", 0.9, 10**9),),
+            "fits": True,
+            "exposed_transfer_s": 0.0,
+            "bubble_share": 0.1,
+            "tasks": 100,
+            "simulate_wall_s": 0.01,
+            "shares": SHARES,
+            "critical_path": (CriticalSpan("a", 0.0, 0.04, Cause.START),),
+            **changes,
+        }
+    )
