@@ -1,7 +1,7 @@
 """Sample documents and timelines for the tests of comparisons, exports, pictures and the app."""
 
 from traces.comparison import Prediction, Shares, Validation, ValidationResult
-from traces.timeline import Cause, CriticalSpan, DeviceUse
+from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 
@@ -91,3 +91,18 @@ def prediction(**changes):
             **changes,
         }
     )
+
+
+def two_lanes(kind="predicted", shift=0.0, memory=True):
+    """Three tasks on two lanes of one device, one steady period, critical path a -> c."""
+    spans = (
+        Span('a "λ"\n', "gpu0", "stream 0", shift, shift + 0.001, "forward", "block<1>", 0, 0, 0),
+        Span("b", "gpu0", "stream 1", shift, shift + 0.0005, "transfer", "", 0, 0, 0),
+        Span("c", "gpu0", "stream 0", shift + 0.001, shift + 0.003, "backward", "block<1>", 0, 0, 0),
+    )
+    path = (
+        CriticalSpan('a "λ"\n', shift, shift + 0.001, Cause.START, "forward"),
+        CriticalSpan("c", shift + 0.001, shift + 0.003, Cause.DEPENDENCY, "backward"),
+    )
+    held = {"gpu0": ((shift, 1_000_000), (shift + 0.002, 2_500_000))} if memory else {}
+    return Timeline(kind, spans, 0.003, (shift, shift + 0.003), critical_path=path, memory=held)
