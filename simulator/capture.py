@@ -21,7 +21,7 @@ from .aten_json import encode, name_of
 from .bodies.opcall import OpCall
 from .gradients import finish
 from .graph import Op, TrainingGraph
-from .intercept import canonical_forms
+from .intercept import CanonicalForms
 from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
@@ -32,7 +32,7 @@ SPLIT_BY_MASK = {
     "aten.native_layer_norm_backward.default": 7,
     "aten.native_group_norm_backward.default": 8,
 }
-RANDOM = ("bernoulli", "rand", "normal", "multinomial", "uniform", "dropout")
+RANDOM = ("bernoulli", "rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
 
 
@@ -117,7 +117,7 @@ def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    with fake, recorder, canonical_forms(), _Layers(module, recorder):
+    with fake, recorder, CanonicalForms(), _Layers(module, recorder):
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
             kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
             writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
             outputs.append(position)
-        if any(part in str(func).split(".")[1] for part in RANDOM) and "backward" not in str(func):
+        if any(part in str(func).split(".")[1] for part in RANDOM):
             self.notes.append(f"draws random numbers in {self.layer or 'the model'} ({func})")
         body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results))
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
