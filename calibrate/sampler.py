@@ -38,7 +38,6 @@ class Sampler:
         self._pool = OperandPool()
         self._compiled: dict[str, tuple] = {}
         self._flush = torch.ones(FLUSH_BYTES // 4)
-        self._visits = 0
 
     def add(self, plan: Plan, keys: dict[str, Task]) -> None:
         """Compile the tasks behind `keys`; those already known are skipped."""
@@ -65,11 +64,9 @@ class Sampler:
                 instance.slots[binding.slot[name]] = tensor
         return run, instance, written
 
-    def visit(self, keys: list[str]) -> None:
-        """Take one cold and one warm sample of each key, on one worker; cores take turns from call to call."""
-        self._visits += 1
-        positions = range(len(self.backend.workers.cores))
-        position = positions[self._visits % len(positions)]
+    def visit(self, keys: list[str], turn: int) -> None:
+        """Take one cold and one warm sample of each key, on one worker; cores take turns by `turn`."""
+        position = turn % len(self.backend.workers.cores)
         anchor = self.backend.anchors[position] if self.backend.anchors else None
 
         def work(_: int) -> None:

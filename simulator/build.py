@@ -85,7 +85,7 @@ class PlanBuilder:
             for state in STATE[job.optimizer]:
                 shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
                 mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value.strides))
-        body = Update(job.optimizer, job.form, tuple(parameters), tuple(sorted(job.hyper.items())))
+        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper)
         reads = tuple(self.gradient(parameter) for parameter in parameters)
         return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traces.errors import StepcastError, UnknownNameError
 
-from .bodies.update import DEFAULTS, FORMS
+from .bodies.update import check_form, hyper_parameters
 from .graph import TrainingGraph
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
@@ -29,7 +29,7 @@ class Job:
     image_size: int | None = None
     """Side of the input image, or sequence length; None for the model's own."""
     optimizer: str = "momentum"
-    """sgd, momentum, adam or adamw."""
+    """sgd, momentum, adagrad, rmsprop, adadelta, adam or adamw."""
     form: str = "foreach"
     """PyTorch's form of the update: for, foreach or fused."""
     lr: float | None = None
@@ -55,13 +55,12 @@ class Job:
         if self.batch % self.accumulate:
             raise StepcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
         for kind, given, known in (
-            ("optimizer", self.optimizer, tuple(DEFAULTS)),
-            ("optimizer form", self.form, FORMS),
             ("precision", self.precision, PRECISIONS),
             ("layout", self.layout, LAYOUTS),
         ):
             if given not in known:
                 raise UnknownNameError(kind, given, known)
+        check_form(self.optimizer, self.form)
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a number above 0")
         if self.lr is not None and not self.lr >= 0:
@@ -78,9 +77,9 @@ class Job:
         return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
 
     @property
-    def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the optimizer, defaults filled in."""
-        return DEFAULTS[self.optimizer] | ({} if self.lr is None else {"lr": self.lr})
+    def hyper(self) -> tuple[tuple[str, float], ...]:
+        """Hyper-parameters of the optimizer as (name, number) pairs, defaults filled in."""
+        return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
 
     @cached_property
     def factory(self):

@@ -17,7 +17,12 @@ from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
 from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
+from simulator.plan import Task
 from traces.errors import StepcastError
+
+from ..binding import Binding, Instance
+
+KIND = "update"
 
 #: The one private entry point: adds to many tensors in one launch.
 _add_to_all = torch._foreach_add_
@@ -91,6 +96,19 @@ def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor
     options = _options(body.optimizer, body.form, body.hyper, tensors[0].is_cuda)
     with torch.no_grad():
         _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
+
+
+def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that applies the task's update; parameters and state are carried tensors, gradients come from the instance."""
+    body = task.body
+    check_form(body.optimizer, body.form)
+    gradients = [binding.getter(operand) for operand in task.reads]
+    tensors = [binding.getter(operand) for operand in task.mutates]
+
+    def run(instance: Instance) -> None:
+        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors])
+
+    return run
 
 
 def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
