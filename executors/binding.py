@@ -12,6 +12,9 @@ import torch
 from simulator.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan import INPUT, Operand, Plan, Task, ViewStep
 
+#: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
+DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")
+
 Getter = Callable[["Instance"], torch.Tensor]
 
 
@@ -54,8 +57,8 @@ class Binding:
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
-        dropouts = [t for s in plan.segments for t in s.tasks if getattr(t.body, "target", "") == "aten.native_dropout.default"]
-        self.dropout_index = {task.name: i for i, task in enumerate(sorted(dropouts, key=lambda t: t.micro_batch))}
+        draws = [t for s in plan.segments for t in s.tasks if getattr(t.body, "target", "") in DRAWS]
+        self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:
                 self.carried[name] = self._initial(value, tensors)

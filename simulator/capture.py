@@ -5,6 +5,7 @@ tensors, so views never become ops. Layers come from a stack kept by module hook
 node was made. This is the one file that touches PyTorch's private fake-tensor and dispatch-mode modules.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,13 +27,11 @@ from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAME
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
-#: Ops whose joint form computes dX and dW at once, and the position of the output mask. They are recorded as two ops.
-SPLIT_BY_MASK = {
-    "aten.convolution_backward.default": 10,
-    "aten.native_layer_norm_backward.default": 7,
-    "aten.native_group_norm_backward.default": 8,
-}
-RANDOM = ("bernoulli", "rand", "normal", "multinomial", "uniform")
+#: Ops whose joint form computes dX and dW at once, chosen by their `output_mask`. They are recorded as two ops.
+SPLIT_BY_MASK = frozenset(
+    {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
+)
+RANDOM = ("rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
 
 
@@ -65,7 +64,8 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with fake:
+        with fake, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules look at it, harmlessly
             built = build()
     except StepcastError:
         raise
@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
         if results or func._schema.is_mutable:
-            mask = SPLIT_BY_MASK.get(str(func))
+            mask = _mask_position(func)
             if mask is not None and args[mask][0] and any(args[mask][1:]):
                 only_x = [True] + [False] * (len(args[mask]) - 1)
                 rest = [False, *args[mask][1:]]
@@ -287,6 +287,12 @@ class Recorder(TorchDispatchMode):
         base = f"{self.layer or 'model'}/{str(func).split('.')[1]}"
         count = self._names[base] = self._names.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
+
+
+def _mask_position(func) -> int | None:
+    if str(func) not in SPLIT_BY_MASK:
+        return None
+    return next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "output_mask")
 
 
 def _as_list(result: Any) -> list[Any]:
