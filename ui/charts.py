@@ -8,7 +8,7 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from traces.comparison import Comparison, Validation, ValidationResult
+from traces.comparison import Comparison, Validation
 from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.timeline import Span, Timeline
@@ -100,7 +100,7 @@ def _hover(span: Span, origin: float, cause: str | None) -> str:
 def speedups_figure(validation: Validation) -> go.Figure:
     """Predicted and measured step time per strategy: whiskers are the 90 % interval and the range of the measured runs."""
     results = validation.ran
-    names = [strategy_label(result, results) for result in results]
+    names = words.row_labels(results)
     figure = go.Figure()
     bounds = [r.predicted_interval_s or (r.predicted_step_s, r.predicted_step_s) for r in results]
     runs = [(min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results]
@@ -124,12 +124,6 @@ def speedups_figure(validation: Validation) -> go.Figure:
     figure.update_yaxes(tickvals=list(range(len(results))), ticktext=labels, range=[len(results) - 0.5, -0.5], zeroline=False)
     figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False)
     return _finished(figure, "Step time per strategy (speed-up predicted / measured)", drawn_px=20 + 55 * len(results))
-
-
-def strategy_label(result: ValidationResult, results: "tuple[ValidationResult, ...]") -> str:
-    """The strategy's name, with its options where another row has the same name."""
-    same = [other for other in results if other.strategy == result.strategy]
-    return f"{result.strategy}:{words.options_text(result.options)}" if len(same) > 1 and result.options else result.strategy
 
 
 def phases_figure(comparison: Comparison) -> go.Figure:

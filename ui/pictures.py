@@ -7,9 +7,11 @@ is looked at on its own.
 import io
 from pathlib import Path
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -46,12 +48,23 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
     for timeline, places, names, drawn in zip(shown, rows, labels, drawn_in, strict=True):
         axes = figure.add_axes((left, 1 - (above_in + drawn) / height_in, 0.985 - left, drawn / height_in))
         _draw_timeline(axes, timeline, places, names, end_ms)
+        if timeline is not predicted:
+            axes.axvline(predicted.step_s * 1e3, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), alpha=0.6)
         last = timeline is shown[-1]
         axes.tick_params(axis="x", labelbottom=last, length=3 if last else 0, colors=INK)
         above_in += drawn + between_in
     axes.set_xlabel("ms from the start of the steady period", fontsize=11, color=INK)
     headline = words.headline(predicted.step_s, measured.step_s if measured else None)
-    figure.text(0.012, 1 - 0.16 / height_in, f"{title}: {headline}" if title else headline, fontsize=16, weight="bold", va="top", color=INK)
+    figure.text(
+        0.012,
+        1 - 0.16 / height_in,
+        f"{title}: {headline}" if title else headline,
+        fontsize=16,
+        weight="bold",
+        va="top",
+        color=INK,
+        parse_math=False,
+    )
     _phase_legend(figure, {span.phase for t in shown for span in t.window()}, any(t.critical_path for t in shown), 1 - 0.47 / height_in)
     return _write(figure, path)
 
@@ -103,20 +116,21 @@ def _label_spans(axes: Axes, spans: tuple[Span, ...], at: dict[tuple[str, str], 
     origin, end = timeline.window_s
     numbered = len({span.micro_batch for span in spans}) > 1
     ms_per_inch = axes.get_xlim()[1] / (axes.get_position().width * WIDTH_IN)
-    for span in spans:
+    for span in (s for s in spans if s.phase in ("forward", "backward")):
         text = str(span.micro_batch) if numbered else span.layer.rpartition(".")[2]
         start, stop = max(span.start_s, origin), min(span.end_s, end)
         if text and (stop - start) * 1e3 > ROOM * ms_per_inch * (0.085 * len(text) + 0.02):
             middle = ((start + stop) / 2 - origin) * 1e3
-            axes.text(middle, at[span.device, span.lane] - 0.04, text, fontsize=9, color="white", ha="center", va="center")
+            axes.text(
+                middle, at[span.device, span.lane] - 0.04, text, fontsize=9, color="white", ha="center", va="center", parse_math=False
+            )
 
 
 def _phase_legend(figure: Figure, phases: set[str], critical: bool, top: float) -> None:
     marks = [Patch(facecolor=palette.phase_colour(phase), label=phase) for phase in palette.phases_in_order(phases)]
     if critical:
         marks.append(Patch(facecolor=palette.CRITICAL, label="critical path (stripe)"))
-    figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.005, top), ncols=len(marks), frameon=False, fontsize=11, labelcolor=INK,
-                  handlelength=1.0, handleheight=1.0, columnspacing=1.4)  # fmt: skip
+    _legend(figure, marks, top, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
 
 
 def validation_picture(path: Path | str, validation: Validation, title: str = "") -> Path:
@@ -131,19 +145,17 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
         low, high = (1e3 * value for value in result.predicted_interval_s or (result.predicted_step_s, result.predicted_step_s))
         predicted, measured = result.predicted_step_s * 1e3, result.measured_step_s * 1e3
         runs = [run * 1e3 for run in result.measured_runs_s]
-        axes.plot([low, high], [row - 0.14] * 2, color=palette.PREDICTED, linewidth=7, alpha=0.35, solid_capstyle="butt")
-        axes.plot([predicted], [row - 0.14], "D", color=palette.PREDICTED, markersize=8)
-        axes.plot(runs, [row + 0.16] * len(runs), "|", color=palette.MEASURED, markersize=9, alpha=0.7)
-        axes.plot([measured], [row + 0.16], "o", color=palette.MEASURED, markersize=8)
+        axes.plot([low, high], [row - 0.14] * 2, color=palette.PREDICTED, linewidth=10, alpha=0.35, solid_capstyle="butt")
+        axes.plot([predicted], [row - 0.14], "D", color=palette.PREDICTED, markersize=7)
+        axes.plot(runs, [row + 0.16] * len(runs), "|", color=palette.MEASURED, markersize=17, alpha=0.8)
+        axes.plot([measured], [row + 0.16], "o", color=palette.MEASURED, markersize=7)
         highest = max(highest, high, measured, *runs)
         gain = f"{words.speedup(result.predicted_speedup)} / {words.speedup(result.measured_speedup)}"
         for x, text in ((1.09, words.percent(result.error)), (1.31, gain)):
             axes.text(x, row, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=12, color=INK)
     axes.set_xlim(0, highest * 1.05 or 1)
     axes.set_ylim(max(len(results), 1) - 0.5, -0.5)
-    axes.set_yticks(
-        range(len(results)), [_row_label(result.strategy, results, row) for row, result in enumerate(results)], fontsize=12, color=INK
-    )
+    axes.set_yticks(range(len(results)), words.row_labels(results), fontsize=12, color=INK)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
     axes.set_xlabel("step time, ms", fontsize=11, color=INK)
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
@@ -154,26 +166,26 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     heading = (
         title or f"{validation.model}, batch {validation.batch_size}, {validation.optimizer}, {validation.precision}, {validation.mode}"
     )
-    figure.text(0.012, 1 - 0.16 / height_in, heading, fontsize=16, weight="bold", va="top", color=INK)
+    figure.text(0.012, 1 - 0.16 / height_in, heading, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
     _result_legend(figure, 1 - 0.47 / height_in)
     return _write(figure, path)
 
 
-def _row_label(strategy: str, results: tuple, row: int) -> str:
-    same = sum(result.strategy == strategy for result in results)
-    return f"{strategy} ({row + 1})" if same > 1 else strategy
-
-
 def _result_legend(figure: Figure, top: float) -> None:
-    from matplotlib.lines import Line2D
-
     marks = [
         Line2D([], [], marker="D", color=palette.PREDICTED, linestyle="", markersize=8, label="predicted"),
         Patch(facecolor=palette.PREDICTED, alpha=0.35, label="90 % interval"),
         Line2D([], [], marker="o", color=palette.MEASURED, linestyle="", markersize=8, label="measured"),
         Line2D([], [], marker="|", color=palette.MEASURED, linestyle="", markersize=9, label="each run"),
     ]
-    figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.005, top), ncols=4, frameon=False, fontsize=11, labelcolor=INK)
+    _legend(figure, marks, top)
+
+
+def _legend(figure: Figure, marks: list[Artist], top: float, **spacing: float) -> None:
+    corner = (0.005, top)
+    figure.legend(
+        handles=marks, loc="upper left", bbox_to_anchor=corner, ncols=len(marks), frameon=False, fontsize=11, labelcolor=INK, **spacing
+    )
 
 
 def _write(figure: Figure, path: Path | str) -> Path:

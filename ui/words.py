@@ -1,6 +1,8 @@
 """Quantities as people read them: ms and GB with sensible digits, signed errors, lanes and options in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from traces.comparison import ValidationResult
 
 NONE = "-"
 
@@ -73,6 +75,16 @@ def headline(predicted_s: float, measured_s: float | None) -> str:
 def options_text(options: Mapping[str, object]) -> str:
     """Options as the command line takes them: async=off,alpha=2."""
     return ",".join(f"{name}={_option(value)}" for name, value in options.items())
+
+
+def row_labels(results: Sequence[ValidationResult]) -> list[str]:
+    """Each row's strategy, with the options in which it differs from other rows of the same strategy."""
+    labels = []
+    for result in results:
+        others = [other for other in results if other.strategy == result.strategy and other is not result]
+        differing = {name: value for name, value in result.options.items() if any(other.options.get(name) != value for other in others)}
+        labels.append(f"{result.strategy}:{options_text(differing)}" if differing else result.strategy)
+    return labels
 
 
 def _option(value: object) -> str:
