@@ -3,12 +3,13 @@
 Backgrounds are transparent and no text has a colour of its own, so that a figure suits a light and a dark page.
 """
 
+from collections.abc import Sequence
 from html import escape
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from traces.comparison import Comparison, Validation
+from traces.comparison import Comparison, Prediction, Validation
 from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.timeline import Span, Timeline
@@ -42,7 +43,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
         step_ms = timeline.step_s * 1e3
         figure.add_vline(x=step_ms, line={"color": palette.GREY, "width": 1.5, "dash": "dash"}, row=number, col=1)
     end_ms = max(max(t.step_s, t.window_s[1] - t.window_s[0]) for t in shown) * 1e3
-    figure.update_xaxes(range=[0, end_ms * 1.01], showgrid=True, gridcolor="rgba(138,143,152,0.25)", zeroline=False)
+    figure.update_xaxes(range=[0, end_ms * 1.01], showgrid=True, gridcolor=palette.GRID, zeroline=False)
     figure.update_xaxes(title_text="ms from the start of the steady period", row=len(shown), col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     title = words.headline(predicted.step_s, measured.step_s if measured else None)
@@ -100,30 +101,58 @@ def _hover(span: Span, origin: float, cause: str | None) -> str:
 def speedups_figure(validation: Validation) -> go.Figure:
     """Predicted and measured step time per strategy: whiskers are the 90 % interval and the range of the measured runs."""
     results = validation.ran
-    names = words.row_labels(results)
     figure = go.Figure()
-    bounds = [r.predicted_interval_s or (r.predicted_step_s, r.predicted_step_s) for r in results]
-    runs = [(min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results]
-    series = (
-        ("predicted, 90 % interval", palette.PREDICTED, "diamond-open", [r.predicted_step_s for r in results], bounds),
-        ("measured, all runs", palette.MEASURED, "circle", [r.measured_step_s for r in results], runs),
-    )
-    for offset, (name, colour, symbol, values, ranges) in zip((-0.12, 0.12), series, strict=True):
-        whiskers = {"type": "data", "symmetric": False, "thickness": 1.5, "color": colour}
-        whiskers["array"] = [(high - value) * 1e3 for value, (_, high) in zip(values, ranges, strict=True)]
-        whiskers["arrayminus"] = [(value - low) * 1e3 for value, (low, _) in zip(values, ranges, strict=True)]
-        marker = {"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2}}
-        positions = [number + offset for number in range(len(results))]
-        texts = [f"<b>{escape(label)}</b><br>{name}: {words.with_unit(value)}" for label, value in zip(names, values, strict=True)]
-        figure.add_scatter(x=[v * 1e3 for v in values], y=positions, mode="markers", name=name, marker=marker, error_x=whiskers,
-                           hovertext=texts, hovertemplate="%{hovertext}<extra></extra>")  # fmt: skip
-    labels = [
-        f"{escape(n)}<br>{words.speedup(r.predicted_speedup)} / {words.speedup(r.measured_speedup)}"
-        for n, r in zip(names, results, strict=True)
+    names = words.row_labels(results)
+    predicted = [(r.predicted_step_s, *(r.predicted_interval_s or (r.predicted_step_s,) * 2)) for r in results]
+    measured = [
+        (r.measured_step_s, min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results
     ]
-    figure.update_yaxes(tickvals=list(range(len(results))), ticktext=labels, range=[len(results) - 0.5, -0.5], zeroline=False)
-    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False)
-    return _finished(figure, "Step time per strategy (speed-up predicted / measured)", drawn_px=20 + 55 * len(results))
+    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, predicted, -0.12)
+    _add_points(figure, "measured, all runs", palette.MEASURED, "circle", names, measured, 0.12)
+    gains = [f"{words.speedup(r.predicted_speedup)} / {words.speedup(r.measured_speedup)}" for r in results]
+    return _strategy_axes(figure, "Step time per strategy (speed-up predicted / measured)", names, gains)
+
+
+def predictions_figure(predictions: Sequence[Prediction]) -> go.Figure:
+    """Predicted step time per strategy with its 90 % interval and speed-up."""
+    figure = go.Figure()
+    names = [prediction.strategy for prediction in predictions]
+    values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
+    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, 0.0)
+    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [words.speedup(p.speedup) for p in predictions])
+
+
+def _add_points(
+    figure: go.Figure, name: str, colour: str, symbol: str, names: list[str], values: list[tuple[float, float, float]], offset: float
+) -> None:
+    """One point with whiskers per strategy: `values` are (value, low, high) in seconds."""
+    whiskers = {"type": "data", "symmetric": False, "thickness": 1.5, "color": colour}
+    whiskers["array"] = [(high - value) * 1e3 for value, _, high in values]
+    whiskers["arrayminus"] = [(value - low) * 1e3 for value, low, _ in values]
+    texts = [
+        f"<b>{escape(label)}</b><br>{name}: {words.with_unit(value)} ({words.interval((low, high))})"
+        for label, (value, low, high) in zip(names, values, strict=True)
+    ]
+    figure.add_scatter(
+        x=[value * 1e3 for value, _, _ in values],
+        y=[row + offset for row in range(len(values))],
+        mode="markers",
+        name=name,
+        marker={"color": colour, "symbol": symbol, "size": 10},
+        error_x=whiskers,
+        hovertext=texts,
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _strategy_axes(figure: go.Figure, title: str, names: list[str], notes: list[str]) -> go.Figure:
+    labels = [f"{escape(name)}<br>{note}" for name, note in zip(names, notes, strict=True)]
+    rows = len(labels)
+    figure.update_yaxes(
+        tickvals=list(range(rows)), ticktext=labels, range=[rows - 0.5, -0.5], zeroline=False, showgrid=False, ticksuffix=" "
+    )
+    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    return _finished(figure, title, drawn_px=20 + 55 * rows)
 
 
 def phases_figure(comparison: Comparison) -> go.Figure:
@@ -142,7 +171,7 @@ def phases_figure(comparison: Comparison) -> go.Figure:
             textposition="outside",
             cliponaxis=False,
         )
-    figure.update_yaxes(title_text="task time per step, ms", gridcolor="rgba(138,143,152,0.25)")
+    figure.update_yaxes(title_text="task time per step, ms", gridcolor=palette.GRID)
     return _finished(figure, "Task time per phase", drawn_px=240, barmode="group")
 
 
@@ -156,7 +185,7 @@ def memory_figure(timeline: Timeline) -> go.Figure:
         inside.append((end, inside[-1][1]))
         times, held = zip(*inside, strict=True)
         figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 1e9 for h in held], name=device, mode="lines", line_shape="hv")
-    figure.update_yaxes(title_text="GB", rangemode="tozero", gridcolor="rgba(138,143,152,0.25)")
+    figure.update_yaxes(title_text="GB", rangemode="tozero", gridcolor=palette.GRID)
     figure.update_xaxes(title_text="ms from the start of the steady period", showgrid=False, zeroline=False)
     return _finished(figure, f"Memory, {timeline.kind}", drawn_px=200)
 

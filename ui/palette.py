@@ -13,6 +13,7 @@ OTHER = "#949494"  # any other phase
 CRITICAL = "#E5383B"  # the stripe under spans of the critical path
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
 GREY = "#8A8F98"  # lines and marks that belong to neither
+GRID = "rgba(138,143,152,0.25)"
 
 
 def phase_colour(phase: str) -> str:

@@ -55,11 +55,12 @@ class _Index(BaseModel):
 
 @dataclass(frozen=True)
 class Report:
-    """What a report folder holds: validations, and the comparisons of each in the same order."""
+    """What a report folder holds: validations, and for each of them its comparisons and their folders."""
 
     folder: Path
     validations: tuple[Validation, ...]
     comparisons: tuple[tuple[Comparison, ...], ...]
+    folders: tuple[tuple[Path, ...], ...]
 
 
 def write_report(
@@ -150,7 +151,7 @@ def read_report(path: Path | str) -> Report:
     """Read a report folder, or a single validation file (which has no timelines). Raises UnusableFileError for anything else."""
     path = Path(path)
     if path.is_file():
-        return Report(path.parent, (Validation.load(path),), ((),))
+        return Report(path.parent, (Validation.load(path),), ((),), ((),))
     document = read_document(path / "report.json", "report", SCHEMA)
     try:
         sections = _Index.model_validate(document).sections
@@ -161,7 +162,8 @@ def read_report(path: Path | str) -> Report:
         tuple(_read_comparison(path, entry, validation) for entry in section.comparisons)
         for section, validation in zip(sections, validations, strict=True)
     )
-    return Report(path, validations, comparisons)
+    folders = tuple(tuple(_inside(path, entry.folder) for entry in section.comparisons) for section in sections)
+    return Report(path, validations, comparisons, folders)
 
 
 def _read_comparison(folder: Path, entry: _Entry, validation: Validation) -> Comparison:

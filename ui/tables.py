@@ -96,3 +96,18 @@ def prediction_table(predictions: Sequence[Prediction]) -> Table:
     for row, prediction in zip(rows, predictions, strict=True):
         table.add_row(*map(Text, row.values()), style=None if prediction.fits else "red")
     return table
+
+
+def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
+    """The `count` longest tasks of the critical path, longest first."""
+    longest = sorted(prediction.critical_path, key=lambda link: link.start_s - link.end_s)[:count]
+    return [
+        {
+            "task": link.task,
+            "layer": link.layer,
+            "phase": link.phase,
+            "ms": words.ms(link.end_s - link.start_s),
+            "waited for": str(link.cause),
+        }
+        for link in longest
+    ]
