@@ -1,4 +1,4 @@
-"""Synthetic predicted and measured timelines, for pictures: a two-stream step and a pipeline, listed task by task and played lane by lane."""
+"""Synthetic predicted and measured timelines, for pictures: a two-stream step and a pipeline, played lane by lane."""
 
 import random
 from dataclasses import dataclass
