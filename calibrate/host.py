@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from itertools import pairwise
 
 import torch
 
@@ -37,7 +38,7 @@ def _task_overhead_s(backend: CpuBackend, device: str) -> float:
     program = backend.load(Plan("overhead", (Segment(tasks),), {}, {}), {})
     program.run(1)
     times = program.run(1)
-    gaps = [after.start_s - after.anchor_s - before.end_s for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
     return statistics.median(gaps)
 
 

@@ -15,7 +15,7 @@ from simulator.plan import INPUT, Plan, Segment, Task
 
 from .operands import OperandPool, fill
 
-#: Bytes streamed through between two visits. In-step truth lay between 4 and 24 MB on the machines tried; must exceed a core's private caches.
+#: Bytes streamed through between two visits: beyond a core's private caches (in-step truth lay between a 4 and a 24 MB flush).
 FLUSH_BYTES = 24 << 20
 
 

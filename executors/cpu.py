@@ -93,9 +93,14 @@ class CpuExecutable:
         self._period = 0  # of the current prologue
         self._first_iteration = 0
         self._calls = 0
-        self.outputs: list[tuple[torch.Tensor, ...]] = []
+        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self.kept: dict[str, torch.Tensor] = {}
         self.watch: list[int] | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Iterations begun so far: the number of the next one."""
+        return self._first_iteration + self._period
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> list[Measured]:
         """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
@@ -187,16 +192,15 @@ class CpuExecutable:
         return sorted(schedule.measured, key=lambda m: m.start_s)
 
     def _finish(self, entries: list[tuple[int, int]]) -> None:
-        """Collect losses and kept values of iterations whose last task has run."""
+        """Collect losses that are known, and drop iterations whose last task has run."""
         last_period = entries[-1][0]
-        for iteration in sorted(self._instances):
-            if iteration + self.dependencies.largest_lag > last_period:
-                break
-            instance = self._instances.pop(iteration)
-            self.outputs.append(tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses))
-            for name in self._keep:
-                if name in self.binding.slot:
-                    self.kept[name] = instance.slots[self.binding.slot[name]]
+        for iteration, instance in sorted(self._instances.items()):
+            losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
+            if all(loss is not None for loss in losses):
+                self.losses[instance.iteration] = losses
+            if iteration + self.dependencies.largest_lag <= last_period:
+                self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep if name in self.binding.slot}
+                del self._instances[iteration]
 
 
 class _Schedule:

@@ -52,11 +52,6 @@ def critical_anchors(times: list[Measured]) -> dict[int, float]:
     return dict(found)
 
 
-def losses_of(plan: Plan, outputs: list[tuple]) -> tuple[float, ...]:
-    """Mean loss per iteration. Under accumulation each micro-batch's loss was divided after it was recorded, so the mean is the step's."""
-    return tuple(float(sum(float(loss) for loss in losses) / len(losses)) for losses in outputs)
-
-
 def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) -> Timeline:
     """Measured spans; the window is the last full period."""
     zero = min(item.start_s - item.anchor_s for item in times)

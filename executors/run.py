@@ -39,7 +39,14 @@ class Run:
 
 
 class Executable(Protocol):
-    """A plan bound to tensors on a backend, keeping its state between calls."""
+    """A plan bound to tensors on a backend, keeping its state between calls.
+
+    `losses` by iteration (one tensor per micro-batch), `kept` values of the last complete iteration, `iterations` begun so far.
+    """
+
+    losses: dict[int, tuple[torch.Tensor, ...]]
+    kept: dict[str, torch.Tensor]
+    iterations: int
 
     def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> list[Measured]:
         """Issue `steps` more periods, back to back, and wait for them."""
@@ -66,13 +73,13 @@ def execute(
     `tensors` are copied, never changed. `keep` names values (such as gradients) to hold beyond their last reader. Peak bytes come from an
     untimed extra run.
     """
-    from .measured import losses_of, steady_steps, timeline_of
+    from .measured import steady_steps, timeline_of
 
     program = backend.load(plan, tensors, seed, keep)
     times = program.run(steps)
     drained = program.sync()
     per_step = steady_steps(times, WARM_UP if steps > WARM_UP + 1 else min(1, steps - 1))
     timeline = timeline_of(plan, [*times, *drained], per_step)
-    losses = losses_of(plan, program.outputs)
+    losses = tuple(float(sum(map(float, parts)) / len(parts)) for _, parts in sorted(program.losses.items()))
     kept = {name: tensor for name, tensor in program.kept.items() if name in keep}
     return Run(timeline, per_step, losses, dict(program.binding.carried), kept, backend.peak_bytes(plan, tensors, seed))

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -33,6 +39,17 @@ SPLIT_BY_MASK = frozenset(
 )
 RANDOM = ("rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
+
+
+class _ContentUnknown(Exception):
+    """The step reads a tensor that the factory made under fake tensors and did not register."""
+
+
+class FactoryFailedError(StepcastError):
+    """The user's factory raised; under fake tensors that may only mean that it needs real numbers."""
+
+
+_NEEDS_REAL_NUMBERS = (_ContentUnknown, FactoryFailedError)
 
 
 @dataclass
@@ -64,16 +81,15 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with fake, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules look at it, harmlessly
+        try:
+            with fake, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules look at it, harmlessly
+                built = build()
+            return _record(built, fake, batch, loss_scale)
+        except _NEEDS_REAL_NUMBERS:
             built = build()
-    except StepcastError:
-        raise
-    except Exception:  # the factory needs real numbers
-        built = build()
-    _make_fake(built, fake)
-    try:
-        return _record(built, fake, batch, loss_scale)
+            _make_fake(built, fake)
+            return _record(built, fake, batch, loss_scale)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise StepcastError(
             f"the training step reads tensor values to decide what to do ({error}); expected a step whose ops do not depend on the data;"
@@ -199,17 +215,15 @@ class Recorder(TorchDispatchMode):
 
     def _constant(self, tensor: torch.Tensor) -> Operand:
         if isinstance(tensor, FakeTensor):
-            raise StepcastError(
-                f"the model keeps a tensor of shape {tuple(tensor.shape)} outside its parameters and buffers;"
-                " expected it registered; use register_buffer"
-            )
+            raise _ContentUnknown
         if tensor.numel() > MAX_CONSTANT_ELEMENTS:
             raise StepcastError(
                 f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected it registered;"
                 " use register_buffer"
             )
         name = f"constant:{len(self.constants)}"
-        self.constants[name] = tensor.tolist()
+        with unset_fake_temporarily():
+            self.constants[name] = tensor.tolist()
         return self.define(name, tensor, BUFFER)
 
     def _remember(self, tensor: torch.Tensor, operand: Operand) -> None:

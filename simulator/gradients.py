@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+from .bodies.op_class import op_class
 from .bodies.opcall import OpCall
 from .graph import Op, TrainingGraph
 from .plan import BACKWARD, BUFFER, GRADIENT, PARAMETER, Operand, Value
@@ -70,24 +71,31 @@ def _on(operand: Operand, storage: str, values) -> bool:
 
 
 def _roles(graph: TrainingGraph) -> TrainingGraph:
-    """Mark backward ops: dW or dB where results lead only to gradients of the op's own layer, else dX."""
+    """Mark backward ops: dW or dB where results lead only to gradients of the op's own layer, else dX.
+
+    A layer used twice reads its own dX again: what a product of the layer reads is dX too.
+    """
     owner = {graph.values[o.value].storage: name for name, o in graph.gradients.items()}
     leads: dict[str, frozenset[str]] = {}
+    multiplied: set[str] = set()
     ops = []
     for op in reversed(graph.ops):
         if op.phase != BACKWARD:
             ops.append(op)
             continue
+        changed = [graph.values[operand.value].storage for operand in (*op.writes, *op.mutates)]
         reached: frozenset[str] = frozenset()
-        for operand in (*op.writes, *op.mutates):
-            storage = graph.values[operand.value].storage
+        for storage in changed:
             reached |= leads.get(storage, frozenset())
             reached |= frozenset({owner[storage]} if storage in owner else ())
         reached = _few(reached)
-        for operand in op.inputs:
-            storage = graph.values[operand.value].storage
+        used = [graph.values[operand.value].storage for operand in op.inputs]
+        for storage in used:
             leads[storage] = _few(leads.get(storage, frozenset()) | reached)
-        ops.append(replace(op, gradient=_role(op, reached, graph)))
+        role = "dX" if multiplied.intersection(changed) else _role(op, reached, graph)
+        if op_class(op.body.target) in ("conv", "matmul"):
+            multiplied.update(used)
+        ops.append(replace(op, gradient=role))
     return replace(graph, ops=_unique(ops[::-1]))
 
 

@@ -115,14 +115,14 @@ def call_factory(factory: Factory, batch: int):
     """
     import torch
 
-    from .capture import Built
+    from .capture import Built, FactoryFailedError
 
     try:
         made = factory.call(batch)
     except StepcastError:
         raise
     except Exception as error:
-        raise StepcastError(
+        raise FactoryFailedError(
             f"the factory {factory.name} failed for batch size {batch}: {_brief(error)}; run it on its own to see where"
         ) from error
     if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], torch.nn.Module):

@@ -37,7 +37,7 @@ def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """Masks of dropout on whole features, which have no canonical op of their own."""
-    keep = (json.loads(task.body.args) + [0.5])[1]
+    keep = [*json.loads(task.body.args), 0.5][1]
     get, draw = binding.getter(task.mutates[0]), _draw(task, binding)
 
     def run(instance: Instance) -> None:
