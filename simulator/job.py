@@ -96,7 +96,10 @@ class Job:
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
-        return convert(built, getattr(torch, self.dtype))
+        dtype = getattr(torch, self.dtype)
+        if dtype != torch.float32:
+            built.replace_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+        return built
 
     def graph(self, batch: int | None = None) -> TrainingGraph:
         """The graph of one (micro-)batch of `batch` samples, its loss divided by `accumulate`; cached in memory and on disk."""
@@ -132,20 +135,3 @@ class Job:
     def digest(self) -> str:
         """Short hash of everything that decides the plan."""
         return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()
-
-
-def convert(built, dtype):
-    """Bring module and floating-point inputs to `dtype`."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    if dtype != torch.float32:
-        built.module.to(dtype)
-
-        def cast(item):
-            return item.to(dtype) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
-
-        built.inputs = tuple(map(cast, built.inputs))
-        built.keywords = {name: cast(t) for name, t in built.keywords.items()}
-        built.target = tree_map(cast, built.target)
-    return built
