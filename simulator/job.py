@@ -89,7 +89,7 @@ class Job:
         return find_factory(self.model, self.image_size)
 
     def build(self, batch: int | None = None):
-        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision."""
+        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision and layout."""
         import torch
 
         from .models import call_factory
@@ -97,8 +97,15 @@ class Job:
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
         dtype = getattr(torch, self.dtype)
-        if dtype != torch.float32:
-            built.replace_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            tensor = tensor.to(dtype)
+            return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
+
+        if dtype != torch.float32 or self.layout == "nhwc":
+            built.replace_tensors(place)
         return built
 
     def graph(self, batch: int | None = None) -> TrainingGraph:
