@@ -85,8 +85,7 @@ def page(browser, request):
 def keep(page, name):
     if SCREENSHOTS:
         page.wait_for_timeout(1500)
-        height = page.evaluate("Math.max(...[...document.querySelectorAll('*')].map(e => e.scrollHeight))")
-        page.set_viewport_size({"width": 1280, "height": min(height, 6000)})
+        page.set_viewport_size({"width": 1280, "height": 2600})
         page.wait_for_timeout(1500)
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{page.scheme}.png")
 
