@@ -4,27 +4,50 @@ Dropout becomes `aten.native_dropout` (scaled result and mask); attention its ma
 """
 
 import math
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+_DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
+
 
 class CanonicalForms(TorchFunctionMode):
-    """Within it, dropout and attention are issued in their canonical forms."""
+    """Within it, dropout and attention are issued in their canonical forms.
+
+    A function mode sees every call by whatever name, but is off inside functions it was handed (F.multi_head_attention_forward); there the
+    names in torch.nn.functional count, and they are replaced too.
+    """
+
+    def __enter__(self):
+        """Start replacing."""
+        self._patches = (
+            patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
+            patch.object(functional, "scaled_dot_product_attention", _attention),
+        )
+        for replaced in self._patches:
+            replaced.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        """Stop replacing."""
+        for replaced in self._patches:
+            replaced.stop()
+        return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace dropout and attention, pass on everything else."""
         kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
+        if func is _ATTENTION:
             return _attention(*args, **kwargs)
-        if func in (functional.dropout, torch.dropout):
+        if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
         return func(*args, **kwargs)
 
 
 def _dropout(func, args, kwargs) -> torch.Tensor:
-    names = ("input", "p", "training", "inplace") if func is functional.dropout else ("input", "p", "train")
+    names = ("input", "p", "training", "inplace") if func is _DROPOUT else ("input", "p", "train")
     given = {"p": 0.5, **dict(zip(names, args, strict=False)), **kwargs}
     x = given["input"]
     if not given.get("training", given.get("train", True)) or given["p"] == 0.0:
