@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from traces.errors import StepcastError
@@ -41,7 +41,7 @@ RANDOM = ("rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
 
 
-class _ContentUnknown(Exception):
+class _UnknownContentError(Exception):
     """The step reads a tensor that the factory made under fake tensors and did not register."""
 
 
@@ -49,7 +49,7 @@ class FactoryFailedError(StepcastError):
     """The user's factory raised; under fake tensors that may only mean that it needs real numbers."""
 
 
-_NEEDS_REAL_NUMBERS = (_ContentUnknown, FactoryFailedError)
+_NEEDS_REAL_NUMBERS = (_UnknownContentError, FactoryFailedError)
 
 
 @dataclass
@@ -68,6 +68,29 @@ class Built:
         found |= {f"target:{i}": t for i, t in enumerate(tree_leaves(self.target))}
         return {name: t for name, t in found.items() if isinstance(t, torch.Tensor)}
 
+    def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Put `convert(tensor)` in place of every parameter, buffer, input and target, keeping ties between them.
+
+        Not `Module.to`, which cannot swap fake tensors.
+        """
+        memo: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the originals too: a freed one's id may come again
+
+        def once(item: Any) -> Any:
+            if not isinstance(item, torch.Tensor):
+                return item
+            if id(item) not in memo:
+                made = convert(item.detach() if isinstance(item, torch.nn.Parameter) else item)
+                memo[id(item)] = (item, torch.nn.Parameter(made, item.requires_grad) if isinstance(item, torch.nn.Parameter) else made)
+            return memo[id(item)][1]
+
+        for module in self.module.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    table[name] = once(tensor)
+        self.inputs = tuple(map(once, self.inputs))
+        self.keywords = {name: once(item) for name, item in self.keywords.items()}
+        self.target = tree_map(once, self.target)
+
     def run(self) -> torch.Tensor:
         """Forward and loss."""
         return self.loss(self.module(*self.inputs, **self.keywords), self.target)
@@ -85,11 +108,9 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
             with fake, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules look at it, harmlessly
                 built = build()
-            return _record(built, fake, batch, loss_scale)
+            return _record(_made_fake(built, fake), fake, batch, loss_scale)
         except _NEEDS_REAL_NUMBERS:
-            built = build()
-            _make_fake(built, fake)
-            return _record(built, fake, batch, loss_scale)
+            return _record(_made_fake(build(), fake), fake, batch, loss_scale)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise StepcastError(
             f"the training step reads tensor values to decide what to do ({error}); expected a step whose ops do not depend on the data;"
@@ -97,27 +118,16 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
         ) from error
 
 
-def _make_fake(built: Built, fake: FakeTensorMode) -> None:
-    """Replace real tensors of the module and inputs by fake ones, keeping ties between parameters."""
-    memo: dict[int, torch.Tensor] = {}
+def _made_fake(built: Built, fake: FakeTensorMode) -> Built:
+    """`built` with its real tensors replaced by fake ones."""
 
-    def convert(tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or isinstance(tensor, FakeTensor):
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
             return tensor
-        if id(tensor) not in memo:
-            made = fake.from_tensor(tensor.detach(), static_shapes=True)
-            if isinstance(tensor, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-            memo[id(tensor)] = made
-        return memo[id(tensor)]
+        return fake.from_tensor(tensor.detach(), static_shapes=True)
 
-    for module in built.module.modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                table[name] = convert(tensor)
-    built.inputs = tuple(map(convert, built.inputs))
-    built.keywords = {name: convert(t) for name, t in built.keywords.items()}
-    built.target = torch.utils._pytree.tree_map(convert, built.target)
+    built.replace_tensors(convert)
+    return built
 
 
 def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -> TrainingGraph:
@@ -215,7 +225,7 @@ class Recorder(TorchDispatchMode):
 
     def _constant(self, tensor: torch.Tensor) -> Operand:
         if isinstance(tensor, FakeTensor):
-            raise _ContentUnknown
+            raise _UnknownContentError
         if tensor.numel() > MAX_CONSTANT_ELEMENTS:
             raise StepcastError(
                 f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected it registered;"

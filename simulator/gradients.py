@@ -1,6 +1,5 @@
 """Finishing touches on a captured graph: dead ops out, gradients on storages of their own, roles dX, dW, dB."""
 
-import json
 from dataclasses import replace
 
 from .bodies.op_class import op_class
@@ -49,10 +48,20 @@ def _own_storages(graph: TrainingGraph) -> TrainingGraph:
         values[name] = Value(name, shape.shape, shape.strides, shape.dtype, "", GRADIENT, name)
         sizes[name] = sizes[shape.storage] if shape.storage == parameter else shape.operand().bytes
         layer = graph.layers[parameter]
-        body = OpCall("aten.clone.default", json.dumps([{"$": 0}]), '{"memory_format":{"memory_format":"contiguous_format"}}')
+        layout = "contiguous_format" if _is_contiguous(shape) else "channels_last"
+        body = OpCall("aten.clone.default", '[{"$":0}]', f'{{"memory_format":{{"memory_format":"{layout}"}}}}')
         ops.append(Op(name, body, BACKWARD, layer, "", (operand,), (values[name].operand(),)))
         gradients[parameter] = values[name].operand()
     return replace(graph, ops=_place_copies(ops, graph.values), values=values, storage_bytes=sizes, gradients=gradients)
+
+
+def _is_contiguous(value: Value) -> bool:
+    expected = 1
+    for extent, stride in zip(reversed(value.shape), reversed(value.strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
 
 
 def _place_copies(ops: list[Op], values) -> tuple[Op, ...]:

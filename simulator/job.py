@@ -89,14 +89,24 @@ class Job:
         return find_factory(self.model, self.image_size)
 
     def build(self, batch: int | None = None):
-        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision."""
+        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision and layout."""
         import torch
 
         from .models import call_factory
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
-        return convert(built, getattr(torch, self.dtype))
+        dtype = getattr(torch, self.dtype)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            tensor = tensor.to(dtype)
+            return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
+
+        if dtype != torch.float32 or self.layout == "nhwc":
+            built.replace_tensors(place)
+        return built
 
     def graph(self, batch: int | None = None) -> TrainingGraph:
         """The graph of one (micro-)batch of `batch` samples, its loss divided by `accumulate`; cached in memory and on disk."""
@@ -132,20 +142,3 @@ class Job:
     def digest(self) -> str:
         """Short hash of everything that decides the plan."""
         return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()
-
-
-def convert(built, dtype):
-    """Bring module and floating-point inputs to `dtype`."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    if dtype != torch.float32:
-        built.module.to(dtype)
-
-        def cast(item):
-            return item.to(dtype) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
-
-        built.inputs = tuple(map(cast, built.inputs))
-        built.keywords = {name: cast(t) for name, t in built.keywords.items()}
-        built.target = tree_map(cast, built.target)
-    return built

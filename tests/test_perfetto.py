@@ -7,8 +7,9 @@ from collections import defaultdict
 from page_samples import two_lanes
 
 from traces.critical import critical_spans
+from traces.lanes import lanes
 from traces.perfetto import export, trace_document
-from traces.timeline import Span, Timeline
+from traces.timeline import DeviceUse, Span, Timeline
 
 
 def test_golden_trace_of_one_arrow():
@@ -81,3 +82,9 @@ def test_critical_links_without_a_span_are_left_out():
     assert [span.task for span, _ in critical_spans(timeline)] == ['a "λ"\n', "c"]
     moved = two_lanes(shift=1.0)
     assert critical_spans(Timeline("predicted", moved.spans, 1.0, (0.0, 1.0), critical_path=timeline.critical_path)) == ()
+
+
+def test_lanes_are_in_the_timelines_device_order_and_count_as_people_do():
+    spans = [Span("t", device, lane, 0.0, 1.0, "forward") for device, lane in (("b", "s10"), ("a", "s1"), ("b", "s2"), ("b", "s2"))]
+    timeline = Timeline("predicted", tuple(spans), 1.0, (0.0, 1.0), devices=(DeviceUse("a", 1.0, 0), DeviceUse("b", 1.0, 0)))
+    assert lanes(timeline, timeline.spans) == (("a", "s1"), ("b", "s2"), ("b", "s10"))

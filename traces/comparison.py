@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import UnusableFileError
 from .files import read_document, write_json
@@ -106,6 +106,12 @@ class ValidationResult(_Data):
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
     status: str = Field(pattern=r"^(ok|skipped: .+)$")
+
+    @model_validator(mode="after")
+    def _ran_with_times(self) -> Self:
+        if self.status == "ok" and (self.predicted_step_s is None or self.measured_step_s is None):
+            raise ValueError("a strategy that ran has a predicted and a measured step time")
+        return self
 
     @property
     def ok(self) -> bool:

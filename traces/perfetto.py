@@ -63,7 +63,7 @@ class _Tracks:
         self.processes = {device: first_process + i for i, device in enumerate(devices)}
         self.place: dict[Span, tuple[int, int]] = {}
         self.rows: dict[tuple[int, int], str] = {}
-        by_lane: dict[tuple[str, str], list[Span]] = {place: [] for place in lanes([timeline])}
+        by_lane: dict[tuple[str, str], list[Span]] = {place: [] for place in lanes(timeline, timeline.spans)}
         for span in sorted(timeline.spans, key=lambda s: (s.start_s, s.end_s)):
             by_lane[span.device, span.lane].append(span)
         for (device, lane), spans in by_lane.items():

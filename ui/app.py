@@ -33,9 +33,10 @@ LONGEST = 12
 def main() -> None:
     """Draw the page."""
     st.set_page_config(page_title="Stepcast", layout="wide")
-    st.title("Stepcast")
-    st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
-    view = st.radio("View", [REPORTS, WHAT_IF], horizontal=True, label_visibility="collapsed")
+    with st.sidebar:
+        st.title("Stepcast")
+        st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
+        view = st.radio("View", [REPORTS, WHAT_IF])
     if view == REPORTS:
         reports_ui()
     else:
@@ -59,11 +60,12 @@ def report_ui(places: list[Path]) -> Report | None:
     """The report that the user picks; None where there is none to show, with the reason on the page."""
     if not places:
         st.info(
-            f"No report yet. Make one with `stepcast validate --model small-cnn --batch 32 --out DIR`, and start the app with that folder "
+            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`, and start the app with that folder "
             f"or keep it in `{reports_folder()}`."
         )
         return None
-    place = st.selectbox("Report", places, format_func=lambda path: f"{path.name}  ({path.parent})")
+    names = [path.name for path in places]
+    place = st.sidebar.selectbox("Report", places, format_func=lambda path: path.name if names.count(path.name) == 1 else str(path))
     try:
         return load_report(str(place), _stamp(place))
     except StepcastError as error:
@@ -86,7 +88,9 @@ def validation_ui(report: Report) -> int:
     """The number of the validation to show; asks where a report has several."""
     if len(report.validations) == 1:
         return 0
-    return st.selectbox("Job", range(len(report.validations)), format_func=lambda number: story.job_words(report.validations[number]))
+    return st.sidebar.selectbox(
+        "Job", range(len(report.validations)), format_func=lambda number: story.job_words(report.validations[number])
+    )
 
 
 def validation_summary_ui(validation: Validation) -> None:

@@ -26,7 +26,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     A red stripe under a span marks the critical path. Without `measured`, the prediction alone.
     """
     shown = [timeline for timeline in (predicted, measured) if timeline is not None]
-    rows = [lanes([_windowed(timeline)]) for timeline in shown]
+    rows = [lanes(timeline, timeline.window()) for timeline in shown]
     titles = [f"{timeline.kind}: {words.with_unit(timeline.step_s)}" for timeline in shown]
     heights = [max(1, len(row)) for row in rows]
     drawn_px = 34 * sum(heights) + 56 * (len(shown) - 1)
@@ -48,11 +48,6 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     title = words.headline(predicted.step_s, measured.step_s if measured else None)
     return _finished(figure, title, drawn_px=drawn_px, barmode="overlay")
-
-
-def _windowed(timeline: Timeline) -> Timeline:
-    """The timeline with only the spans of its steady period, so that lanes idle in it get no row."""
-    return Timeline(timeline.kind, timeline.window(), timeline.step_s, timeline.window_s, devices=timeline.devices)
 
 
 def _span_traces(timeline: Timeline, listed: set[str]) -> "list[go.Bar]":
@@ -151,7 +146,7 @@ def _strategy_axes(figure: go.Figure, title: str, names: list[str], notes: list[
     figure.update_yaxes(
         tickvals=list(range(rows)), ticktext=labels, range=[rows - 0.5, -0.5], zeroline=False, showgrid=False, ticksuffix=" "
     )
-    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, showgrid=True, gridcolor=palette.GRID)
     return _finished(figure, title, drawn_px=20 + 55 * rows)
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from traces.comparison import Validation
@@ -27,6 +27,8 @@ WIDTH_IN = 12.0
 #: 2,400 pixels wide: sharp at the 1,200 that a README shows.
 DOTS_PER_INCH = 200
 INK, FAINT = "#1F2430", "#E3E6EB"
+#: Above this many spans, white borders would hide them.
+BORDERED_SPANS = 400
 #: A label is drawn in a span that is at least this many times as wide as the label.
 ROOM = 1.15
 
@@ -34,7 +36,7 @@ ROOM = 1.15
 def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path:
     """Draw one steady period, predicted above measured, into `path` (.png or .svg). The error stands in the heading after `title`."""
     shown = [timeline for timeline in (predicted, measured) if timeline is not None]
-    rows = [lanes([_window(timeline)]) for timeline in shown]
+    rows = [lanes(timeline, timeline.window()) for timeline in shown]
     row_in = 0.42 if sum(map(len, rows)) <= 14 else 0.3
     drawn_in = [row_in * max(1, len(places)) for places in rows]
     top_in, between_in, bottom_in = 1.15, 0.62, 0.62
@@ -69,28 +71,22 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
     return _write(figure, path)
 
 
-def _window(timeline: Timeline) -> Timeline:
-    return Timeline(timeline.kind, timeline.window(), timeline.step_s, timeline.window_s, devices=timeline.devices)
-
-
 def _draw_timeline(axes: Axes, timeline: Timeline, places: tuple[tuple[str, str], ...], names: list[str], end_ms: float) -> None:
     origin, end = timeline.window_s
     at = {place: row for row, place in enumerate(places)}
     spans = timeline.window()
-    by_phase: dict[str, list[Span]] = {}
-    for span in spans:
-        by_phase.setdefault(span.phase, []).append(span)
+    edge = 0.6 if len(spans) <= BORDERED_SPANS else 0.0
+    critical = {span for span, _ in critical_spans(timeline)}
 
-    def bars(group: "list[Span]", top: float, height: float, colour: str, edge: float) -> None:
-        for span in group:
-            start, stop = max(span.start_s, origin), min(span.end_s, end)
-            corner = ((start - origin) * 1e3, at[span.device, span.lane] + top)
-            axes.add_patch(Rectangle(corner, (stop - start) * 1e3, height, facecolor=colour, edgecolor="white", linewidth=edge))
+    def bars(group: list[Span], top: float, height: float, colour: str, edge: float) -> None:
+        pieces = [((max(s.start_s, origin) - origin) * 1e3, (min(s.end_s, end) - max(s.start_s, origin)) * 1e3) for s in group]
+        axes.broken_barh(pieces, (top, height), facecolor=colour, edgecolor="white", linewidth=edge)
 
-    edge = 0.6 if len(spans) <= 400 else 0.0
-    for phase, group in by_phase.items():
-        bars(group, -0.38, 0.7, palette.phase_colour(phase), edge)
-    bars([span for span, _ in critical_spans(timeline) if span in set(spans)], 0.34, 0.1, palette.CRITICAL, 0.0)
+    for place, row in at.items():
+        own = [span for span in spans if (span.device, span.lane) == place]
+        for phase in palette.phases_in_order({span.phase for span in own}):
+            bars([span for span in own if span.phase == phase], row - 0.38, 0.7, palette.phase_colour(phase), edge)
+        bars([span for span in own if span in critical], row + 0.34, 0.1, palette.CRITICAL, 0.0)
     axes.set_xlim(0, end_ms * 1.002)
     axes.set_ylim(len(places) - 0.45, -0.55)
     axes.set_yticks(range(len(places)), names, fontsize=11 if len(places) <= 12 else 8.5, color=INK)

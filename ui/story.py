@@ -93,7 +93,7 @@ def prediction_words(prediction: Prediction) -> list[str]:
     sentences = []
     if not prediction.fits:
         sentences.append("It does not fit in the memory of its devices.")
-    if prediction.speedup is not None and prediction.baseline_step_s is not None:
+    if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
         sentences.append(
             f"The baseline takes {words.with_unit(prediction.baseline_step_s)}: a speed-up of {words.speedup(prediction.speedup)}."
         )

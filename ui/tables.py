@@ -1,6 +1,6 @@
 """Validations and predictions as tables: the same cells for the terminal, the report page and the app."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -9,16 +9,17 @@ from traces.comparison import Prediction, Validation, ValidationResult
 
 from . import words
 
-HEADS = (
-    "strategy",
-    "predicted\nms",
-    "90 %\ninterval",
-    "measured\nms",
-    "error",
-    "drift-\ncorrected",
-    "speed-up\npred. / meas.",
-    "difference\ngrad., param.",
-)
+#: The columns that fit a terminal, and their heads there.
+TERMINAL = {
+    "strategy": "strategy",
+    "predicted ms": "predicted\nms",
+    "90 % interval": "90 %\ninterval",
+    "measured ms": "measured\nms",
+    "error": "error",
+    "drift-corrected": "drift-\ncorrected",
+    "speed-up pred. / meas.": "speed-up\npred. / meas.",
+    "difference grad., param.": "difference\ngrad., param.",
+}
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
@@ -28,7 +29,9 @@ def validation_cells(validation: Validation) -> list[dict[str, str]]:
 
 
 def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
-    differences = (result.max_grad_error, result.max_param_error)
+    def both(words_of: Callable, first: float | None, second: float | None, between: str = " / ") -> str:
+        return words.NONE if first is second is None else f"{words_of(first)}{between}{words_of(second)}"
+
     return {
         "strategy": label,
         "predicted ms": words.ms(result.predicted_step_s),
@@ -36,11 +39,9 @@ def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
         "measured ms": words.ms(result.measured_step_s),
         "error": words.percent(result.error),
         "drift-corrected": words.percent(result.error_drift_corrected),
-        "speed-up predicted": words.speedup(result.predicted_speedup),
-        "speed-up measured": words.speedup(result.measured_speedup),
-        "memory predicted": words.gigabytes(result.predicted_peak_bytes),
-        "memory measured": words.gigabytes(result.measured_peak_bytes),
-        "largest difference (gradients, parameters)": ", ".join(map(words.error_of, differences)) if result.ok else words.NONE,
+        "speed-up pred. / meas.": both(words.speedup, result.predicted_speedup, result.measured_speedup),
+        "memory pred. / meas.": both(words.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
+        "difference grad., param.": both(words.error_of, result.max_grad_error, result.max_param_error, between=", "),
         "status": result.status,
     }
 
@@ -52,17 +53,14 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     """
     table = Table(header_style="bold", caption_justify="left")
     several = len(validations) > 1
-    for head in (("job",) if several else ()) + HEADS:
+    for head in (*(("job",) if several else ()), *TERMINAL.values()):
         table.add_column(head, justify="left" if head in ("job", "strategy") else "right", overflow="fold")
     skipped = []
     for validation in validations:
         job = (f"{validation.model} {validation.precision} {validation.mode}",) if several else ()
         for cells, result in zip(validation_cells(validation), validation.results, strict=True):
-            gains = f"{cells['speed-up predicted']} / {cells['speed-up measured']}" if result.ok else words.NONE
-            measured = cells["measured ms"] if result.ok else "skipped"
-            row = (*job, cells["strategy"], cells["predicted ms"], cells["90 % interval"], measured)
-            row += (cells["error"], cells["drift-corrected"], gains, cells["largest difference (gradients, parameters)"])
-            table.add_row(*map(Text, row), style=None if result.ok else "dim")
+            row = cells if result.ok else {**cells, "measured ms": "skipped"}
+            table.add_row(*map(Text, (*job, *(row[head] for head in TERMINAL))), style=None if result.ok else "dim")
             if not result.ok:
                 skipped.append(" ".join((*job, f"{cells['strategy']} {result.status}")))
     table.caption = Text("\n".join(skipped)) if skipped else None

@@ -1,0 +1,199 @@
+"""What each task of a plan costs alone: measured where the profile knows its key, else fitted on the profile, else from the table.
+
+GPU costs are medians and CPU costs winsorised means of the samples (CPU.md). Copies and collectives cost nothing here: links price them.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+from traces.profile import KeyCost, Profile, Stats
+
+from . import efficiencies
+from .cost import FITTED, GUESSED, MEASURED, Cost
+from .efficiencies import Site, precision_of
+from .machine import Machine
+from .plan import Plan, Task, cost_key
+from .roofline import Fit, Point, fit, fit_scale
+
+#: Bodies whose time the links decide.
+LINKED = frozenset({"copy", "collective"})
+#: Bodies that need no calibration.
+UNMEASURED = LINKED | {"host"}
+#: More keys than these add nothing to a fit but time.
+_MOST_POINTS = 400
+
+
+class _Known(NamedTuple):
+    """A profile's key that a fit can use."""
+
+    op_class: str
+    sms: int
+    cost: KeyCost
+
+
+class CostModel:
+    """Costs on one machine. `precision`: what dense kernels use on float32 operands, `fp32` or `tf32` (default: as the profile says)."""
+
+    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None):
+        """Without a profile every cost comes from the table."""
+        self.machine = machine
+        self.profile = profile
+        self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
+        self._costs: dict[tuple[str, str], Cost] = {}
+        self._fits: dict[tuple[str, int, bool], Fit | None] = {}
+        self._sites: dict[tuple[str, int], Site] = {}
+
+    def resolve(self, plan: Plan) -> list[Cost]:
+        """One cost per task of `plan.tasks`, in their order."""
+        return [self.cost(task) for task in plan.tasks]
+
+    def cost(self, task: Task) -> Cost:
+        """The cost of one task. Tasks of one key on one device share the object."""
+        key = cost_key(task, self.machine)
+        found = self._costs.get((task.device, key))
+        if found is None:
+            found = self._costs[task.device, key] = self._price(task, task.device, key)
+        return found
+
+    def missing(self, plan: Plan) -> dict[str, Task]:
+        """Keys that the profile has neither measured nor recorded as impossible, each with the first task that needs it."""
+        known = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
+        return {key: task for key, task in plan.keys(self.machine).items() if key not in known and task.body.kind not in UNMEASURED}
+
+    def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
+        """The parts of the plan's task seconds (cold) that were measured, fitted and guessed; all 0 where nothing takes time."""
+        seconds = dict.fromkeys((MEASURED, FITTED, GUESSED), 0.0)
+        for task, cost in zip(plan.tasks, costs, strict=True):
+            if task.body.kind not in UNMEASURED:
+                seconds[cost.source] += cost.cold_s
+        total = sum(seconds.values())
+        return {source: part / total if total else 0.0 for source, part in seconds.items()}
+
+    def _price(self, task: Task, device: str, key: str) -> Cost:
+        """`task` may be a step of an OpList, which has no device of its own."""
+        body = task.body
+        if body.kind in LINKED:
+            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind)
+        if body.kind == "host":
+            return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
+        known = self.profile.costs.get(key) if self.profile is not None else None
+        if known is not None:
+            found = self._measured(task, device, key, known)
+        elif body.kind == "ops":
+            found = self._summed(task, device, key)
+        else:
+            found = self._fitted(task, device, key) or self._guessed(task, device, key)
+        return self._with_shares(found, task, device)
+
+    def _measured(self, task: Task, device: str, key: str, known: KeyCost) -> Cost:
+        cold = known.cold or known.warm
+        grid, blocks = efficiencies.geometry(task, self._site(device))
+        if self._kind(device) == "gpu":
+            grid, blocks = known.grid or grid, known.blocks_per_sm or blocks
+        warm_s, cold_s = self._statistic(known.warm), self._statistic(cold)
+        return Cost(key, warm_s, max(warm_s, cold_s), MEASURED, grid, blocks, spread=max(known.warm.spread, cold.spread))
+
+    def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
+        work = task.body.work(task)
+        site = self._site(device)
+        laws = [self._law(work.op_class, site.sms, warm) for warm in (True, False)]
+        if laws[0] is None or laws[1] is None:
+            return None
+        precision = precision_of(task, work.op_class, self.precision)
+        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision)
+        warm_s, cold_s = (
+            law.predict(self._point(site, work.flops, work.bytes, said)) for law, said in zip(laws, (table.warm, table.cold), strict=True)
+        )
+        grid, blocks = efficiencies.geometry(task, site)
+        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=max(law.error for law in laws))
+
+    def _guessed(self, task: Task, device: str, key: str) -> Cost:
+        work = task.body.work(task)
+        site = self._site(device)
+        precision = precision_of(task, work.op_class, self.precision)
+        moved, count = efficiencies.traffic(task), efficiencies.launches(task, site.kind)
+        said = efficiencies.seconds(site, work.op_class, work.flops, moved, precision, count)
+        grid, blocks = efficiencies.geometry(task, site)
+        return Cost(key, said.warm, said.cold, GUESSED, grid, blocks, error=said.error)
+
+    def _summed(self, task: Task, device: str, key: str) -> Cost:
+        """An op list nobody measured is the sum of its ops; its errors are taken to go together, its source is the weakest."""
+        sms = self.machine.device(device).sms
+        parts = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.steps]
+        warm_s, cold_s = sum(p.warm_s for p in parts), sum(p.cold_s for p in parts)
+        grid, blocks = max(((p.grid, p.blocks_per_sm) for p in parts), default=(1, 1))
+        error = sum(p.cold_s * (p.error or p.spread) for p in parts) / cold_s if cold_s else 0.0
+        source = GUESSED if any(p.source == GUESSED for p in parts) else FITTED
+        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error)
+
+    def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
+        """Add the shares of the device's peak and of its memory's bandwidth that the task draws at its solo time."""
+        work = task.body.work(task)
+        machine = self.machine.device(device)
+        peaks = machine.peak_flops
+        peak = peaks.get(precision_of(task, work.op_class, self.precision), peaks["fp32"])
+        bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
+        compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
+        memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
+        count = task.body.launches
+        return replace(cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class)
+
+    def _law(self, op_class: str, sms: int, warm: bool) -> Fit | None:
+        """The best fit for a class: on its keys at this SM count, on its keys at any, or one factor for the whole table."""
+        name = (op_class, sms, warm)
+        if name not in self._fits:
+            same = [known for known in self._known if known.op_class == op_class]
+            found = fit(self._points([known for known in same if known.sms == sms], warm)) or fit(self._points(same, warm))
+            self._fits[name] = found or self._pooled(warm)
+        return self._fits[name]
+
+    def _pooled(self, warm: bool) -> Fit | None:
+        name = ("", 0, warm)
+        if name not in self._fits:
+            self._fits[name] = fit_scale(self._points(list(self._known), warm))
+        return self._fits[name]
+
+    @cached_property
+    def _known(self) -> tuple[_Known, ...]:
+        found = []
+        for key, cost in self.profile.costs.items() if self.profile is not None else ():
+            sms = key.rpartition("@")[2]
+            if cost.op_class and sms.isdecimal() and int(sms) > 0:
+                found.append(_Known(cost.op_class, int(sms), cost))
+        return tuple(found)
+
+    def _points(self, known: list[_Known], warm: bool) -> list[Point]:
+        step = len(known) // _MOST_POINTS + 1
+        return [self._known_point(item, warm) for item in known[::step]]
+
+    def _known_point(self, known: _Known, warm: bool) -> Point:
+        cost = known.cost
+        site = self._site(self.machine.devices[0].name, known.sms)
+        precision = self.precision if known.op_class in efficiencies.DENSE else "fp32"
+        said = efficiencies.seconds(site, known.op_class, cost.flops, cost.bytes, precision)
+        measured = self._statistic(cost.warm if warm else cost.cold or cost.warm)
+        return self._point(site, cost.flops, cost.bytes, said.warm if warm else said.cold, measured)
+
+    @staticmethod
+    def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:
+        """On a CPU a task has one core however many its device has."""
+        return Point(flops / (site.sms if site.kind == "gpu" else 1), moved_bytes, table_s, measured_s)
+
+    def _site(self, device: str, sms: int | None = None) -> Site:
+        """What a task on a device has, or would have if the device had `sms` SMs."""
+        given = self.machine.device(device)
+        name = (device, sms or given.sms)
+        if name not in self._sites:
+            factor = name[1] / given.sms
+            total = sum(d.sms for d in self.machine.devices if d.memory == given.memory)
+            scaled = replace(given, sms=name[1], peak_flops={p: flops * factor for p, flops in given.peak_flops.items()})
+            self._sites[name] = Site.of(scaled, self.machine.memory(device), min(1.0, name[1] / total))
+        return self._sites[name]
+
+    def _kind(self, device: str) -> str:
+        return self.machine.device(device).kind
+
+    def _statistic(self, stats: Stats) -> float:
+        on_gpu = self.profile is not None and self.profile.identity.kind == "gpu"
+        return stats.median_s if on_gpu else stats.mean_s

@@ -1,0 +1,147 @@
+"""Machines by name: the presets of `machines.json`, and this machine's CPU.
+
+Every number of `machines.json` is `[value, source]`, the source a name under "sources". A link of kind `host` joins every GPU to the host,
+`switch` every GPU to a switch between them, `pairs` every two GPUs; links that name a `channel` share its bandwidth.
+"""
+
+import json
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from traces.errors import UnknownNameError
+
+from .machine import Device, HostLane, Link, Machine, Memory
+from .this_cpu import this_cpu
+
+if TYPE_CHECKING:
+    from traces.profile import Profile
+
+DATA = Path(__file__).with_name("machines.json")
+THIS_CPU = "this-cpu"
+#: The node between GPUs of a switched machine; its links cost half of the whole way's latency each.
+SWITCH = "switch"
+HOST = "host"
+
+Sourced = tuple[float, str]
+SourcedCount = tuple[int, str]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GpuEntry(_Entry):
+    """One model of GPU."""
+
+    sms: SourcedCount
+    peak_flops: dict[str, Sourced]
+    memory_bytes: SourcedCount
+    bandwidth_bytes_per_s: Sourced
+    cache_bytes: SourcedCount
+    priority_levels: SourcedCount
+    copy_engines: SourcedCount
+    saturation_share: Sourced
+
+
+class HostEntry(_Entry):
+    """What the issuing thread takes; fields as in HostLane."""
+
+    dispatch_s: Sourced
+    record_s: Sourced
+    wait_s: Sourced
+    queue_depth: SourcedCount
+    graph_launch_s: Sourced
+    node_gap_s: Sourced
+    cross_gap_s: Sourced
+
+
+class LinkEntry(_Entry):
+    """One kind of link, laid between all GPUs."""
+
+    kind: Literal["host", "switch", "pairs"]
+    latency_s: Sourced
+    bandwidth_bytes_per_s: Sourced
+    duplex: bool
+    channel: str = ""
+
+
+class MachineEntry(_Entry):
+    """Some GPUs of one model, a host, and links."""
+
+    gpu: str
+    count: int
+    host: str
+    links: list[LinkEntry]
+
+
+class Data(BaseModel):
+    """The whole of `machines.json`."""
+
+    sources: dict[str, str]
+    gpus: dict[str, GpuEntry]
+    hosts: dict[str, HostEntry]
+    machines: dict[str, MachineEntry]
+
+
+@cache
+def data() -> Data:
+    """The committed presets."""
+    return Data.model_validate(json.loads(DATA.read_text()))
+
+
+def machine_names() -> list[str]:
+    """The names that `load_machine` knows."""
+    return [*data().machines, THIS_CPU]
+
+
+def load_machine(name: str, profile: "Profile | None" = None) -> Machine:
+    """The machine called `name`; for `this-cpu` with a profile's measured figures. Raises UnknownNameError."""
+    if name == THIS_CPU:
+        return this_cpu(profile)
+    entry = data().machines.get(name)
+    if entry is None:
+        raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
+    gpu = data().gpus[entry.gpu]
+    names = [f"cuda:{index}" for index in range(entry.count)]
+    host = {field: value for field, (value, _) in data().hosts[entry.host]}
+    peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
+    return Machine(
+        name,
+        tuple(
+            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], copy_engines=gpu.copy_engines[0])
+            for n in names
+        ),
+        tuple(
+            Memory(f"memory of {n}", gpu.memory_bytes[0], gpu.bandwidth_bytes_per_s[0], gpu.cache_bytes[0], gpu.saturation_share[0])
+            for n in names
+        ),
+        tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
+        tuple(link for kind in entry.links for link in _links(kind, names)),
+        _sources(entry),
+    )
+
+
+def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
+    """Both directions of every link of a kind."""
+    ends = list(combinations(names, 2)) if entry.kind == "pairs" else [(n, HOST if entry.kind == "host" else SWITCH) for n in names]
+    return [
+        Link(a, b, entry.latency_s[0], entry.bandwidth_bytes_per_s[0], entry.duplex, entry.channel)
+        for one, other in ends
+        for a, b in ((one, other), (other, one))
+    ]
+
+
+def _sources(entry: MachineEntry) -> dict[str, str]:
+    """Where each figure of a machine comes from, by field."""
+    found: dict[str, str] = {}
+    parts: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
+    parts += [(f"{link.kind} link ", link) for link in entry.links]
+    for prefix, part in parts:
+        for field, value in part:
+            numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
+            found |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple)}
+    return found

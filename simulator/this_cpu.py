@@ -1,0 +1,114 @@
+"""The machine we are on, seen as a CPU device: cores, caches, memory, and a nominal peak where nothing was measured."""
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import psutil
+
+from traces.errors import StepcastError
+
+from .machine import Device, Machine, Memory
+
+if TYPE_CHECKING:
+    from traces.profile import Profile
+
+#: fp32 FLOPs per cycle and core: units · lanes · 2 (multiply and add). The first flag that the CPU has decides.
+FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})
+_SOURCES = MappingProxyType({
+    "peak_flops": (
+        "nominal: cores x clock x fp32 FLOPs per cycle (Agner Fog, The microarchitecture of Intel, AMD and VIA CPUs: two 256-bit FMA units "
+        "on Zen 2 to 4 and Haswell to Ice Lake client; Intel servers with two 512-bit units reach twice this)"
+    ),
+    "bandwidth": (
+        "assumed: a core draws 20 GB/s alone (a PyTorch copy on an EPYC: 24), three quarters of the cores saturate the memory (two "
+        "streaming cores take 1.25 to 1.43 times as long as one, CPU.md 8), 200 GB/s at most"
+    ),
+    "cache": "/sys/devices/system/cpu",
+    "memory": "psutil.virtual_memory",
+    "task_overhead": "CPU.md: about 25 us per task of the lane executor",
+})  # fmt: skip
+#: Where neither the clock nor a cache size can be read.
+_CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
+_BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
+#: Workers pick the most urgent stream head themselves: any number of levels would do.
+_PRIORITY_LEVELS = 64
+
+
+def this_cpu(profile: "Profile | None" = None, cores: int | None = None) -> Machine:
+    """This machine's CPU as one device `cpu:0` of `cores` physical cores (default: the profile's, else all available to this process).
+
+    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
+    more cores than there are.
+    """
+    available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
+    count = available if cores is None else cores
+    if not 1 <= count <= available:
+        raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
+    fp32 = count * nominal_flops_per_core()
+    peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
+    bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)
+    size, last_level, overhead = psutil.virtual_memory().total, cache_bytes(), 25e-6
+    sources = dict(_SOURCES)
+    if profile is not None:
+        scale = count / profile.identity.cores if profile.identity.cores else 1.0
+        measured = {name: flops * scale for name, flops in profile.peak_flops.items()}
+        peaks |= measured
+        bandwidth = profile.bandwidth_bytes_per_s or bandwidth
+        size, last_level = profile.memory_bytes or size, profile.cache_bytes or last_level
+        if profile.dispatch.task_overhead_s is not None:
+            overhead = profile.dispatch.task_overhead_s
+        sources["profile"] = f"figures measured on {profile.updated} replace those above where the profile has them"
+    device = Device("cpu:0", "cpu", count, peaks, "memory", priority_levels=_PRIORITY_LEVELS, task_overhead_s=overhead)
+    memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
+    return Machine("this-cpu", (device,), (memory,), sources=sources)
+
+
+def available_cores() -> int:
+    """Physical cores that this process may run on (hyper-threads of one core count once)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(psutil.cpu_count(logical=False) or 1)
+    seen = set()
+    for cpu in allowed:
+        siblings = _read(f"cpu{cpu}/topology/thread_siblings_list")
+        seen.add(siblings or str(cpu))
+    return max(1, len(seen))
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets that the CPU reports, in lower case; empty where the platform does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset({"asimd"}) if platform.machine().lower() in ("arm64", "aarch64") else frozenset()
+    found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return frozenset(found.lower().partition(":")[2].split())
+
+
+def nominal_flops_per_core() -> float:
+    """fp32 FLOP/s of one core by its vector flags and clock."""
+    flags = cpu_flags()
+    per_cycle = next((flops for flag, flops in FLOPS_PER_CYCLE.items() if flag in flags), 8.0)
+    frequency = psutil.cpu_freq()
+    mhz = max(frequency.max, frequency.current) if frequency else 0.0
+    return per_cycle * (mhz * 1e6 or _CLOCK_HZ)
+
+
+def cache_bytes() -> int:
+    """Bytes of the last-level cache of the first core."""
+    sizes = {}
+    for index in range(8):
+        level, size = _read(f"cpu0/cache/index{index}/level"), _read(f"cpu0/cache/index{index}/size")
+        if level.isdigit() and size[:-1].isdigit() and size[-1:] in "KMG":
+            sizes[int(level)] = int(size[:-1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[size[-1]]
+    return sizes[max(sizes)] if sizes else _CACHE_BYTES
+
+
+def _read(name: str) -> str:
+    try:
+        return (Path("/sys/devices/system/cpu") / name).read_text().strip()
+    except OSError:
+        return ""
