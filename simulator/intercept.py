@@ -57,20 +57,23 @@ def _dropout(func, args, kwargs) -> torch.Tensor:
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor:
-    """The math form of scaled_dot_product_attention (its documentation's reference implementation)."""
+    """The math form of scaled_dot_product_attention, in the order of operations of PyTorch's own (the scale's root on either side).
+
+    The order matters: gradients that are zero in exact arithmetic (a key's bias) are pure rounding, and Adam normalises them.
+    """
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    root = math.sqrt(abs(scale))
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    scores = (query * scale) @ key.transpose(-2, -1)
+    scores = (query * math.copysign(root, scale)) @ (key.transpose(-2, -1) * root)
     if is_causal:
-        length, other = query.size(-2), key.size(-2)
-        attn_mask = torch.ones(length, other, dtype=torch.bool, device=query.device).tril()
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = torch.softmax(scores, dim=-1)
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)  # zero, not NaN, where a whole row is masked
     if dropout_p > 0.0:
         weights = torch.native_dropout(weights, dropout_p, True)[0]
     return weights @ value
