@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from .plan import Operand, Plan, Task, program
 
 Box = tuple[tuple[int, int], ...]
+#: Period, index in the period.
+_At = tuple[int, int]
 
 
 def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
     """Half-open range per dimension of the value that the operand's slice/select prefix keeps; None means all of it."""
     ranges = [(0, extent) for extent in shape]
     dims = list(range(len(shape)))  # which dimension of the value each remaining dimension is
-    narrowed = False
     for view in operand.views:
         args = json.loads(view.args)
         if view.target == "aten.slice.Tensor":
@@ -28,17 +29,18 @@ def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
             start, stop = _clamp(start, 0, extent), _clamp(stop, extent, extent)
             ranges[dim] = (low + start, low + max(start, stop))
             if step not in (None, 1):
-                return tuple(ranges)  # a strided slice keeps its hull, and ends the prefix
+                break  # a strided slice keeps its hull, and ends the prefix
         elif view.target == "aten.select.int":
             position = args[0] % len(dims)
             low, high = ranges[dims[position]]
             index = args[1] + (high - low if args[1] < 0 else 0)
             ranges[dims[position]] = (low + index, low + index + 1)
             dims.pop(position)
+        elif view.target == "aten.as_strided.default":
+            return None  # addresses the storage, whatever was cut before
         else:
             break
-        narrowed = True
-    return tuple(ranges) if narrowed else None
+    return tuple(ranges) if any(r != (0, extent) for r, extent in zip(ranges, shape, strict=True)) else None
 
 
 def _clamp(index: int | None, default: int, extent: int) -> int:
@@ -63,73 +65,115 @@ class Edge:
     kind: str
 
 
+class Dependencies:
+    """Edges of every task: exact in the prologue and in the drain, periodic between them.
+
+    Each list that `edges` and `waits` return is one object per kind of period, so that callers can key their own tables on it.
+    """
+
+    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None):
+        """Derive the edges of `tasks` (default: the plan's last segment)."""
+        self.plan = plan
+        self.tasks = plan.tasks if tasks is None else tasks
+        self.largest_lag = max((task.lag for task in self.tasks), default=0)
+        #: From this period on the lists repeat: every task has run in the period before.
+        self.steady = self.largest_lag + 1
+        self._derived: dict[int, list[list[tuple[Edge, ...]]]] = {}
+        self._waits: dict[int, list[tuple[Edge, ...]]] = {}
+
+    def edges(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
+        """Edges by task index of `period`, in order of (period, index); skipped tasks have none.
+
+        `iterations`: how many the program has in all, after which it drains; None: more than matters.
+        """
+        full = self.steady + 1
+        if iterations is None or period < iterations >= full:
+            return self._rows(full)[min(period, self.steady)]
+        if iterations >= full:
+            return self._rows(full)[full + period - iterations]
+        return self._rows(iterations)[period]
+
+    def waits(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
+        """The edges that need an event: those to other lanes, and of each other lane only the latest, since lanes are serial."""
+        row = self.edges(period, iterations)
+        found = self._waits.get(id(row))
+        if found is None:
+            lanes = [task.lane for task in self.tasks]
+            found = self._waits[id(row)] = [
+                _latest_of_other_lanes(edges, lane, lanes) if edges else () for lane, edges in zip(lanes, row, strict=True)
+            ]
+        return found
+
+    def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
+        if iterations not in self._derived:
+            self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
+        return self._derived[iterations]
+
+
+def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: tuple[str, int], lanes: list[tuple[str, int]]) -> tuple[Edge, ...]:
+    latest = {lanes[edge.index]: edge for edge in edges}  # edges stand in order of (period, index): the last one wins
+    latest.pop(lane, None)
+    return tuple(latest.values())
+
+
 class _Access:
-    """Who last wrote, and who has read since, parts of one storage instance."""
+    """Who last wrote, and who has read since, parts of one storage instance: (period, index), value and box by task and operand.
+
+    A lane is serial, so of two accesses by one operand of one task the later stands for both.
+    """
 
     __slots__ = ("readers", "writers")
 
     def __init__(self):
-        self.writers: list[tuple[tuple[int, int], str, Box | None]] = []
-        self.readers: list[tuple[tuple[int, int], str, Box | None]] = []
+        self.writers: dict[tuple[int, int], tuple[_At, str, Box | None]] = {}
+        self.readers: dict[tuple[int, int], tuple[_At, str, Box | None]] = {}
 
 
-def _conflicts(entries, value: str, part: Box | None):
-    return [at for at, other, other_part in entries if other != value or overlap(part, other_part)]
-
-
-def _covers(outer: Box | None, inner: Box | None) -> bool:
-    if outer is None:
-        return True
-    return inner is not None and all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
-
-
-class Dependencies:
-    """Edges of every task: exact in the prologue, periodic afterwards.
-
-    `edges(period)` lists, per task index of that period, the edges to earlier tasks. From period `steady` on the lists repeat (all lags
-    have begun and every access a task can conflict with lies in full periods).
-    """
-
-    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None):
-        self.tasks = plan.tasks if tasks is None else tasks
-        self.largest_lag = max((task.lag for task in self.tasks), default=0)
-        self.steady = self.largest_lag + 1
-        self._periods = _derive(plan, self.tasks, self.steady + 1)
-
-    def edges(self, period: int) -> list[tuple[Edge, ...]]:
-        """Edges by task index; skipped tasks have none."""
-        return self._periods[min(period, self.steady)]
-
-
-def _derive(plan: Plan, tasks: tuple[Task, ...], periods: int) -> list[list[tuple[Edge, ...]]]:
+def _derive(plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: int) -> list[list[tuple[Edge, ...]]]:
     accesses = [_accesses(plan, task) for task in tasks]
     positions = {task.name: index for index, task in enumerate(tasks)}
     carried = plan.carried
     state: dict[tuple[str, int], _Access] = defaultdict(_Access)
-    result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(periods)]
-    for period, index, task in program(tasks, iterations=periods, periods=periods):
-        found: dict[tuple[int, int], str] = {}
+    result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(iterations + largest_lag)]
+    for period, index, task in program(tasks, iterations):
+        found: dict[_At, str] = {}
         here = (period, index)
-        for storage, value, part, reads, writes in accesses[index]:
-            access = state[storage, -1 if storage in carried else period - task.lag]
+        touched = [state[access[0], -1 if access[0] in carried else period - task.lag] for access in accesses[index]]
+        for access, (_, value, part, reads, writes) in zip(touched, accesses[index], strict=True):
             for at in _conflicts(access.writers, value, part):
                 found.setdefault(at, "raw" if reads else "waw")
             if writes:
                 for at in _conflicts(access.readers, value, part):
                     found.setdefault(at, "war")
-        for storage, value, part, reads, writes in accesses[index]:
-            access = state[storage, -1 if storage in carried else period - task.lag]
-            if writes:  # what this write covers can conflict with nothing later: the write itself does
-                access.writers = [w for w in access.writers if w[1] != value or not _covers(part, w[2])]
-                access.readers = [r for r in access.readers if r[1] != value or not _covers(part, r[2])]
-                access.writers.append((here, value, part))
+        for operand, (access, (_, value, part, reads, writes)) in enumerate(zip(touched, accesses[index], strict=True)):
+            if writes:  # what this write covers can conflict with nothing later that does not conflict with the write itself
+                access.writers = _left(access.writers, value, part)
+                access.readers = _left(access.readers, value, part)
+                access.writers[index, operand] = (here, value, part)
             elif reads:
-                access.readers.append((here, value, part))
+                access.readers[index, operand] = (here, value, part)
         for name in task.after:
-            found.setdefault((period, positions[name]), "after")
+            earlier = positions[name]
+            if 0 <= period - tasks[earlier].lag < iterations:  # a skipped task orders nothing
+                found.setdefault((period, earlier), "after")
         found.pop(here, None)
         result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(found.items()))
     return result
+
+
+def _conflicts(entries: dict, value: str, part: Box | None) -> list[_At]:
+    return [at for at, other, other_part in entries.values() if other != value or overlap(part, other_part)]
+
+
+def _left(entries: dict, value: str, part: Box | None) -> dict:
+    """The entries that a write of `part` of `value` does not cover. Writing all of any value stands for the whole storage."""
+    if part is None or not entries:
+        return {}
+    return {key: entry for key, entry in entries.items() if entry[1] != value or not _covers(part, entry[2])}
+
+
+def _covers(outer: Box, inner: Box | None) -> bool:
+    return inner is not None and all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
 
 
 def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, bool]]:
@@ -138,5 +182,5 @@ def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, 
     for operands, reads, writes in ((task.reads, True, False), (task.mutates, True, True), (task.writes, False, True)):
         for operand in operands:
             value = plan.values[operand.value]
-            found.append((value.storage, operand.value, box(operand, value.shape), reads, writes))
+            found.append((value.storage, operand.value, box(operand, value.shape) if operand.views else None, reads, writes))
     return found

@@ -39,14 +39,15 @@ _PRIORITY_LEVELS = 64
 
 
 def this_cpu(profile: "Profile | None" = None, cores: int | None = None) -> Machine:
-    """This machine's CPU as one device `cpu:0` of `cores` physical cores (default: all available to this process).
+    """This machine's CPU as one device `cpu:0` of `cores` physical cores (default: the profile's, else all available to this process).
 
-    A profile's measured figures replace the nominal ones. Raises StepcastError for more cores than there are.
+    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
+    more cores than there are.
     """
-    available = available_cores()
+    available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
-        raise StepcastError(f"{count} cores asked for; this process may use 1 to {available}; choose fewer")
+        raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
     fp32 = count * nominal_flops_per_core()
     peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
     bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)

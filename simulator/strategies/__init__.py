@@ -1,0 +1,81 @@
+"""Strategies turn a job into a plan. Each is one module here, discovered by its `NAME`.
+
+A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
+
+from traces.errors import StepcastError, UnknownNameError
+
+from ..plan import Plan
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A discovered strategy."""
+
+    name: str
+    about: str
+    options_type: type
+    plan: Callable[..., Plan]
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Names of its options."""
+        return tuple(f.name for f in fields(self.options_type))
+
+    def options(self, given: Mapping[str, str] | None = None) -> object:
+        """Options from texts, defaults filled in. Raises StepcastError for an unknown option or a value of the wrong kind."""
+        given = dict(given or {})
+        for name in given:
+            if name not in self.option_names:
+                raise UnknownNameError(f"option of strategy {self.name}", name, self.option_names)
+        try:
+            return TypeAdapter(self.options_type).validate_python(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise StepcastError(
+                f"strategy {self.name}: option {name}={first['input']!r}: {first['msg']}; see stepcast strategies"
+            ) from error
+
+
+@cache
+def _discover() -> dict[str, Strategy]:
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan)
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "baseline", item[0])))
+
+
+def names() -> list[str]:
+    """Every strategy's name, baseline first."""
+    return list(_discover())
+
+
+def get(name: str) -> Strategy:
+    """The strategy called `name`. Raises UnknownNameError."""
+    try:
+        return _discover()[name]
+    except KeyError:
+        raise UnknownNameError("strategy", name, names(), "stepcast strategies lists them") from None
+
+
+def parse(text: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
+    """`NAME[:option=value,...]` with the options of `shared` that the strategy has, as strategy and options."""
+    name, _, tail = text.partition(":")
+    strategy = get(name)
+    given = {k: v for k, v in (shared or {}).items() if k in strategy.option_names}
+    for part in filter(None, tail.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise StepcastError(f"option {part!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
+        given[key.strip()] = value.strip()
+    return strategy, strategy.options(given)

@@ -1,0 +1,36 @@
+# Every target sets up what it needs in .venv. On a machine with a GPU: make CONSTRAINTS=/dev/null demo (takes the CUDA build of torch).
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+RUN = $(VENV)/bin
+READY = $(VENV)/ready
+ARGS ?=
+
+.PHONY: demo test lint bench ui clean
+
+demo: $(READY)
+	$(RUN)/stepcast demo $(ARGS)
+
+ui: $(READY)
+	$(RUN)/stepcast ui $(ARGS)
+
+test: lint
+	$(RUN)/python -m pytest --durations=8 $(ARGS)
+
+lint: $(READY)
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/lint-imports --no-cache
+
+bench: $(READY)
+	$(RUN)/python -m tests.benchmarks $(ARGS)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11; install a newer one and run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info report

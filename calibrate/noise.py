@@ -1,0 +1,50 @@
+"""Was the machine ours while we measured? Steal and foreign CPU time from /proc/stat."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LARGEST_STEAL = 0.05
+LARGEST_FOREIGN = 0.03
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Shares of all cores' time taken by the hypervisor and by other processes."""
+
+    steal: float
+    foreign: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether what was measured meanwhile should be repeated."""
+        return self.steal > LARGEST_STEAL or self.foreign > LARGEST_FOREIGN
+
+
+class Watch:
+    """Measures the disturbance between its creation and `stop`."""
+
+    def __init__(self):
+        self._start = _read()
+
+    def stop(self) -> Disturbance:
+        """Shares since the start; zeros where /proc/stat does not exist."""
+        if self._start is None:
+            return Disturbance(0.0, 0.0)
+        (steal_0, busy_0, own_0, wall_0), (steal_1, busy_1, own_1, wall_1) = self._start, _read()
+        capacity = max(1e-9, (wall_1 - wall_0) * (os.cpu_count() or 1))
+        foreign = (busy_1 - busy_0) - (own_1 - own_0)
+        return Disturbance(max(0.0, steal_1 - steal_0) / capacity, max(0.0, foreign) / capacity)
+
+
+def _read() -> tuple[float, float, float, float] | None:
+    """(steal, busy without steal, this process) CPU seconds, and the time."""
+    try:
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    except OSError:
+        return None
+    tick = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(f) / tick for f in fields[:8])
+    own = os.times()
+    return steal, user + nice + system + irq + softirq, own.user + own.system, time.monotonic()

@@ -1,0 +1,88 @@
+"""Does the executed plan compute what plain PyTorch computes?"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from executors.reference import Reference
+from executors.run import Backend, Executable
+from executors.tensors import job_tensors
+from simulator.capture import Built
+from simulator.job import Job
+from simulator.plan import Plan
+
+STEPS = 5
+#: Largest error that still counts as the same numbers, by precision. fp32 leaves room for another order of summation over five steps.
+TOLERANCE = {"fp64": 1e-10, "fp32": 2e-2, "tf32": 1e-1, "bf16": 1e-1}
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters."""
+
+    max_grad_error: float
+    max_param_error: float
+
+    def equal(self, precision: str) -> bool:
+        """Whether both errors lie within the tolerance of the precision."""
+        return max(self.max_grad_error, self.max_param_error) <= TOLERANCE[precision]
+
+
+def reference(job: Job, built: Built, same_masks: bool) -> Reference:
+    """Plain PyTorch's training loop on a copy of the job's module; `same_masks` draws the executor's dropout masks, at a cost in time."""
+    return Reference(
+        copy.deepcopy(built.module),
+        built.inputs if not built.keywords else built.keywords,
+        built.target,
+        built.loss,
+        job.optimizer,
+        job.form,
+        job.hyper,
+        accumulate=job.accumulate,
+        clip_norm=job.clip_norm,
+        dropout_seed=job.seed if same_masks else None,
+    )
+
+
+def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
+    """Run `plan` for `steps` steps and hold it against `expected`."""
+    names = {operand.value for operand in plan.gradients.values()}
+    program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
+    program.run(steps)
+    program.sync()
+    return Numerics(_worst(_gradients(plan, program), expected.gradients), _worst(_parameters(plan, program), expected.parameters))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Gradients of the last step and final parameters of plain PyTorch."""
+
+    gradients: dict[str, torch.Tensor]
+    parameters: dict[str, torch.Tensor]
+
+    @staticmethod
+    def of(job: Job, built: Built, steps: int = STEPS) -> "Expected":
+        """Run the reference for `steps` steps."""
+        plain = reference(job, built, same_masks=True)
+        for _ in range(steps):
+            plain.step()
+        return Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
+
+
+def _gradients(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
+    from executors.binding import apply_views
+
+    return {parameter: apply_views(program.kept[operand.value], operand) for parameter, operand in plan.gradients.items()}
+
+
+def _parameters(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
+    return {name: program.binding.carried[name] for name in plan.gradients}
+
+
+def _worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """max|a − b| / max|b| over all tensors together; infinite where either is not finite."""
+    largest = max(float(expected[name].abs().max()) for name in found)
+    difference = max(float((found[name] - expected[name]).abs().max()) for name in found)
+    ratio = difference / largest if largest else difference
+    return ratio if ratio == ratio else float("inf")

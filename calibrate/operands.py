@@ -1,0 +1,73 @@
+"""Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts. Never zeros."""
+
+import json
+
+import torch
+
+from simulator.plan import Plan, Task, Value
+
+
+class OperandPool:
+    """Tensors by geometry, shared between keys so that calibrating a large plan stays small.
+
+    Tensors that a task changes in place are not shared with tensors that are only read.
+    """
+
+    def __init__(self, seed: int = 0):
+        self._made: dict[tuple, torch.Tensor] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def tensor(self, value: Value, high: int, role: str) -> torch.Tensor:
+        """A tensor with the value's geometry; integers in [0, high)."""
+        key = (value.shape, value.strides, value.dtype, high, role)
+        if key not in self._made:
+            self._made[key] = self._make(value, high)
+        return self._made[key]
+
+    def _make(self, value: Value, high: int) -> torch.Tensor:
+        dtype = getattr(torch, value.dtype)
+        tensor = torch.empty_strided(value.shape, value.strides, dtype=dtype)
+        if dtype.is_floating_point or dtype.is_complex:
+            return tensor.normal_(generator=self._generator)
+        if dtype == torch.bool:
+            return tensor.bernoulli_(0.5, generator=self._generator)
+        return tensor.random_(0, max(1, high), generator=self._generator)
+
+
+def integer_range(task: Task, plan: Plan) -> dict[str, int]:
+    """Value -> exclusive upper bound for integer operands, by what the op indexes with them."""
+    target = getattr(task.body, "target", "")
+    name = target.split(".")[1] if target.startswith("aten.") else ""
+    reads = task.reads
+
+    def extent(position: int, dim: int) -> int:
+        return reads[position].shape[dim] if position < len(reads) and reads[position].shape else 1
+
+    bound = 2
+    if name == "embedding":
+        bound = extent(0, 0)
+    elif name == "embedding_dense_backward":
+        bound = json.loads(task.body.args)[2]
+    elif name.startswith("nll_loss"):
+        bound = next((o.shape[1] for o in reads if len(o.shape) > 1), 2)
+    elif name in ("max_pool2d_with_indices_backward",):
+        bound = extent(1, -1) * extent(1, -2)
+    elif name in ("index", "index_put", "_unsafe_index", "_index_put_impl_"):
+        bound = min((extent(0, d) for d in range(len(reads[0].shape))), default=1)
+    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_add_", "index_add_"):
+        bound = min(
+            (o.shape[d] for o in (*reads, *task.mutates) if o.dtype.startswith(("float", "bf")) for d in range(len(o.shape))), default=1
+        )
+    return {operand.value: bound for operand in task.inputs}
+
+
+def fill(task: Task, plan: Plan, pool: OperandPool) -> dict[str, torch.Tensor]:
+    """A tensor for every value the task reads or changes."""
+    bounds = integer_range(task, plan)
+    changed = {operand.value for operand in task.mutates}
+    found: dict[str, torch.Tensor] = {}
+    for operand in task.inputs:
+        if operand.value not in found:
+            role = "changed" if operand.value in changed else "read"
+            found[operand.value] = pool.tensor(plan.values[operand.value], bounds[operand.value], role)
+    return found

@@ -1,0 +1,41 @@
+"""This machine's own profile: where it lies, and what to do with one from elsewhere."""
+
+import logging
+from pathlib import Path
+
+from traces.profile import Profile
+from traces.profile_files import default_path
+
+from .identity import this_cpu
+
+log = logging.getLogger("stepcast")
+
+
+def open_profile(path: Path | None, create: bool = False) -> tuple[Profile, Path]:
+    """The profile at `path` (default: this machine's own place), or with `create` an empty one where there is none.
+
+    Raises UnusableFileError for a file that is missing (without `create`), damaged or newer.
+    """
+    mine = this_cpu()
+    place = default_path(mine.name) if path is None else path
+    if create and not place.exists():
+        return Profile(identity=mine), place
+    return Profile.load(place), place
+
+
+def own_profile() -> Profile | None:
+    """This machine's own profile, or None where it was never calibrated or the file cannot be used."""
+    path = default_path(this_cpu().name)
+    if not path.exists():
+        return None
+    profile = Profile.load(path)
+    return profile if not profile.matches(this_cpu()) else None
+
+
+def foreign(profile: Profile, place: Path | str) -> bool:
+    """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
+    mine = this_cpu()
+    differences = profile.matches(mine)
+    if differences:
+        log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, "; ".join(differences))
+    return bool(differences)

@@ -1,0 +1,86 @@
+"""A calibration session: visits the missing keys of plans in rounds and writes what it learns into a profile."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from executors.cpu import CpuBackend
+from simulator.machine import Machine
+from simulator.plan import Plan, Task
+from traces.profile import KeyCost, Profile, Stats
+from traces.profile_files import append_samples
+
+from .sampler import Sampler
+
+#: Visits per key: the first is discarded, eight are kept.
+ROUNDS = 9
+#: Keys that are measured together in interleaved rounds before they are saved: what an interruption can cost at most.
+GROUP = 120
+
+Progress = Callable[[int, int, str], None]
+
+
+def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> Iterator[tuple[Plan, dict[str, Task]]]:
+    """Per plan, the keys that the profile lacks and that have not failed before; keys of earlier plans are not repeated."""
+    seen = set(profile.costs) | set(profile.failures)
+    for plan in plans:
+        found = {key: task for key, task in plan.keys(machine).items() if key not in seen and task.body.kind not in ("copy", "host")}
+        seen |= set(found)
+        yield plan, found
+
+
+def calibrate(
+    plans: Iterable[Plan], machine: Machine, backend: CpuBackend, profile: Profile, save_to: Path | None, progress: Progress
+) -> int:
+    """Measure every missing key of `plans` and add it to `profile`; the number of keys measured.
+
+    With `save_to` the profile is saved after each group of keys, so that an interrupted session goes on where it stopped.
+    """
+    todo = [(plan, key, task) for plan, keys in missing_keys(plans, machine, profile) for key, task in keys.items()]
+    total, done = len(todo) * ROUNDS, 0
+    progress(0, total, "")
+    for first in range(0, len(todo), GROUP):
+        group = todo[first : first + GROUP]
+        sampler = Sampler(backend)
+        for plan, key, task in group:
+            sampler.add(plan, {key: task})
+        for turn in range(ROUNDS):
+            for key in list(sampler.samples):
+                sampler.visit([key], turn)
+                done += 1
+                progress(done, total, key.partition("|")[0])
+        store(sampler, profile)
+        if save_to is not None:
+            append_samples(save_to, raw_samples(sampler))
+            profile.save(save_to)
+    return len(todo)
+
+
+def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -> None:
+    """Write the sampler's statistics into the profile: of the given rounds, or of all but the first."""
+    for key, samples in sampler.samples.items():
+        if key in sampler.failures:
+            profile.failures[key] = sampler.failures[key]
+            continue
+        chosen = range(1, len(samples.warm_s)) if rounds is None else rounds
+        work = samples.task.body.work(samples.task)
+        profile.costs[key] = KeyCost(
+            warm=Stats.of([samples.warm_s[r] for r in chosen]),
+            cold=Stats.of([samples.cold_s[r] for r in chosen]),
+            op_class=work.op_class,
+            flops=work.flops,
+            bytes=work.bytes,
+        )
+        profile.failures.pop(key, None)
+    if sampler.backend.anchors:
+        taken = [s for anchor in sampler.backend.anchors for s in anchor.take()]
+        if taken:
+            profile.anchor_s = Stats.of(taken).mean_s
+
+
+def raw_samples(sampler: Sampler) -> list[dict]:
+    """Every sample taken, for the file beside the profile."""
+    return [
+        {"key": key, "state": state, "samples_s": values}
+        for key, samples in sampler.samples.items()
+        for state, values in (("cold", samples.cold_s), ("warm", samples.warm_s))
+    ]

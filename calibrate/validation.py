@@ -1,0 +1,263 @@
+"""Validation: predicted against measured step times of one job under several strategies, on this machine.
+
+Everything is interleaved in short rounds: one calibration visit of every key, a few steps of every strategy, of the baseline once more
+(the A/A spread), and of plain PyTorch. A machine that speeds up or slows down then does so for all of them.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from simulator.costs import CostModel
+from simulator.presets import this_cpu
+
+from executors.cpu import CpuBackend
+from executors.measured import steady_steps, timeline_of
+from executors.run import Measured
+from executors.tensors import job_tensors
+from executors.workers import available_cores
+from simulator import strategies
+from simulator.job import Job
+from simulator.plan import Plan
+from simulator.predict import Forecast, forecast
+from traces.comparison import Comparison, Validation, ValidationResult
+from traces.errors import StepcastError
+from traces.profile import Profile, Stats
+
+from .noise import Watch
+from .numerics import Expected, Numerics, compare, reference
+from .sampler import Sampler
+from .session import store
+
+#: Rounds that count; each gives every strategy STEPS - 1 step times.
+ROUNDS = 10
+STEPS = 3
+WARM_UP = 3
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class Contender:
+    """One strategy in a validation: its plan, its program, and what was measured of it."""
+
+    label: str
+    plan: Plan
+    program: object
+    options: object
+    steps_s: list[list[float]] = field(default_factory=list)  # by round
+    last: list[Measured] = field(default_factory=list)
+    numerics: Numerics | None = None
+    peak_bytes: int | None = None
+
+    def run(self, steps: int) -> None:
+        """Run a chunk; its first step, which starts with other tasks' data in the caches, does not count."""
+        self.last = self.program.run(steps)
+        self.steps_s.append(list(steady_steps(self.last, 1)))
+
+    def step_s(self, rounds: Sequence[int]) -> float:
+        """Median step time over the given rounds."""
+        return statistics.median(s for r in rounds for s in self.steps_s[r])
+
+
+@dataclass
+class Outcome:
+    """What `validate` found: the document, and per strategy the two timelines and the plan."""
+
+    validation: Validation
+    comparisons: dict[str, Comparison]
+    forecasts: dict[str, Forecast]
+    same_numbers: bool
+    rejected_rounds: int
+
+
+def validate(
+    job: Job,
+    requested: Sequence[str],
+    shared_options: dict[str, str],
+    profile: Profile,
+    calibrate: bool = True,
+    save_to: Path | None = None,
+    progress: Progress = lambda done, total, text: None,
+) -> Outcome:
+    """Run every requested strategy (baseline is always among them) and compare with its prediction.
+
+    With `calibrate`, the plans' keys are measured anew in the same rounds and added to `profile`; without, predictions rest on the profile
+    as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped.
+    """
+    machine = this_cpu(profile)
+    backend = CpuBackend(machine, anchor=True)
+    built = job.build()
+    tensors = job_tensors(job, built, job.graph())
+    contenders, skipped = _contenders(job, requested, shared_options, machine, backend, tensors, profile)
+    names = list(contenders)
+    base = contenders[names[0]]
+    again = Contender("baseline again", base.plan, backend.load(base.plan, tensors, job.seed), base.options)
+    everyone = [*contenders.values(), again]
+    sampler = Sampler(backend)
+    if calibrate:
+        for contender in contenders.values():
+            sampler.add(contender.plan, contender.plan.keys(machine))
+    plain = reference(job, built, same_masks=False)
+    total = ROUNDS + 2
+    progress(0, total, "numerics")
+    expected = Expected.of(job, built)
+    for contender in contenders.values():
+        contender.numerics = compare(job, built, contender.plan, backend, expected)
+        contender.peak_bytes = next(iter(backend.peak_bytes(contender.plan, tensors, job.seed).values()), None)
+    progress(1, total, "warming up")
+    for contender in everyone:
+        contender.program.run(WARM_UP)
+    _plain_steps(plain, WARM_UP)
+    sampler.visit(list(sampler.samples), 0)
+    rounds = _rounds(everyone, sampler, plain, progress, total)
+    del plain
+    anchor_steps_s, anchor_calibration_s = rounds.anchor_steps_s, rounds.anchor_calibration_s
+    if calibrate:
+        store(sampler, profile, [r + 1 for r in rounds.chosen])
+        profile.anchor_s = Stats.of(anchor_calibration_s).mean_s if anchor_calibration_s else profile.anchor_s
+        if save_to is not None:
+            profile.save(save_to)
+    drift = Stats.of(anchor_steps_s).mean_s / profile.anchor_s if anchor_steps_s and profile.anchor_s else None
+    machine = this_cpu(profile)
+    model = CostModel(machine, profile)
+    forecasts = {name: forecast(contender.plan, machine, model) for name, contender in contenders.items()}
+    spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
+    results, comparisons = [], {}
+    for name, contender in contenders.items():
+        row = _row(contender, base, forecasts[name], forecasts[names[0]], rounds.chosen, drift, calibrate)
+        measured = timeline_of(contender.plan, contender.last, tuple(s for r in rounds.chosen for s in contender.steps_s[r]))
+        comparisons[name] = Comparison(forecasts[name].timeline, measured, row)
+        results.append(row)
+    document = Validation(
+        model=job.model,
+        batch_size=job.batch,
+        optimizer=f"{job.optimizer}:{job.form}",
+        precision=job.precision,
+        mode="eager",
+        device={"kind": "cpu", "name": profile.identity.cpu, "cores": profile.identity.cores, "torch": profile.identity.torch},
+        anchor_drift=drift,
+        aa_spread=spread,
+        reference_step_s=statistics.median(rounds.plain_s),
+        results=(*results, *skipped),
+    )
+    same = all(c.numerics.equal(job.precision) for c in contenders.values())
+    return Outcome(document, comparisons, forecasts, same, rounds.rejected)
+
+
+def _contenders(job, requested, shared_options, machine, backend, tensors, profile):
+    """Plans and programs by label, baseline first; and rows for strategies that cannot run."""
+    found: dict[str, Contender] = {}
+    skipped: list[ValidationResult] = []
+    model = CostModel(machine, profile)
+    for text in dict.fromkeys(["baseline", *requested]):
+        strategy, options = strategies.parse(text, shared_options)
+        try:
+            plan = strategy.plan(job, machine, model, options)
+            predicted = forecast(plan, machine, model)
+            if not predicted.fits:
+                raise StepcastError(f"needs {max(predicted.peak_bytes.values()) / 1e9:.1f} GB, more memory than there is")
+            found[text] = Contender(text, plan, backend.load(plan, tensors, job.seed), options)
+        except StepcastError as error:
+            if text == "baseline":
+                raise
+            skipped.append(_skipped(strategy.name, options, str(error)))
+    return found, skipped
+
+
+@dataclass
+class _Rounds:
+    chosen: list[int]
+    rejected: int
+    plain_s: list[float]
+    anchor_steps_s: list[float]
+    anchor_calibration_s: list[float]
+
+
+def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progress, total: int) -> _Rounds:
+    """Interleave until ROUNDS rounds were undisturbed, at most half as many again; where too few were, all count."""
+    quiet: list[int] = []
+    plain_s: list[list[float]] = []
+    anchors: list[tuple[list[float], list[float]]] = []
+    most = ROUNDS + ROUNDS // 2
+    for turn in range(most):
+        watch = Watch()
+        sampler.visit(list(sampler.samples), turn + 1)
+        in_calibration = _take_anchors(sampler.backend)
+        order = everyone[turn % len(everyone) :] + everyone[: turn % len(everyone)]
+        for contender in order:
+            contender.run(STEPS)
+        anchors.append((_take_anchors(sampler.backend), in_calibration))
+        plain_s.append(_plain_steps(plain, 2)[1:])
+        if not watch.stop().rejected:
+            quiet.append(turn)
+        progress(min(2 + turn, total - 1), total, f"round {turn + 1}")
+        if len(quiet) >= ROUNDS or (turn + 1 >= ROUNDS and len(quiet) >= ROUNDS // 2):
+            break
+    progress(total, total, "done")
+    done = len(plain_s)
+    chosen = quiet if len(quiet) >= ROUNDS // 2 else list(range(done))
+    return _Rounds(
+        chosen,
+        done - len(quiet),
+        [s for r in chosen for s in plain_s[r]],
+        [s for r in chosen for s in anchors[r][0]],
+        [s for r in chosen for s in anchors[r][1]],
+    )
+
+
+def _take_anchors(backend: CpuBackend) -> list[float]:
+    return [s for anchor in backend.anchors or () for s in anchor.take()]
+
+
+def _plain_steps(plain, steps: int) -> list[float]:
+    """Step times of plain PyTorch on all cores."""
+    import time
+
+    torch.set_num_threads(len(available_cores()))
+    found = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        plain.step()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, calibrated) -> ValidationResult:
+    runs = tuple(s for r in rounds for s in contender.steps_s[r])
+    measured = contender.step_s(rounds)
+    step_s = predicted.timeline.step_s
+    return ValidationResult(
+        strategy=contender.plan.strategy,
+        options=dict(contender.plan.options),
+        predicted_step_s=step_s,
+        predicted_interval_s=predicted.interval_s,
+        measured_step_s=measured,
+        measured_runs_s=runs,
+        error=step_s / measured - 1,
+        error_drift_corrected=step_s * (drift or 1.0) / measured - 1,
+        predicted_speedup=base_predicted.timeline.step_s / step_s,
+        measured_speedup=base.step_s(rounds) / measured,
+        max_grad_error=_finite(contender.numerics.max_grad_error),
+        max_param_error=_finite(contender.numerics.max_param_error),
+        semantics=dict(contender.plan.semantics),
+        predicted_peak_bytes=max(predicted.peak_bytes.values()),
+        measured_peak_bytes=contender.peak_bytes,
+        shares=predicted.shares,
+        calibration="interleaved" if calibrated else "profile",
+        status="ok",
+    )
+
+
+def _finite(error: float) -> float | None:
+    return error if error != float("inf") else None
+
+
+def _skipped(strategy: str, options: object, why: str) -> ValidationResult:
+    from dataclasses import asdict
+
+    empty = dict.fromkeys(ValidationResult.model_fields)
+    return ValidationResult(
+        **empty | {"strategy": strategy, "options": asdict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
+    )

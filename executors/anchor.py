@@ -1,0 +1,40 @@
+"""A compute-bound op timed inside calibration and steps, so that a change of the machine's speed shows in both.
+
+A 160 x 160 matrix product at most every 5 ms, called once untimed (its operands may have left the cache) and once timed. All of its time is
+subtracted from what is measured around it.
+"""
+
+import time
+
+import torch
+
+SIZE = 160
+EVERY_NS = 5_000_000
+
+
+class Anchor:
+    """The op, its operands, and the durations seen on one worker (nanoseconds)."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self._a, self._b = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+        self._next_ns = 0
+        self.durations_ns: list[int] = []
+
+    def tick(self) -> int:
+        """Run the op if it is due; the nanoseconds spent."""
+        begin = time.perf_counter_ns()
+        if begin < self._next_ns:
+            return 0
+        torch.mm(self._a, self._b)
+        timed = time.perf_counter_ns()
+        torch.mm(self._a, self._b)
+        end = time.perf_counter_ns()
+        self._next_ns = end + EVERY_NS
+        self.durations_ns.append(end - timed)
+        return time.perf_counter_ns() - begin
+
+    def take(self) -> list[float]:
+        """Durations since the last call, in seconds."""
+        taken, self.durations_ns = self.durations_ns, []
+        return [ns * 1e-9 for ns in taken]

@@ -1,0 +1,158 @@
+"""From a task's operands to tensors: where each value lives while a plan runs, and how views are taken.
+
+A carried storage has one tensor for the whole run; every other value lives in an `Instance`, one per iteration.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from simulator.aten_json import Slot, decode, decode_item, resolve
+from simulator.plan import INPUT, Operand, Plan, Task, ViewStep
+
+#: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
+DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")
+
+Getter = Callable[["Instance"], torch.Tensor]
+
+
+class Instance:
+    """Tensors of one iteration's values by slot, and how many accesses each storage still waits for."""
+
+    __slots__ = ("iteration", "slots", "waiting")
+
+    def __init__(self, iteration: int, slots: int, waiting: list[int]):
+        self.iteration = iteration
+        self.slots: list[torch.Tensor | None] = [None] * slots
+        self.waiting = waiting
+
+
+def view_function(step: ViewStep, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The view as a function of the tensor."""
+    op, args = resolve(step.target), decode(step.args, device)
+    if step.output is not None:
+        return lambda tensor: op(tensor, *args)[step.output]
+    if not args:
+        return op
+    if len(args) == 1:
+        only = args[0]
+        return lambda tensor: op(tensor, only)
+    return lambda tensor: op(tensor, *args)
+
+
+def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
+    """`tensor` seen through the operand's view steps."""
+    for step in operand.views:
+        tensor = view_function(step, tensor.device)(tensor)
+    return tensor
+
+
+class Binding:
+    """Slots and carried tensors of one plan, and the getters and setters its tasks are compiled to."""
+
+    def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], device: Callable[[str], torch.device], seed: int = 0):
+        self.plan, self.device, self.seed = plan, device, seed
+        self.slot: dict[str, int] = {}
+        self.carried: dict[str, torch.Tensor] = {}
+        self.fed: dict[str, Operand] = {}
+        draws = [t for s in plan.segments for t in s.tasks if getattr(t.body, "target", "") in DRAWS]
+        self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
+        for name, value in plan.values.items():
+            if value.storage in plan.carried:
+                self.carried[name] = self._initial(value, tensors)
+            else:
+                self.slot[name] = len(self.slot)
+                if value.kind == INPUT:
+                    self.fed[name] = value.source or value.operand()
+
+    def _initial(self, value, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if value.source is None:
+            empty = torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=self.device(value.device))
+            return empty.zero_()
+        source = apply_views(tensors[value.source.value].detach(), value.source)
+        made = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
+        return made.copy_(source)
+
+    def feed(self, instance: Instance, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put the job's inputs of one iteration in place."""
+        for name, source in self.fed.items():
+            tensor = apply_views(tensors[source.value].detach(), source)
+            instance.slots[self.slot[name]] = tensor.to(self.device(self.plan.values[name].device))
+
+    def getter(self, operand: Operand) -> Getter:
+        """A function that fetches the operand from an instance; a carried one's views are taken once, here."""
+        tensor = self.carried.get(operand.value)
+        if tensor is not None:
+            fixed = apply_views(tensor, operand)
+            return lambda instance: fixed
+        slot = self.local_slot(operand.value)
+        device = self.device(self.plan.values[operand.value].device) if operand.value in self.plan.values else torch.device("cpu")
+        views = [view_function(step, device) for step in operand.views]
+        if not views:
+            return lambda instance: instance.slots[slot]
+        if len(views) == 1:
+            (view,) = views
+            return lambda instance: view(instance.slots[slot])
+
+        def get(instance: Instance) -> torch.Tensor:
+            tensor = instance.slots[slot]
+            for view in views:
+                tensor = view(tensor)
+            return tensor
+
+        return get
+
+    def setter(self, operand: Operand) -> Callable[[Instance, torch.Tensor], Any]:
+        """A function that stores a result as the operand's value."""
+        tensor = self.carried.get(operand.value)
+        if tensor is not None:
+            return lambda instance, result: tensor.copy_(result)
+        slot = self.local_slot(operand.value)
+
+        def put(instance: Instance, result: torch.Tensor) -> None:
+            instance.slots[slot] = result
+
+        return put
+
+    def local_slot(self, name: str) -> int:
+        """A value's slot; values that live only inside an OpList get theirs on first sight."""
+        if name not in self.slot:
+            self.slot[name] = len(self.slot)
+        return self.slot[name]
+
+    def arguments(self, task_like, args: str, kwargs: str, device: torch.device) -> Callable[["Instance"], tuple[list, dict]]:
+        """A function that fills an op's arguments from an instance."""
+        getters = [self.getter(operand) for operand in task_like.inputs]
+        template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
+        return _filler(template, named, getters)
+
+
+def _filler(template: list, named: dict, getters: list[Getter]):
+    flat = [(i, getters[item]) for i, item in enumerate(template) if isinstance(item, Slot)]
+    nested = [(i, item) for i, item in enumerate(template) if isinstance(item, list) and any(isinstance(e, Slot) for e in item)]
+    keyed = [(k, getters[item]) for k, item in named.items() if isinstance(item, Slot)]
+    lists = [(i, [getters[e] if isinstance(e, Slot) else (lambda _inst, e=e: e) for e in items]) for i, items in nested]
+
+    def fill(instance: Instance) -> tuple[list, dict]:
+        args = template.copy()
+        for i, get in flat:
+            args[i] = get(instance)
+        for i, getters_of_list in lists:
+            args[i] = [get(instance) for get in getters_of_list]
+        if keyed:
+            return args, named | {k: get(instance) for k, get in keyed}
+        return args, named
+
+    return fill
+
+
+def storage_users(plan: Plan, tasks: tuple[Task, ...]) -> tuple[dict[str, int], list[list[int]]]:
+    """(index of every per-iteration storage, per task the storages it accesses): the counts behind freeing an instance's tensors."""
+    index: dict[str, int] = {}
+    users = []
+    for task in tasks:
+        names = {plan.storage_of(o) for o in (*task.inputs, *task.writes)} - plan.carried
+        users.append([index.setdefault(name, len(index)) for name in sorted(names)])
+    return index, users

@@ -1,0 +1,268 @@
+"""The CPU backend: a device is a group of cores, an SM is a core, a task takes exactly one core.
+
+Every core has one pinned worker. A worker picks the most urgent head of a stream whose dependencies are done, runs it, and goes on by
+itself; there is no host lane. Streams are serial, so a plan with one stream runs on one worker without any scheduling.
+"""
+
+import gc
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+import torch
+
+from simulator.dependencies import Dependencies
+from simulator.machine import Machine
+from simulator.plan import Plan
+
+from . import allocator
+from .anchor import Anchor
+from .binding import Binding, Instance, storage_users
+from .kernels import handlers
+from .run import Measured
+from .workers import Workers, available_cores
+
+
+class CpuBackend:
+    """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
+
+    def __init__(self, machine: Machine, anchor: bool = False):
+        cores = deque(available_cores())
+        self.groups: dict[str, tuple[int, ...]] = {}
+        positions: list[int] = []
+        for device in machine.devices:
+            if len(cores) < device.sms:
+                from traces.errors import StepcastError
+
+                total = sum(d.sms for d in machine.devices)
+                raise StepcastError(
+                    f"machine {machine.name} has {total} cores; this process may use {len(available_cores())}; ask for fewer"
+                )
+            group = [cores.popleft() for _ in range(device.sms)]
+            self.groups[device.name] = tuple(range(len(positions), len(positions) + len(group)))
+            positions += group
+        self.workers = Workers(tuple(positions))
+        self.anchors = [Anchor() for _ in positions] if anchor else None
+
+    def device(self, name: str) -> torch.device:
+        """Every group of cores computes on torch's CPU device."""
+        return torch.device("cpu")
+
+    def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> "CpuExecutable":
+        """Bind a plan to copies of `tensors`."""
+        return CpuExecutable(self, plan, tensors, seed, keep)
+
+    def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
+        """Highest bytes the allocator held for the plan in two untimed steps, by device; one figure where groups share a memory."""
+        before = allocator.allocated_bytes()
+        if before is None:
+            return {}
+        program = CpuExecutable(self, plan, tensors, seed, ())
+        program.watch = peak = [0]
+        program.run(2)
+        program.sync()
+        return {plan.devices[0]: max(0, peak[0] - before)}
+
+
+class CpuExecutable:
+    """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
+
+    def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+        self.backend, self.plan = backend, plan
+        self.tasks = plan.tasks
+        self.binding = Binding(plan, tensors, backend.device, seed)
+        self.dependencies = Dependencies(plan)
+        compile_by_kind = handlers()
+        self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
+        index, self._users = storage_users(plan, self.tasks)
+        self._waiting = [0] * len(index)
+        for users in self._users:
+            for storage in users:
+                self._waiting[storage] += 1
+        held = {plan.values[name].storage for name in (*keep, *plan.losses)}
+        self._freed: list[list[int]] = [[] for _ in index]
+        for name, slot in self.binding.slot.items():
+            value = plan.values.get(name)
+            if value is not None and value.storage in index and value.storage not in held:
+                self._freed[index[value.storage]].append(slot)
+        self._keep = keep
+        self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
+        self._instances: dict[int, Instance] = {}
+        self._period = 0  # of the current prologue
+        self._first_iteration = 0
+        self._calls = 0
+        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.kept: dict[str, torch.Tensor] = {}
+        self.watch: list[int] | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Iterations begun so far: the number of the next one."""
+        return self._first_iteration + self._period
+
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> list[Measured]:
+        """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
+        for i in range(steps):
+            iteration = self._period + i
+            instance = Instance(self._first_iteration + iteration, len(self.binding.slot), self._waiting.copy())
+            self.binding.feed(instance, self._inputs if inputs is None else {**self._inputs, **inputs[i]})
+            self._instances[iteration] = instance
+        entries = self._entries(self._period, self._period + steps, self._period + steps)
+        self._period += steps
+        return self._go(entries)
+
+    def sync(self) -> list[Measured]:
+        """Run what lags behind, so that all iterations begun are complete."""
+        end = self._period + self.dependencies.largest_lag
+        measured = self._go(self._entries(self._period, end, self._period))
+        self._first_iteration += self._period
+        self._period = 0
+        return measured
+
+    def _entries(self, first: int, end: int, iterations: int) -> list[tuple[int, int]]:
+        return [
+            (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
+        ]
+
+    def _go(self, entries: list[tuple[int, int]]) -> list[Measured]:
+        if not entries:
+            return []
+        self._calls += 1
+        lanes = {task.lane for task in self.tasks}
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries)
+        finally:
+            if was_enabled:
+                gc.enable()
+        self._finish(entries)
+        return measured
+
+    def _serial(self, entries: list[tuple[int, int]]) -> list[Measured]:
+        """One lane: one worker runs everything in order; the cores of the group take turns from call to call."""
+        group = self.backend.groups[self.tasks[0].device]
+        measured: list[Measured] = []
+
+        def work(position: int) -> None:
+            measured.extend(self._one(entry, position) for entry in entries)
+
+        self.backend.workers.run(work, (group[self._calls % len(group)],))
+        return measured
+
+    def _one(self, entry: tuple[int, int], position: int) -> Measured:
+        period, index = entry
+        instance = self._instances[period - self.tasks[index].lag]
+        anchors = self.backend.anchors
+        anchor_ns = anchors[position].tick() if anchors else 0
+        begin = time.perf_counter_ns()
+        self._run[index](instance)
+        if self.watch is not None:
+            self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
+        self._release(instance, index)
+        end = time.perf_counter_ns()
+        return Measured(index, period, begin * 1e-9, end * 1e-9, position, anchor_ns * 1e-9)
+
+    def _release(self, instance: Instance, index: int) -> None:
+        """Drop the tensors of storages that no task of the iteration waits for any more."""
+        waiting = instance.waiting
+        for storage in self._users[index]:
+            waiting[storage] -= 1
+            if not waiting[storage]:
+                for slot in self._freed[storage]:
+                    instance.slots[slot] = None
+
+    def _parallel(self, entries: list[tuple[int, int]]) -> list[Measured]:
+        """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
+        schedule = _Schedule(self, entries)
+        positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
+        device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
+
+        def work(position: int) -> None:
+            while (entry := schedule.next(device_of[position])) is not None:
+                try:
+                    schedule.done(entry, self._one(entry, position))
+                except BaseException:
+                    schedule.stop()
+                    raise
+
+        self.backend.workers.run(work, positions)
+        return sorted(schedule.measured, key=lambda m: m.start_s)
+
+    def _finish(self, entries: list[tuple[int, int]]) -> None:
+        """Collect losses that are known, and drop iterations whose last task has run."""
+        last_period = entries[-1][0]
+        for iteration, instance in sorted(self._instances.items()):
+            losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
+            if all(loss is not None for loss in losses):
+                self.losses[instance.iteration] = losses
+            if iteration + self.dependencies.largest_lag <= last_period:
+                self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep if name in self.binding.slot}
+                del self._instances[iteration]
+
+
+class _Schedule:
+    """Ready stream heads by device, guarded by one condition."""
+
+    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]]):
+        self.tasks = program.tasks
+        self.measured: list[Measured] = []
+        self._changed = threading.Condition()
+        self._left = len(entries)
+        self._lanes: dict[tuple[str, int], deque] = {}
+        self._running: set[tuple[str, int]] = set()
+        self._ready: dict[str, list] = {task.device: [] for task in self.tasks}
+        self._order = {entry: i for i, entry in enumerate(entries)}
+        self._missing: dict[tuple[int, int], int] = {}
+        self._followers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for entry in entries:
+            period, index = entry
+            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period)[index]]
+            before = [b for b in before if b in self._order]
+            self._missing[entry] = len(before)
+            for b in before:
+                self._followers.setdefault(b, []).append(entry)
+            self._lanes.setdefault(self.tasks[index].lane, deque()).append(entry)
+        for lane in self._lanes:
+            self._offer(lane)
+
+    def _offer(self, lane: tuple[str, int]) -> bool:
+        queue = self._lanes[lane]
+        if not queue or lane in self._running or self._missing[queue[0]]:
+            return False
+        self._running.add(lane)
+        entry = queue.popleft()
+        heapq.heappush(self._ready[lane[0]], (self.tasks[entry[1]].priority, self._order[entry], entry))
+        return True
+
+    def next(self, device: str) -> tuple[int, int] | None:
+        """The most urgent ready entry of a device; waits for one; None when all is done."""
+        with self._changed:
+            while self._left and not self._ready[device]:
+                self._changed.wait()
+            return heapq.heappop(self._ready[device])[2] if self._ready[device] else None
+
+    def done(self, entry: tuple[int, int], measured: Measured) -> None:
+        """Record an entry's end and offer what it was holding back."""
+        with self._changed:
+            self.measured.append(measured)
+            self._left -= 1
+            lane = self.tasks[entry[1]].lane
+            self._running.discard(lane)
+            offered = self._offer(lane)
+            for follower in self._followers.get(entry, ()):
+                self._missing[follower] -= 1
+                if not self._missing[follower]:
+                    offered |= self._offer(self.tasks[follower[1]].lane)
+            if not self._left or offered:
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let every worker end."""
+        with self._changed:
+            self._left = 0
+            for queue in self._ready.values():
+                queue.clear()
+            self._changed.notify_all()

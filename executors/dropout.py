@@ -1,0 +1,67 @@
+"""Dropout masks drawn from (seed, step, index), so that any order of execution, and plain PyTorch, drop the same elements.
+
+`index` counts the random masks drawn by the forward passes of one step, from 0, over all its micro-batches.
+"""
+
+from contextlib import ExitStack
+from hashlib import blake2b
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
+
+_BERNOULLI = torch.ops.aten.bernoulli_.float
+_NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
+
+
+def mask(shape: tuple[int, ...], p: float, seed: int, step: int, index: int, device: torch.device | str = "cpu") -> Tensor:
+    """A bool tensor, False with probability `p`: the elements to keep. The same on one kind of device, whatever the precision."""
+    generator = torch.Generator(device)
+    generator.manual_seed(int.from_bytes(blake2b(f"{seed} {step} {index}".encode(), digest_size=8).digest(), "big"))
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device=device) >= p
+
+
+def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
+    """Zero what `keep` does not hold and scale the rest, as aten.native_dropout does."""
+    return x.mul(keep).mul_(0.0 if p == 1.0 else 1.0 / (1.0 - p))
+
+
+class DeterministicDropout(TorchDispatchMode):
+    """While it is entered, plain PyTorch draws the masks of step `step`; entering it again goes on with the next index.
+
+    It replaces the draw itself, below autograd, and so covers every module and function that drops: nn.Dropout, F.dropout2d,
+    nn.MultiheadAttention, a recurrent layer on the CPU. Attention runs in its math form meanwhile: fused kernels draw their own masks.
+    """
+
+    def __init__(self, seed: int, step: int):
+        super().__init__()
+        self.seed, self.step, self.calls = seed, step, 0
+
+    def __enter__(self) -> "DeterministicDropout":
+        """Start replacing draws."""
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            super().__enter__()
+            self._attention = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        """Stop."""
+        super().__exit__(kind, value, traceback)
+        self._attention.close()
+
+    def _next_mask(self, shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
+        self.calls += 1
+        return mask(shape, p, self.seed, self.step, self.calls - 1, device)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Replace the two ops that draw masks; run every other op as it is."""
+        if func is _BERNOULLI:  # F.dropout on the CPU; its argument is the probability to keep
+            target, keep = args[0], args[1] if len(args) > 1 else 0.5  # a default argument is not passed on
+            return target.copy_(self._next_mask(target.shape, 1.0 - keep, target.device))
+        if func is _NATIVE_DROPOUT and args[2] is not False:  # F.dropout on CUDA
+            keep = self._next_mask(args[0].shape, args[1], args[0].device)
+            return drop(args[0], keep, args[1]), keep
+        return func(*args, **(kwargs or {}))

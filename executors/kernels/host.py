@@ -1,0 +1,18 @@
+"""Occupies a lane for a stated time."""
+
+import time
+from collections.abc import Callable
+
+from simulator.plan import Task
+
+from ..binding import Binding, Instance
+
+KIND = "host"
+
+
+def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that sleeps for the body's duration."""
+    duration_s = task.body.duration_s
+    if not duration_s:
+        return lambda instance: None
+    return lambda instance: time.sleep(duration_s)

@@ -1,0 +1,26 @@
+"""Runs several ops as one task."""
+
+from collections.abc import Callable
+
+from simulator.plan import Task
+
+from ..binding import Binding, Instance
+from .opcall import compile_call
+
+KIND = "ops"
+
+
+def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that runs the ops in order; values that live only inside the list are dropped at its end."""
+    device = binding.device(task.device)
+    calls = [compile_call(step, binding, device) for step in task.body.steps]
+    outside = {operand.value for operand in (*task.inputs, *task.writes)}
+    inner = [binding.local_slot(o.value) for step in task.body.steps for o in step.writes if o.value not in outside]
+
+    def run(instance: Instance) -> None:
+        for call in calls:
+            call(instance)
+        for slot in inner:
+            instance.slots[slot] = None
+
+    return run

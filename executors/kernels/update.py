@@ -1,0 +1,179 @@
+"""The numeric kernels of `simulator.bodies.update`: torch.optim's own, called through its functional interface.
+
+Every optimizer's state exists before the first step and counts its steps in a float32 tensor beside the parameter. On CUDA the forms are
+the capturable ones, which a CUDA graph can replay.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.optim.adadelta import adadelta
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.rmsprop import rmsprop
+from torch.optim.sgd import sgd
+
+from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
+from simulator.plan import Task
+from traces.errors import StepcastError
+
+from ..binding import Binding, Instance
+
+KIND = "update"
+
+#: The one private entry point: adds to many tensors in one launch.
+_add_to_all = torch._foreach_add_
+
+_CAPTURABLE = frozenset({"rmsprop", "adadelta", "adam", "adamw"})  # the optimizers that have the switch
+
+_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adadelta": torch.optim.Adadelta,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def _adagrad(parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], **options: object) -> None:
+    """Adagrad without learning-rate decay does not use the step count, but reads it on the host unless it is fused."""
+    if options["fused"] or not parameters[0].is_cuda:
+        adagrad(parameters, grads, sums, steps, **options)
+    else:
+        adagrad(parameters, grads, sums, [torch.zeros(()) for _ in steps], **options)
+        _add_to_all(steps, 1)
+
+
+_KERNELS: dict[str, Callable] = {
+    "sgd": lambda parameters, grads, **options: sgd(parameters, grads, [None] * len(parameters), **options),
+    "momentum": sgd,
+    "adagrad": _adagrad,
+    "rmsprop": lambda parameters, grads, squares, steps, **options: rmsprop(parameters, grads, squares, [], [], steps, **options),
+    "adadelta": adadelta,
+    "adam": lambda parameters, grads, means, squares, steps, **options: adam(parameters, grads, means, squares, [], steps, **options),
+    "adamw": lambda parameters, grads, means, squares, steps, **options: adamw(parameters, grads, means, squares, [], steps, **options),
+}
+
+#: Arguments that torch.optim's functions want and that this project leaves at torch.optim's defaults.
+_FIXED = {
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False},
+    "momentum": {"dampening": 0.0, "nesterov": False, "maximize": False},
+    "adagrad": {"lr_decay": 0.0, "maximize": False},
+    "rmsprop": {"momentum": 0.0, "centered": False, "maximize": False},
+    "adadelta": {"maximize": False},
+    "adam": {"amsgrad": False, "maximize": False},
+    "adamw": {"amsgrad": False, "maximize": False},
+}
+
+
+def _form_options(optimizer: str, form: str, cuda: bool) -> dict[str, bool]:
+    check_form(optimizer, form)
+    options = {"foreach": form == "foreach"}
+    if optimizer not in ("rmsprop", "adadelta"):
+        options["fused"] = form == "fused"
+    if optimizer in _CAPTURABLE:
+        options["capturable"] = cuda
+    return options
+
+
+@cache
+def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], cuda: bool) -> dict[str, object]:
+    return {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, cuda)}
+
+
+def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Update in place, with the operands in the order that `Update` documents: `grads` its reads, `tensors` its mutates.
+
+    All tensors lie on one device. Gradients are left as they are.
+    """
+    width = 1 + len(STATE[body.optimizer])
+    operands = [list(tensors[position::width]) for position in range(width)]
+    options = _options(body.optimizer, body.form, body.hyper, tensors[0].is_cuda)
+    with torch.no_grad():
+        _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
+
+
+def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that applies the task's update; parameters and state are carried tensors, gradients come from the instance."""
+    body = task.body
+    check_form(body.optimizer, body.form)
+    gradients = [binding.getter(operand) for operand in task.reads]
+    tensors = [binding.getter(operand) for operand in task.mutates]
+
+    def run(instance: Instance) -> None:
+        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors])
+
+    return run
+
+
+def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
+    """The state before the first step, in the order of `STATE[optimizer]`: zeros, laid out like the parameter."""
+    detached = parameter.detach()
+    return {
+        name: torch.zeros((), dtype=torch.float32, device=parameter.device) if name == "step" else torch.zeros_like(detached)
+        for name in STATE[optimizer]
+    }
+
+
+def torch_optimizer(
+    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = ()
+) -> torch.optim.Optimizer:
+    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`."""
+    parameters = list(parameters)
+    arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
+    if "beta1" in arguments:
+        arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
+    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, any(p.is_cuda for p in parameters)))
+
+
+def state_dict(
+    optimizer: str,
+    form: str,
+    parameters: Sequence[Tensor],
+    states: Sequence[Mapping[str, Tensor]],
+    hyper: Sequence[tuple[str, float]] = (),
+) -> dict:
+    """What `torch_optimizer(...).state_dict()` would hold, with copies of `states` (one mapping per parameter, in the same order)."""
+    plain = torch_optimizer(optimizer, form, parameters, hyper)
+    exported = plain.state_dict()
+    exported["state"] = {
+        index: {name: tensor.detach().clone() for name, tensor in state.items()}
+        for index, state in enumerate(states)
+        if state  # torch.optim keeps no entry for a parameter without state
+    }
+    if form != "fused" and optimizer not in _CAPTURABLE:
+        for state in exported["state"].values():
+            if "step" in state:
+                state["step"] = state["step"].cpu()  # where torch.optim keeps a count that it reads on the host
+    return exported
+
+
+def load_state_dict(optimizer: str, parameters: Sequence[Tensor], exported: Mapping) -> list[dict[str, Tensor]]:
+    """The states, one mapping per parameter, held in a torch.optim state_dict; of a parameter never stepped, the initial state."""
+    indices = [index for group in exported["param_groups"] for index in group["params"]]
+    if len(indices) != len(parameters):
+        raise StepcastError(
+            f"the optimizer state has {len(indices)} parameters, the model {len(parameters)}: load the state of the same model"
+        )
+    states = []
+    for index, parameter in zip(indices, parameters, strict=True):
+        state = initial_state(optimizer, parameter)
+        found = {name: value for name, value in exported["state"].get(index, {}).items() if value is not None}
+        if found and set(found) != set(state):
+            raise StepcastError(
+                f"the optimizer state holds {', '.join(found)}; {optimizer} keeps {', '.join(state) or 'none'}: load a state of {optimizer}"
+            )
+        for name, value in found.items():
+            if value.shape != state[name].shape:
+                raise StepcastError(
+                    f"{name} of parameter {index} has shape {tuple(value.shape)}, expected {tuple(state[name].shape)}: "
+                    "load the state of the same model"
+                )
+            state[name].copy_(value)
+        states.append(state)
+    return states

@@ -1,0 +1,84 @@
+"""From measured task times to steps, losses and a timeline."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+from simulator.plan import Plan
+from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
+
+from .run import Measured
+
+
+def period_ends(times: list[Measured]) -> dict[int, float]:
+    """When the last task issued in each period, or before it, ended."""
+    ends: dict[int, float] = {}
+    for item in times:
+        ends[item.period] = max(ends.get(item.period, 0.0), item.end_s)
+    reached = 0.0
+    for period in sorted(ends):
+        reached = ends[period] = max(reached, ends[period])
+    return ends
+
+
+def steady_steps(times: list[Measured], dropped: int) -> tuple[float, ...]:
+    """Seconds per step without anchors, after the first `dropped` periods of the call.
+
+    An anchor's time is subtracted where it lies on the measured critical path: on one lane, all of it.
+    """
+    ends = period_ends(times)
+    periods = sorted(ends)
+    anchors = critical_anchors(times)
+    steps = [ends[period] - ends[before] - anchors.get(period, 0.0) for before, period in pairwise(periods)]
+    return tuple(steps[max(0, dropped - 1) :])
+
+
+def critical_anchors(times: list[Measured]) -> dict[int, float]:
+    """Anchor seconds on the measured critical path, by period.
+
+    The path is walked back from the last end: to the task that ended last before the anchor of the current one began.
+    """
+    if not any(item.anchor_s for item in times):
+        return {}
+    by_end = sorted(times, key=lambda m: m.end_s)
+    found: dict[int, float] = defaultdict(float)
+    position = len(by_end) - 1
+    while position >= 0:
+        item = by_end[position]
+        found[item.period] += item.anchor_s
+        begun = item.start_s - item.anchor_s
+        position -= 1
+        while position >= 0 and by_end[position].end_s > begun:
+            position -= 1
+    return dict(found)
+
+
+def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) -> Timeline:
+    """Measured spans; the window is the last full period."""
+    zero = min(item.start_s - item.anchor_s for item in times)
+    tasks = plan.tasks
+    spans = tuple(
+        Span(
+            task=(task := tasks[item.index]).name,
+            device=task.device,
+            lane=f"stream {task.stream}",
+            start_s=item.start_s - zero,
+            end_s=item.end_s - zero,
+            phase=task.phase,
+            layer=task.layer,
+            micro_batch=task.micro_batch,
+            iteration=item.period - task.lag,
+            period=item.period,
+        )
+        for item in sorted(times, key=lambda m: m.start_s)
+    )
+    ends = period_ends(times)
+    full = [p for p in sorted(ends) if sum(s.period == p for s in spans) == len(tasks)] or sorted(ends)
+    last = full[-1]
+    window = ((ends[last - 1] - zero) if last - 1 in ends else spans[0].start_s, ends[last] - zero)
+    step_s = sorted(per_step)[len(per_step) // 2] if per_step else window[1] - window[0]
+    length = window[1] - window[0]
+    use = tuple(
+        DeviceUse(name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, 0)
+        for name in plan.devices
+    )
+    return Timeline("measured", spans, step_s, window, devices=use, period_lengths_s=per_step)

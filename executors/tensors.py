@@ -1,0 +1,21 @@
+"""A job's real tensors by the names its plans use."""
+
+import torch
+
+from simulator.capture import Built
+from simulator.graph import TrainingGraph
+from simulator.job import Job
+
+from .kernels.update import initial_state
+
+
+def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
+    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Nothing is copied."""
+    module = built.module
+    found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
+    for name, content in graph.constants.items():
+        found[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))
+    for parameter in graph.parameters:
+        for state, tensor in initial_state(job.optimizer, found[parameter]).items():
+            found[f"{parameter}::{state}"] = tensor
+    return found

@@ -1,0 +1,53 @@
+"""One persistent thread per core, pinned, with a single intra-op thread. The main thread sleeps while they run."""
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+
+from . import allocator
+
+
+class Workers:
+    """Threads that run a function each, one per core of `cores`; exceptions are raised again in the caller."""
+
+    def __init__(self, cores: tuple[int, ...]):
+        allocator.prepare()
+        self.cores = cores
+        self._orders: list[SimpleQueue] = []
+        self._answers: SimpleQueue = SimpleQueue()
+        for core in cores:
+            orders: SimpleQueue = SimpleQueue()
+            self._orders.append(orders)
+            threading.Thread(target=self._serve, args=(core, orders), daemon=True, name=f"stepcast-core{core}").start()
+
+    def run(self, work: Callable[[int], None], members: tuple[int, ...] | None = None) -> None:
+        """Run `work(position)` on the workers at `members` (default all) and wait for them."""
+        members = tuple(range(len(self.cores))) if members is None else members
+        for position in members:
+            self._orders[position].put((work, position))
+        errors = [error for error in (self._answers.get() for _ in members) if error is not None]
+        if errors:
+            raise errors[0]
+
+    def _serve(self, core: int, orders: SimpleQueue) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {core})
+        torch.set_grad_enabled(False)
+        while True:
+            work, position = orders.get()
+            torch.set_num_threads(1)  # the plain-PyTorch reference sets all cores in between
+            try:
+                work(position)
+            except BaseException as error:
+                self._answers.put(error)
+            else:
+                self._answers.put(None)
+            del work
+
+
+def available_cores() -> tuple[int, ...]:
+    """Cores that this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else tuple(range(os.cpu_count() or 1))

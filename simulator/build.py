@@ -1,0 +1,251 @@
+"""From a job's graph to tasks: what every strategy does in the same way.
+
+A strategy asks for the forward and backward tasks of its micro-batches and for updates of the parameters it names, puts them in the order
+it wants, and calls `plan`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from .bodies.opcall import OpCall
+from .bodies.oplist import OpList, Step
+from .bodies.update import STATE, Update, state_shape
+from .graph import Op, TrainingGraph
+from .job import Job
+from .plan import (
+    BACKWARD,
+    BUFFER,
+    DTYPE_BYTES,
+    FORWARD,
+    INPUT,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    UPDATE,
+    Operand,
+    Plan,
+    Segment,
+    Storage,
+    Task,
+    Value,
+    ViewStep,
+)
+
+
+class PlanBuilder:
+    """Collects the values, storages and tasks of a job on one device."""
+
+    def __init__(self, job: Job, device: str):
+        self.job, self.device = job, device
+        self.graph: TrainingGraph = job.graph()
+        self._values: dict[str, Value] = {}
+        self._storages: dict[str, Storage] = {}
+
+    @property
+    def layers(self) -> dict[str, list[str]]:
+        """Trainable parameters by the layer that owns them, in module order."""
+        found: dict[str, list[str]] = {}
+        for parameter in self.graph.parameters:
+            found.setdefault(self.graph.layers[parameter], []).append(parameter)
+        return found
+
+    def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Forward and loss of one micro-batch."""
+        return [self._task(op, micro_batch, stream) for op in self.graph.ops if op.phase == FORWARD]
+
+    def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Backward of one micro-batch; after the first, each complete gradient is added to the first one's."""
+        tasks = [self._task(op, micro_batch, stream) for op in self.graph.ops if op.phase == BACKWARD]
+        if micro_batch == 0:
+            return tasks
+        owner = {self.graph.values[o.value].storage: parameter for parameter, o in self.graph.gradients.items()}
+        last: dict[str, int] = {}
+        for index, op in enumerate(self.graph.backward_ops):
+            for operand in (*op.writes, *op.mutates):
+                parameter = owner.get(self.graph.values[operand.value].storage)
+                if parameter is not None:
+                    last[parameter] = index
+        return insert(tasks, [(index + 1, self._accumulate(parameter, micro_batch, stream)) for parameter, index in last.items()])
+
+    def clip(self, stream: int = 0) -> list[Task]:
+        """Scale all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does; nothing without --clip-norm."""
+        if self.job.clip_norm is None:
+            return []
+        gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
+        body = OpList(_clip_steps(gradients, self.job.clip_norm), "clip")
+        return [Task("clip", body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
+
+    def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
+        """One optimizer update of `parameters`."""
+        job = self.job
+        mutates = []
+        for parameter in parameters:
+            value = self._carried(parameter, PARAMETER)
+            mutates.append(value.operand())
+            for state in STATE[job.optimizer]:
+                shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
+                mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value.strides))
+        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper)
+        reads = tuple(self.gradient(parameter) for parameter in parameters)
+        return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
+
+    def gradient(self, parameter: str) -> Operand:
+        """The operand that holds the parameter's gradient, complete after the last micro-batch."""
+        return self._operand(self.graph.gradients[parameter], 0)
+
+    def storage(self, value: str) -> str:
+        """The storage that a placed value or a parameter lies on."""
+        return self._values[value].storage if value in self._values else self.graph.values[value].storage
+
+    def touched(self, task: Task) -> set[str]:
+        """Storages that a task reads, writes or changes."""
+        return {self.storage(operand.value) for operand in (*task.inputs, *task.writes)}
+
+    def plan(self, strategy: str, tasks: Iterable[Task], options: object, semantics: dict[str, object] | None = None) -> Plan:
+        """The finished plan."""
+        from dataclasses import asdict
+
+        notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
+        if self.job.accumulate > 1 and any("batch_norm" in op.name for op in self.graph.ops):
+            notes["batch_norm"] = "statistics per micro-batch"
+        if self.graph.notes:
+            notes["notes"] = list(self.graph.notes)
+        for name in self.graph.values:  # carried and fed tensors that no task touches still take memory
+            if self.graph.values[name].kind in (PARAMETER, BUFFER):
+                self._carried(name, self.graph.values[name].kind)
+        return Plan(
+            strategy=strategy,
+            segments=(Segment(tuple(tasks)),),
+            values=self._values,
+            storages=self._storages,
+            losses=tuple(self._name(self.graph.loss, m) for m in range(self.job.accumulate)),
+            gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
+            options=asdict(options),
+            semantics=notes,
+        )
+
+    def _task(self, op: Op, micro_batch: int, stream: int) -> Task:
+        def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+            return tuple(self._operand(operand, micro_batch) for operand in operands)
+
+        return Task(
+            name=self._name(op.name, micro_batch, task=True),
+            body=op.body,
+            device=self.device,
+            stream=stream,
+            reads=place(op.reads),
+            writes=place(op.writes),
+            mutates=place(op.mutates),
+            phase=op.phase,
+            layer=op.layer,
+            micro_batch=micro_batch,
+        )
+
+    def _accumulate(self, parameter: str, micro_batch: int, stream: int) -> Task:
+        part = self._operand(self.graph.gradients[parameter], micro_batch)
+        return Task(
+            name=f"{parameter}/accumulate@{micro_batch}",
+            body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
+            device=self.device,
+            stream=stream,
+            reads=(part,),
+            mutates=(self.gradient(parameter),),
+            phase=BACKWARD,
+            layer=self.graph.layers[parameter],
+            micro_batch=micro_batch,
+        )
+
+    def _name(self, name: str, micro_batch: int, task: bool = False) -> str:
+        shared = not task and self.graph.values[name].kind in (PARAMETER, BUFFER)
+        return name if shared or micro_batch == 0 else f"{name}@{micro_batch}"
+
+    def _operand(self, operand: Operand, micro_batch: int) -> Operand:
+        value = self.graph.values[operand.value]
+        name = self._name(operand.value, micro_batch)
+        if name not in self._values:
+            if value.kind in (PARAMETER, BUFFER):
+                self._carried(name, value.kind)
+            else:
+                storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
+                source = self._slice(value, micro_batch) if value.kind == INPUT else None
+                self._values[name] = replace(value, name=name, device=self.device, storage=storage, source=source)
+                self._storages.setdefault(storage, Storage(storage, self.graph.storage_bytes[value.storage], self.device))
+        return operand if name == operand.value else replace(operand, value=name)
+
+    def _slice(self, value: Value, micro_batch: int) -> Operand:
+        """The micro-batch's part of the job's input tensor."""
+        if self.job.accumulate == 1 or not value.shape or value.shape[0] != self.job.micro_batch:
+            return value.operand()
+        first = micro_batch * self.job.micro_batch
+        view = ViewStep("aten.slice.Tensor", json.dumps([0, first, first + self.job.micro_batch]))
+        return replace(value.operand(), views=(view,))
+
+    def _carried(self, name: str, kind: str) -> Value:
+        if name not in self._values:
+            value = self.graph.values[name]
+            source = Operand(name, value.shape, value.strides, value.dtype)
+            self._values[name] = replace(value, device=self.device, source=source, kind=kind)
+            self._storages.setdefault(value.storage, Storage(value.storage, self.graph.storage_bytes[value.storage], self.device))
+        return self._values[name]
+
+    def _state(self, name: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Operand:
+        if name not in self._values:
+            strides = strides if shape else ()
+            operand = Operand(name, shape, strides, dtype)
+            self._values[name] = Value(name, shape, strides, dtype, self.device, OPTIMIZER_STATE, name, operand)
+            self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
+        return self._values[name].operand()
+
+
+def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list[Task]:
+    """`tasks` with each addition placed before the task at its position; additions of one position keep their order."""
+    waiting: dict[int, list[Task]] = {}
+    for position, task in additions:
+        waiting.setdefault(position, []).append(task)
+    result: list[Task] = []
+    for index in range(len(tasks) + 1):
+        result += waiting.get(index, ())
+        result += tasks[index : index + 1]
+    return result
+
+
+def last_access(tasks: Sequence[Task], touches: Callable[[Task], Iterable[str]]) -> dict[str, int]:
+    """Name -> index of the last task for which `touches` yields that name."""
+    return {name: index for index, task in enumerate(tasks) for name in touches(task)}
+
+
+def first_access(tasks: Sequence[Task], touches: Callable[[Task], Iterable[str]]) -> dict[str, int]:
+    """Name -> index of the first task for which `touches` yields that name."""
+    found: dict[str, int] = {}
+    for index, task in enumerate(tasks):
+        for name in touches(task):
+            found.setdefault(name, index)
+    return found
+
+
+def _clip_steps(gradients: tuple[Operand, ...], largest: float) -> tuple[Step, ...]:
+    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach)."""
+    dtype = gradients[0].dtype
+    every = [{"$": i} for i in range(len(gradients))]
+
+    def scalar(name: str) -> Operand:
+        return Operand(f"clip:{name}", (), (), dtype)
+
+    def step(target: str, args: list, reads: tuple[Operand, ...], write: Operand) -> Step:
+        return Step(OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":"))), reads, (write,))
+
+    norms = tuple(scalar(f"norm{i}") for i in range(len(gradients)))
+    stacked = Operand("clip:norms", (len(gradients),), (1,), dtype)
+    total, shifted, inverse, ratio, factor = map(scalar, ("total", "shifted", "inverse", "ratio", "factor"))
+    args = json.dumps([every, 2], separators=(",", ":"))
+    scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
+    return (
+        Step(OpCall("aten._foreach_norm.Scalar", args, outputs=tuple(range(len(norms)))), gradients, norms),
+        step("stack.default", [every], norms, stacked),
+        step("linalg_vector_norm.default", [{"$": 0}, 2.0], (stacked,), total),
+        step("add.Tensor", [{"$": 0}, 1e-6], (total,), shifted),
+        step("reciprocal.default", [{"$": 0}], (shifted,), inverse),
+        step("mul.Tensor", [{"$": 0}, largest], (inverse,), ratio),
+        step("clamp.default", [{"$": 0}, None, 1.0], (ratio,), factor),
+        Step(OpCall("aten._foreach_mul_.Tensor", scale, outputs=()), (factor,), (), gradients),
+    )

@@ -1,0 +1,144 @@
+"""A training job: what is trained, on how many samples, with which optimizer. It captures its graph on demand."""
+
+import hashlib
+import re
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+
+from traces.errors import StepcastError, UnknownNameError
+
+from .bodies.update import check_form, hyper_parameters
+from .graph import TrainingGraph
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
+LAYOUTS = ("nchw", "nhwc")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training step's worth of work.
+
+    Not modelled: torch.compile, dynamic shapes, sparse gradients.
+    """
+
+    model: str
+    """Built-in name, `path/to/file.py:factory`, `package.module:factory` or `torchvision:NAME`."""
+    batch: int
+    """Samples per step, all micro-batches together."""
+    image_size: int | None = None
+    """Side of the input image, or sequence length; None for the model's own."""
+    optimizer: str = "momentum"
+    """sgd, momentum, adagrad, rmsprop, adadelta, adam or adamw."""
+    form: str = "foreach"
+    """PyTorch's form of the update: for, foreach or fused."""
+    lr: float | None = None
+    """Learning rate; None for the optimizer's default."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradients; None for no clipping."""
+    accumulate: int = 1
+    """Micro-batches whose gradients are accumulated before the update."""
+    precision: str = "fp32"
+    """fp32, tf32, bf16 or fp64."""
+    layout: str = "nchw"
+    """Memory layout of images: nchw or nhwc."""
+    seed: int = 0
+    """Seed of initial parameters, inputs and dropout masks."""
+    _graphs: dict = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self):
+        for name in ("batch", "accumulate"):
+            if getattr(self, name) < 1:
+                raise StepcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if self.image_size is not None and self.image_size < 1:
+            raise StepcastError(f"--image-size is {self.image_size}; expected at least 1")
+        if self.batch % self.accumulate:
+            raise StepcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
+        for kind, given, known in (
+            ("precision", self.precision, PRECISIONS),
+            ("layout", self.layout, LAYOUTS),
+        ):
+            if given not in known:
+                raise UnknownNameError(kind, given, known)
+        check_form(self.optimizer, self.form)
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a number above 0")
+        if self.lr is not None and not self.lr >= 0:
+            raise StepcastError(f"--lr is {self.lr}; expected a number of at least 0")
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one micro-batch."""
+        return self.batch // self.accumulate
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of floating-point parameters and inputs."""
+        return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
+
+    @property
+    def hyper(self) -> tuple[tuple[str, float], ...]:
+        """Hyper-parameters of the optimizer as (name, number) pairs, defaults filled in."""
+        return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
+
+    @cached_property
+    def factory(self):
+        """The model's factory (`models.Factory`)."""
+        from .models import find_factory
+
+        return find_factory(self.model, self.image_size)
+
+    def build(self, batch: int | None = None):
+        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision and layout."""
+        import torch
+
+        from .models import call_factory
+
+        torch.manual_seed(self.seed)
+        built = call_factory(self.factory, self.batch if batch is None else batch)
+        dtype = getattr(torch, self.dtype)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            tensor = tensor.to(dtype)
+            return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
+
+        if dtype != torch.float32 or self.layout == "nhwc":
+            built.replace_tensors(place)
+        return built
+
+    def graph(self, batch: int | None = None) -> TrainingGraph:
+        """The graph of one (micro-)batch of `batch` samples, its loss divided by `accumulate`; cached in memory and on disk."""
+        batch = self.micro_batch if batch is None else batch
+        if batch not in self._graphs:
+            self._graphs[batch] = self._cached(batch)
+        return self._graphs[batch]
+
+    def _cached(self, batch: int) -> TrainingGraph:
+        from . import graph_cache
+
+        key = (self.factory.name, self.factory.fingerprint, batch, self.accumulate, self.dtype, self.layout)
+        graph = graph_cache.load(key)
+        if graph is None:
+            from .capture import capture
+
+            graph = capture(lambda: self.build(batch), batch, float(self.accumulate))
+            graph_cache.store(key, graph)
+        return graph
+
+    def describe(self) -> dict[str, object]:
+        """The job's fields as plain data, for documents."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+
+    @property
+    def label(self) -> str:
+        """A short name for files: model and batch."""
+        stem = Path(self.model.rpartition(":")[0]).stem + "-" + self.model.rpartition(":")[2] if ":" in self.model else self.model
+        size = f"-{self.image_size}px" if self.image_size else ""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stem}{size}-b{self.batch}").strip("-")
+
+    @property
+    def digest(self) -> str:
+        """Short hash of everything that decides the plan."""
+        return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()

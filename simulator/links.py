@@ -1,0 +1,171 @@
+"""Transfers: latency, then bytes over links, one at a time per direction.
+
+A transfer waits until it is first in the queue of every link direction on its route, in order of (arrival, issue). Then it takes the sum
+of the latencies and moves its bytes. Transfers that move on one channel at once share its bandwidth max-min fairly; a link that is not
+duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+"""
+
+from bisect import insort
+from math import inf
+from typing import NamedTuple
+
+import networkx
+from simpy import Environment, Event
+
+from traces.errors import StepcastError
+
+from .clock import PLACEMENT, Timer, delay_until
+from .machine import Link, Machine
+
+
+class Route(NamedTuple):
+    """`directions`: the queues it stands in; `channels`: the bandwidths it shares. An alias has none of them."""
+
+    directions: tuple[tuple[str, str], ...]
+    channels: tuple[tuple[str, str], ...]
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    alias: bool
+
+
+class Transfer:
+    """The transfer that a lane runs or waits to run; one object per lane."""
+
+    __slots__ = (
+        "anchor_s", "bytes", "done_bytes", "event", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "start_s",
+    )  # fmt: skip
+
+    def __lt__(self, other: "Transfer") -> bool:
+        return self.order < other.order
+
+
+class Links:
+    """All links of a machine, with what waits for and moves over them."""
+
+    def __init__(self, env: Environment, machine: Machine):
+        """Links are directed; one without an opposite also serves the way back."""
+        self._env = env
+        self._machine = machine
+        self._graph = networkx.DiGraph()
+        self._graph.add_nodes_from(device.name for device in machine.devices)
+        self._capacity: dict[tuple[str, str], float] = {}
+        for link in machine.links:
+            self._add(link.source, link.target, link, "")
+        for link in machine.links:
+            if not self._graph.has_edge(link.target, link.source):
+                self._add(link.target, link.source, link, "back" if link.duplex else "")
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._queues: dict[tuple[str, str], list[Transfer]] = {}
+        self._freed_by: dict[tuple[str, str], int] = {}
+        self._started: list[Transfer] = []
+        self._timer: Event | None = None
+        self._settling = False
+
+    def _add(self, source: str, target: str, link: Link, way: str) -> None:
+        if link.channel:
+            channel = (link.channel, way)
+        elif link.duplex:
+            channel = (source, target)
+        else:
+            channel = (min(source, target), max(source, target))
+        self._capacity[channel] = max(self._capacity.get(channel, 0.0), link.bandwidth_bytes_per_s)
+        self._graph.add_edge(source, target, link=link, channel=channel, weight=1.0 + link.latency_s)  # fewest links, then least latency
+
+    def route(self, source: str, target: str) -> Route:
+        """How bytes get from `source` to `target`. Raises StepcastError where no links join them."""
+        if (source, target) not in self._routes:
+            self._routes[source, target] = self._find(source, target)
+        return self._routes[source, target]
+
+    def _find(self, source: str, target: str) -> Route:
+        direct = self._graph.has_edge(source, target)
+        devices = {device.name: device for device in self._machine.devices}
+        one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
+        if self._graph.edges[source, target]["link"].alias if direct else one_memory:
+            return Route((), (), 0.0, inf, True)
+        try:
+            nodes = networkx.shortest_path(self._graph, source, target, weight="weight")
+        except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+            raise StepcastError(
+                f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
+            ) from None
+        hops = list(zip(nodes, nodes[1:], strict=False))
+        edges = [self._graph.edges[hop] for hop in hops]
+        return Route(
+            tuple(hops),
+            tuple(dict.fromkeys(edge["channel"] for edge in edges)),
+            sum(edge["link"].latency_s for edge in edges),
+            min(edge["link"].bandwidth_bytes_per_s for edge in edges),
+            False,
+        )
+
+    def enter(self, transfer: Transfer, number: int, route: Route, moved_bytes: float, event: Event) -> None:
+        """Queue `transfer` as execution `number`; `event` succeeds at its end."""
+        transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event
+        transfer.order = (self._env.now, number)
+        transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
+        for direction in route.directions:
+            insort(self._queues.setdefault(direction, []), transfer)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._settling:
+            self._settling = True
+            Timer(self._env, 0.0, self._settle, PLACEMENT)
+
+    def _settle(self, _: Event) -> None:
+        self._settling = False
+        now = self._env.now
+        for transfer in sorted({queue[0] for queue in self._queues.values() if queue}, key=lambda t: t.order):
+            route = transfer.route
+            if transfer.start_s < 0.0 and all(self._queues[d][0] is transfer for d in route.directions):
+                transfer.start_s, transfer.next_s = now, now + route.latency_s
+                transfer.freed_by = max(self._freed_by.get(d, -1) for d in route.directions)
+                self._started.append(transfer)
+        for transfer in self._started:
+            if not transfer.moving and transfer.next_s <= now:
+                transfer.moving, transfer.anchor_s = True, now
+        self._share(now)
+        soonest = min((t.next_s for t in self._started), default=inf)
+        self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
+
+    def _share(self, now: float) -> None:
+        moving = [t for t in self._started if t.moving]
+        for transfer, rate in zip(moving, max_min([t.route for t in moving], self._capacity), strict=True):
+            if rate != transfer.rate:
+                transfer.done_bytes += (now - transfer.anchor_s) * transfer.rate
+                transfer.anchor_s, transfer.rate = now, rate
+            transfer.next_s = transfer.anchor_s + max(0.0, transfer.bytes - transfer.done_bytes) / rate
+
+    def _tick(self, timer: Event) -> None:
+        if timer is not self._timer:
+            return  # rates have changed since it was set
+        now = self._env.now
+        for transfer in [t for t in self._started if t.moving and t.next_s <= now]:
+            self._started.remove(transfer)
+            for direction in transfer.route.directions:
+                self._queues[direction].remove(transfer)
+                self._freed_by[direction] = transfer.number
+            transfer.event.succeed()
+        self._soon()
+
+
+def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
+    """Max-min fair rates (bytes/s): all grow alike until a channel is full or a route's own bandwidth is reached."""
+    rates = [0.0] * len(routes)
+    growing = list(range(len(routes)))
+    left = dict(capacity)
+    while growing:
+        users: dict[tuple[str, str], int] = {}
+        for i in growing:
+            for channel in routes[i].channels:
+                users[channel] = users.get(channel, 0) + 1
+        level = min(min((left[c] / users[c] for c in routes[i].channels), default=inf) for i in growing)
+        capped = [i for i in growing if routes[i].bandwidth_bytes_per_s <= level]
+        fixed = capped or [i for i in growing if min(left[c] / users[c] for c in routes[i].channels) <= level]
+        for i in fixed:
+            rates[i] = min(level, routes[i].bandwidth_bytes_per_s)
+            for channel in routes[i].channels:
+                left[channel] = max(0.0, left[channel] - rates[i])
+        growing = [i for i in growing if i not in fixed]
+    return rates

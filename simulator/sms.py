@@ -1,0 +1,267 @@
+"""Who gets SMs and bandwidth: kernels of all devices that share one memory.
+
+*SMs* are given whole. A kernel of w = grid / (blocks per SM · SMs) waves needs min(SMs, ceil(w · SMs)) of them, in its last wave only what
+the remaining blocks fill. Waiting kernels of a device stand in order of (priority, arrival, issue); only the first receives SMs, as they
+fall free, and it leaves the queue when its last wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more urgent
+kernel waits, a running one gives up what that one needs at its own next wave border, and keeps its rank: blocks are never preempted.
+
+*Bandwidth* is shared max-min fairly over the demands of all devices of the memory. With x SMs and the bandwidth share y a kernel runs at
+1 / max(1, x_need / x, m / y) of its solo speed. Rates change only at events, so alone a kernel takes its solo time to the bit.
+"""
+
+from bisect import insort
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+from simpy import Environment, Event
+
+from .clock import PLACEMENT, Timer, delay_until
+from .cost import Cost
+
+#: How far from a wave border, in waves, counts as on it: rounding only.
+_ON_BORDER = 1e-9
+
+
+class Shape(NamedTuple):
+    """What a kernel asks of SMs and memory.
+
+    `x_need`, `x_last`: SMs with which it reaches full speed, in all waves but the last and in the last. `held` kernels have no end of
+    their own: they keep their SMs until `Sms.leave`.
+    """
+
+    waves: int
+    need: int
+    last_need: int
+    x_need: float
+    x_last: float
+    memory_share: float
+    op_class: str
+    held: bool = False
+
+
+def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
+    """The shape of a kernel of this cost on a device of `sms` SMs."""
+    per_wave = cost.blocks_per_sm * sms
+    waves = max(1, -(-cost.grid // per_wave))
+    fill = max(1, -(-cost.grid // cost.blocks_per_sm))  # ceil(w · SMs), in integers
+    need, last_need = min(sms, fill), fill - (waves - 1) * sms
+
+    def x_need(area: int) -> float:
+        return min(float(area), max(cost.compute_share * area, saturation_share * sms))
+
+    return Shape(waves, need, last_need, x_need(need), x_need(last_need), min(1.0, cost.memory_share), cost.op_class)
+
+
+class Kernel:
+    """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
+
+    __slots__ = (
+        "anchor_s", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_s", "number", "order", "pool", "priority",
+        "queued", "rate", "seconds", "shape", "sms", "start_s",
+    )  # fmt: skip
+
+    def __init__(self, pool: "Pool"):
+        """`pool`: the SMs of its device."""
+        self.pool = pool
+
+    def __lt__(self, other: "Kernel") -> bool:
+        return self.order < other.order
+
+    def progress(self, now_s: float) -> float:
+        """Solo seconds of work done."""
+        return min(self.seconds, self.done + (now_s - self.anchor_s) * self.rate)
+
+
+class Pool:
+    """The SMs of one device and the kernels that wait for some."""
+
+    __slots__ = ("free", "freed_by", "queue")
+
+    def __init__(self, sms: int):
+        """All SMs are free."""
+        self.free = sms
+        self.queue: list[Kernel] = []
+        self.freed_by = -1  # the execution that last gave SMs up
+
+
+class Sms:
+    """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one op class beside another."""
+
+    def __init__(self, env: Environment, devices: Mapping[str, int], multipliers: Mapping[tuple[str, str], float] | None = None):
+        """`devices`: SMs by device."""
+        self._env = env
+        self.pools = {name: Pool(sms) for name, sms in devices.items()}
+        self._multipliers = multipliers
+        self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
+        self._timer: Event | None = None
+        self._timer_s = inf
+        self._settling = False
+
+    def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
+        """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
+        kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
+        kernel.order = (priority, self._env.now, number)
+        kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, self._env.now, -1.0
+        kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
+        kernel.goal = shape.last_need if kernel.last else shape.need
+        insort(kernel.pool.queue, kernel)
+        self._soon()
+
+    def leave(self, kernel: Kernel) -> None:
+        """Take a kernel's SMs back."""
+        pool = kernel.pool
+        pool.free += kernel.sms
+        pool.freed_by = kernel.number
+        kernel.sms = 0
+        self._running.remove(kernel)
+        if kernel.queued:
+            kernel.queued = False
+            pool.queue.remove(kernel)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._settling:
+            self._settling = True
+            Timer(self._env, 0.0, self._settle, PLACEMENT)
+
+    def _settle(self, _: Event) -> None:
+        self._settling = False
+        now = self._env.now
+        for pool in self.pools.values():
+            if pool.queue:
+                self._place(pool, now)
+        self._share(now)
+        self._arm(now)
+
+    def _place(self, pool: Pool, now: float) -> None:
+        at_border = self._turn(pool, now)
+        while pool.queue:
+            first = pool.queue[0]
+            want = first.goal - first.sms
+            if want > 0:
+                for kernel in at_border:
+                    if want > pool.free and kernel.priority > first.priority and kernel.sms:
+                        self._give_up(kernel, min(kernel.sms, want - pool.free))
+                got = min(want, pool.free)
+                if got:
+                    self._grant(first, got, now)
+            if first.goal > first.sms or not first.last:
+                break
+            pool.queue.pop(0)
+            first.queued = False
+        for kernel in pool.queue[1:]:
+            if kernel.last and kernel.sms >= kernel.goal:
+                kernel.queued = False
+                pool.queue.remove(kernel)
+
+    def _turn(self, pool: Pool, now: float) -> list[Kernel]:
+        """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""
+        found = []
+        for kernel in reversed(pool.queue):
+            if kernel.last or not kernel.sms:
+                continue
+            waves = kernel.shape.waves
+            reached = kernel.progress(now) * waves / kernel.seconds
+            nearest = round(reached)
+            on_border = nearest >= 1 and abs(reached - nearest) <= _ON_BORDER
+            if reached >= waves - 1 - _ON_BORDER:
+                kernel.last, kernel.goal = True, kernel.shape.last_need
+                if kernel.sms > kernel.goal:
+                    self._give_up(kernel, kernel.sms - kernel.goal)
+            if on_border:
+                found.append(kernel)
+        return found
+
+    def _give_up(self, kernel: Kernel, sms: int) -> None:
+        kernel.sms -= sms
+        kernel.pool.free += sms
+        kernel.pool.freed_by = kernel.number
+        if not kernel.sms:
+            self._running.remove(kernel)
+            self._set_rate(kernel, 0.0, self._env.now)
+
+    def _grant(self, kernel: Kernel, sms: int, now: float) -> None:
+        if not kernel.sms:
+            self._running.append(kernel)
+        kernel.sms += sms
+        kernel.pool.free -= sms
+        if kernel.start_s < 0.0:
+            kernel.start_s = now
+            kernel.freed_by = kernel.pool.freed_by
+            if kernel.shape.held:
+                kernel.event.succeed()
+
+    @staticmethod
+    def _set_rate(kernel: Kernel, rate: float, now: float) -> None:
+        if rate != kernel.rate:  # an unchanged rate keeps its anchor, and so the end time to the bit
+            kernel.done = kernel.progress(now)
+            kernel.anchor_s = now
+            kernel.rate = rate
+
+    def _share(self, now: float) -> None:
+        """Rates from SMs held and max-min fair bandwidth."""
+        running = self._running
+        total = 0.0
+        for kernel in running:
+            shape = kernel.shape
+            full = shape.x_last if kernel.last else shape.x_need
+            kernel.factor = factor = kernel.sms / full if kernel.sms < full else 1.0
+            total += shape.memory_share * factor
+        if total > 1.0 + 1e-12:
+            left, waiting = 1.0, len(running)
+            for kernel in sorted(running, key=_demand):
+                demand = _demand(kernel)
+                granted = min(demand, left / waiting)
+                left -= granted
+                waiting -= 1
+                if granted < demand:
+                    kernel.factor = granted / kernel.shape.memory_share
+        if self._multipliers and len(running) > 1:
+            self._multiply(self._multipliers)
+        for kernel in running:
+            if kernel.factor != kernel.rate:
+                self._set_rate(kernel, kernel.factor, now)
+
+    def _multiply(self, multipliers: Mapping[tuple[str, str], float]) -> None:
+        """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
+        for kernel in self._running:
+            mine = kernel.shape.op_class
+            excess = sum(multipliers.get((mine, other.shape.op_class), 1.0) - 1.0 for other in self._running if other is not kernel)
+            kernel.factor /= max(1.0 + excess, 1e-6)
+
+    def _arm(self, now: float) -> None:
+        soonest = inf
+        for kernel in self._running:
+            kernel.next_s = self._next(kernel, now)
+            soonest = min(soonest, kernel.next_s)
+        if soonest != self._timer_s:
+            self._timer_s = soonest
+            self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
+
+    def _next(self, kernel: Kernel, now: float) -> float:
+        """When it ends, or reaches a wave border that matters: one that another kernel waits for, or the last if it lacks SMs."""
+        shape, queue = kernel.shape, kernel.pool.queue
+        if shape.held:
+            return inf
+        kernel.ending = kernel.last or (len(queue) == 1 and kernel.sms == shape.need)
+        if kernel.ending:
+            return kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
+        first, border = queue[0], shape.waves - 1
+        if first.priority < kernel.priority and first.goal > first.sms:
+            border = min(border, int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER) + 1)
+        return kernel.anchor_s + (kernel.seconds * border / shape.waves - kernel.done) / kernel.rate
+
+    def _tick(self, timer: Event) -> None:
+        if timer is not self._timer:
+            return  # rates have changed since it was set
+        now = self._env.now
+        self._timer, self._timer_s = None, inf
+        for kernel in [k for k in self._running if k.ending and k.next_s <= now]:
+            self.leave(kernel)
+            kernel.event.succeed()
+        self._soon()
+
+
+def _demand(kernel: Kernel) -> float:
+    return kernel.shape.memory_share * kernel.factor

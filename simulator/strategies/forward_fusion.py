@@ -1,0 +1,31 @@
+"""Forward-fusion: each layer is updated just before its next forward (Jiang et al., "Optimizer Fusion", algorithm 2)."""
+
+from dataclasses import dataclass
+
+from ..build import PlanBuilder, first_access, insert
+from ..plan import Plan, Task
+
+NAME = "forward-fusion"
+ABOUT = "delay each layer's update until just before its next forward"
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+def plan(job, machine, costs, options: Options) -> Plan:
+    """Baseline's tasks, with one update per layer (lag 1) before the first task that reads its parameters.
+
+    The lag is the paper's flag: the first iteration has nothing to update, a shared layer is updated once, and whatever drains the plan
+    (evaluation, state_dict, the end of training) flushes pending updates.
+    """
+    build = PlanBuilder(job, machine.devices[0].name)
+    tasks: list[Task] = []
+    for micro_batch in range(job.accumulate):
+        tasks += build.forward(micro_batch) + build.backward(micro_batch)
+    tasks += build.clip()
+    storages = {build.storage(parameter): layer for layer, owned in build.layers.items() for parameter in owned}
+    first = first_access(tasks, lambda task: {storages[s] for s in build.touched(task) if s in storages})
+    updates = [(first[layer], build.update(owned, f"{layer}/update", layer, lag=1)) for layer, owned in build.layers.items()]
+    return build.plan(NAME, insert(tasks, updates), options, {"updates": "delayed to the next forward; sync() flushes them"})

@@ -1,0 +1,45 @@
+"""What a window of a timeline says about each device: busy share, bubble, exposed transfers. For predicted and measured spans alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traces.timeline import DeviceUse, Span, busy_seconds
+
+from .plan import COLLECTIVE, TRANSFER, Plan
+
+_MOVING = (TRANSFER, COLLECTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`exposed_transfer_s`: per step, the most that any one device spends on transfers or collectives without computing meanwhile."""
+
+    devices: tuple[DeviceUse, ...]
+    bubble_share: float
+    exposed_transfer_s: float
+
+
+def summarise(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], steps: float, peak_bytes: dict[str, int]) -> Summary:
+    """Uses of the plan's devices in `window_s`, which holds `steps` steps.
+
+    A device is busy while it computes; a transfer counts for both its ends. bubble = 1 − Σ busy seconds / (devices · window).
+    """
+    start, end = window_s
+    length = end - start
+    ends_of = {task.name: (task.body.source, task.body.target) for task in plan.tasks if task.body.kind == "copy"}
+    computing: dict[str, list[Span]] = {device: [] for device in plan.devices}
+    moving: dict[str, list[Span]] = {device: [] for device in plan.devices}
+    for span in spans:
+        if span.end_s <= start or span.start_s >= end:
+            continue
+        if span.phase in _MOVING or span.task in ends_of:
+            for device in dict.fromkeys(ends_of.get(span.task, (span.device,))):
+                if device in moving:
+                    moving[device].append(span)
+        else:
+            computing[span.device].append(span)
+    busy = {device: busy_seconds(computing[device], start, end) for device in plan.devices}
+    exposed = [busy_seconds(computing[d] + moving[d], start, end) - busy[d] for d in plan.devices if moving[d]]
+    uses = tuple(DeviceUse(d, busy[d] / length if length else 0.0, peak_bytes.get(d, 0)) for d in plan.devices)
+    bubble = 1.0 - sum(busy.values()) / (len(busy) * length) if length else 0.0
+    return Summary(uses, bubble, max(exposed, default=0.0) / steps)

@@ -1,0 +1,26 @@
+"""Shared by all tests: a cache folder of the session's own, and one CPU backend (its worker threads live as long as the process)."""
+
+import os
+import tempfile
+
+os.environ["STEPCAST_CACHE"] = tempfile.mkdtemp(prefix="stepcast-test-cache-")
+os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
+
+import pytest
+
+from simulator.machine import Device, Machine, Memory
+
+
+@pytest.fixture(scope="session")
+def two_cores() -> Machine:
+    """A machine with one device of two cores."""
+    memory = Memory("ram", 8 << 30, 2e10, 32 << 20)
+    return Machine("two-cores", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (memory,))
+
+
+@pytest.fixture(scope="session")
+def backend(two_cores):
+    """The CPU executor on that machine."""
+    from executors.cpu import CpuBackend
+
+    return CpuBackend(two_cores)

@@ -1,0 +1,104 @@
+"""The built-in models: published sizes, small images, fake tensors, and one real step."""
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.nn import functional as F
+
+from simulator import workloads
+from simulator.workloads.transformer import Transformer
+from traces.errors import UnknownNameError
+
+#: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
+PUBLISHED = {
+    "lenet5": 61_706,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "mobilenet_v2": 3_504_872,
+    "vgg11": 132_863_336,
+    "vgg16": 138_357_544,
+    "vgg19_bn": 143_678_248,
+    "alexnet": 61_100_840,
+    "densenet201": 20_013_928,
+}
+
+
+def loss_of(module, inputs, target, loss=F.cross_entropy):
+    """The scalar that a built job minimises."""
+    return loss(module(*inputs), target)
+
+
+def test_every_published_model_is_there():
+    assert set(PUBLISHED) | {"transformer_base"} <= set(workloads.names())
+    for name, parameters in PUBLISHED.items():
+        assert workloads.get(name).parameters == parameters
+
+
+@pytest.mark.parametrize("image_size", [32, 64])
+@pytest.mark.parametrize("name", workloads.names())
+def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name, image_size):
+    model = workloads.get(name)
+    with FakeTensorMode():
+        built = model.build(2, image_size)
+        module, inputs, target, *_ = built
+        parameters = list(module.parameters())
+        gradients = torch.autograd.grad(loss_of(*built), parameters)
+    assert sum(p.numel() for p in parameters) == model.parameters
+    assert [g.shape for g in gradients] == [p.shape for p in parameters]
+    assert module.training
+    assert all(t.shape[0] == 2 for t in (*inputs, target))
+    assert model.about
+
+
+def test_default_sizes():
+    with FakeTensorMode():
+        for name in workloads.names():
+            model = workloads.get(name)
+            assert loss_of(*model.build(2, model.image_size)).shape == ()
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet18"])
+def test_trains_in_float64(name):
+    torch.manual_seed(0)
+    module, (images,), labels = workloads.get(name).build(4, 32)
+    module.double()
+    loss = loss_of(module, (images.double(),), labels)
+    loss.backward()
+    assert loss.dtype == torch.float64
+    assert loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_the_transformer_does_not_look_ahead():
+    torch.manual_seed(0)
+    module = Transformer(vocabulary=50, length=8, width=16, heads=2, hidden=32, depth=2).double().eval()
+    source, target = torch.randint(50, (1, 8)), torch.randint(50, (1, 8))
+    changed = target.clone()
+    changed[0, 5] = (target[0, 5] + 1) % 50
+    before, after = module(source, target), module(source, changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(before[:, 5:], after[:, 5:])
+
+
+def test_torchvision_module_paths():
+    with FakeTensorMode():
+        paths = {name: dict(workloads.get(name).build(2, 64)[0].named_modules()) for name in PUBLISHED}
+    assert "layer1.0.conv1" in paths["resnet50"]
+    assert "layer4.2.downsample" not in paths["resnet50"]
+    assert "features.17.conv.1.0" in paths["mobilenet_v2"]
+    assert "features.denseblock4.denselayer32.conv2" in paths["densenet201"]
+    assert "classifier.6" in paths["vgg16"]
+    assert "classifier.1" in paths["alexnet"]
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(UnknownNameError, match=r"unknown model 'resnet5'.*did you mean 'resnet50'"):
+        workloads.get("resnet5")
+
+
+def test_two_models_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two workloads are called 'lenet5'"):
+        workloads.workload("lenet5", image_size=1, parameters=0, about="")(lambda batch, image_size: ())

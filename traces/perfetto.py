@@ -1,0 +1,143 @@
+"""Timelines as a Chrome trace, to open in ui.perfetto.dev: a process per device, a thread per lane, arrows along the critical path.
+
+Times are microseconds with three decimals (the viewer's resolution is a nanosecond). Several timelines are shifted so that their steady
+periods begin together.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from .critical import critical_spans
+from .files import write_json
+from .lanes import lanes
+from .timeline import Cause, Span, Timeline
+
+Event = dict[str, Any]
+#: (task, later task, how many periods later): an arrow between two tasks of a plan.
+PlanEdge = tuple[str, str, int]
+
+
+def export(path: Path | str, timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> Path:
+    """Write the timelines, each under its label ("predicted", "measured"), as one trace file (gzip when the name ends in .gz).
+
+    `plan_edges` adds an arrow for each of these dependencies to those of the critical path.
+    """
+    return write_json(path, trace_document(timelines, plan_edges))
+
+
+def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> dict[str, Any]:
+    """The trace as a JSON object: metadata first, then events in order of time, a slice before the arrows that end in it."""
+    edges = tuple(plan_edges or ())
+    origin = max((timeline.window_s[0] for timeline in timelines.values()), default=0.0)
+    metadata: list[Event] = []
+    events: list[Event] = []
+    first_process = 1
+    for label, timeline in timelines.items():
+        clock = _Clock(origin - timeline.window_s[0])
+        tracks = _Tracks(timeline, first_process, clock)
+        metadata += tracks.metadata(label)
+        events += _Writer(timeline, tracks, clock, f"{label} ").events(edges)
+        first_process += len(tracks.processes)
+    events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
+    steps = {label: {"step_s": timeline.step_s, "mode": timeline.mode} for label, timeline in timelines.items()}
+    return {"displayTimeUnit": "ms", "otherData": {"producer": "stepcast", **steps}, "traceEvents": metadata + events}
+
+
+class _Clock:
+    """Seconds of a timeline as whole nanoseconds of the trace, `shift_s` later."""
+
+    def __init__(self, shift_s: float):
+        self.shift_s = shift_s
+
+    def __call__(self, time_s: float) -> int:
+        return round((time_s + self.shift_s) * 1e9)
+
+
+class _Tracks:
+    """Numbers for devices and lanes. A lane whose measured spans overlap (by timer error) gets further rows, since slices must nest."""
+
+    def __init__(self, timeline: Timeline, first_process: int, clock: _Clock):
+        devices = dict.fromkeys([*(use.name for use in timeline.devices), *(span.device for span in timeline.spans), *timeline.memory])
+        self.processes = {device: first_process + i for i, device in enumerate(devices)}
+        self.place: dict[Span, tuple[int, int]] = {}
+        self.rows: dict[tuple[int, int], str] = {}
+        by_lane: dict[tuple[str, str], list[Span]] = {place: [] for place in lanes(timeline, timeline.spans)}
+        for span in sorted(timeline.spans, key=lambda s: (s.start_s, s.end_s)):
+            by_lane[span.device, span.lane].append(span)
+        for (device, lane), spans in by_lane.items():
+            self._place_lane(self.processes[device], lane, spans, clock)
+
+    def _place_lane(self, process: int, lane: str, spans: list[Span], clock: _Clock) -> None:
+        ends: list[int] = []  # of each row
+        threads: list[int] = []
+        for span in spans:
+            row = next((i for i, end in enumerate(ends) if end <= clock(span.start_s)), len(ends))
+            if row == len(ends):
+                ends.append(0)
+                threads.append(1 + sum(process == other for other, _ in self.rows))
+                self.rows[process, threads[row]] = lane if row == 0 else f"{lane} ({row + 1})"
+            ends[row] = clock(span.end_s)
+            self.place[span] = (process, threads[row])
+
+    def metadata(self, label: str) -> Iterator[Event]:
+        """Names and order of processes and threads."""
+        for device, process in self.processes.items():
+            yield _metadata("process_name", process, 0, name=f"{label} {device}")
+            yield _metadata("process_sort_index", process, 0, sort_index=process)
+        for (process, thread), lane in self.rows.items():
+            yield _metadata("thread_name", process, thread, name=lane)
+            yield _metadata("thread_sort_index", process, thread, sort_index=thread)
+
+
+class _Writer:
+    """Slices, arrows and counters of one timeline; `prefix` keeps its arrows apart from other timelines'."""
+
+    def __init__(self, timeline: Timeline, tracks: _Tracks, clock: _Clock, prefix: str):
+        self.timeline, self.tracks, self.clock, self.prefix = timeline, tracks, clock, prefix
+        self.critical = critical_spans(timeline)
+
+    def events(self, edges: tuple[PlanEdge, ...]) -> Iterator[Event]:
+        """All events, unsorted."""
+        causes = {span: link.cause for span, link in self.critical}
+        for span in self.timeline.spans:
+            yield self._slice(span, causes.get(span))
+        arrows = [(source, target, f"critical path: {link.cause}") for (source, _), (target, link) in pairwise(self.critical)]
+        arrows += [(source, target, "dependency") for source, target in self._edge_spans(edges)]
+        for number, (source, target, name) in enumerate(arrows):
+            yield from self._arrow(source, target, name, f"{self.prefix}{number}")
+        for device, steps in self.timeline.memory.items():
+            for time_s, held in steps:
+                at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
+                yield {"ph": "C", "name": "memory", **at, "args": {"MB": round(held / 1e6, 3)}}
+
+    def _slice(self, span: Span, cause: Cause | None) -> Event:
+        process, thread = self.tracks.place[span]
+        start, end = self.clock(span.start_s), self.clock(span.end_s)
+        args: dict[str, Any] = {"phase": span.phase, "layer": span.layer, "micro-batch": span.micro_batch, "iteration": span.iteration}
+        if cause is not None:
+            args["cause"] = str(cause)
+        at = {"pid": process, "tid": thread, "ts": start / 1000, "dur": (end - start) / 1000}
+        return {"ph": "X", "name": span.task, "cat": span.phase, **at, "args": args}
+
+    def _arrow(self, source: Span, target: Span, name: str, arrow: str) -> Iterator[Event]:
+        """From the last nanosecond of one slice to the start of another: an end binds to the slice that is open at its time."""
+        leave = max(self.clock(source.start_s), self.clock(source.end_s) - 1)
+        arrive = max(leave, self.clock(target.start_s))
+        for phase, span, time in (("s", source, leave), ("f", target, arrive)):
+            process, thread = self.tracks.place[span]
+            event = {"ph": phase, "name": name, "cat": "arrow", "id": arrow, "pid": process, "tid": thread, "ts": time / 1000}
+            yield event | ({"bp": "e"} if phase == "f" else {})
+
+    def _edge_spans(self, edges: tuple[PlanEdge, ...]) -> Iterator[tuple[Span, Span]]:
+        spans: dict[str, dict[int, Span]] = {}
+        for span in self.timeline.spans if edges else ():
+            spans.setdefault(span.task, {})[span.period] = span
+        for source, target, later in edges:
+            targets = spans.get(target, {})
+            yield from ((span, targets[period + later]) for period, span in spans.get(source, {}).items() if period + later in targets)
+
+
+def _metadata(kind: str, process: int, thread: int, **args: Any) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args}

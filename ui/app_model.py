@@ -1,0 +1,114 @@
+"""What the app needs from the rest of Stepcast: reports to open, and a predictor to ask. No Streamlit here."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from platformdirs import user_data_path
+
+from traces.comparison import Prediction
+from traces.errors import StepcastError
+from traces.timeline import Timeline
+
+PREDICTOR_MODULE = "ui.jobs"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user of the app may choose from: names as on the command line."""
+
+    models: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    forms: tuple[str, ...]
+    precisions: tuple[str, ...]
+    strategies: tuple[str, ...]
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One "what if": a built-in model on a machine under some strategies. `image_size` None is the model's own.
+
+    `settings` are (option, value) pairs, each for those of the strategies that have the option.
+    """
+
+    model: str
+    batch: int
+    image_size: int | None
+    optimizer: str
+    form: str
+    precision: str
+    machine: str
+    strategies: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer for one strategy: its prediction and the timeline that it was read from."""
+
+    prediction: Prediction
+    timeline: Timeline
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer for a strategy that cannot serve the request, with the reason in one line."""
+
+    strategy: str
+    why: str
+
+
+class Predictor(Protocol):
+    """What the module `ui.jobs` offers the app.
+
+    Both take names as on the command line and never a path, so that the app runs no code but Stepcast's own.
+    """
+
+    def choices(self) -> Choices:
+        """The built-in models, optimizers, forms, precisions, strategies and machines, in the order to show them."""
+
+    def predict_many(self, request: Request) -> Sequence[Forecast | Refusal]:
+        """One answer per strategy of the request, in its order. Raises StepcastError where no strategy can be served."""
+
+
+def find_predictor() -> Predictor | None:
+    """The module `ui.jobs`, or None where this installation has none."""
+    try:
+        module = importlib.import_module(PREDICTOR_MODULE)
+    except ModuleNotFoundError as error:
+        if error.name != PREDICTOR_MODULE:
+            raise
+        return None
+    return module if hasattr(module, "predict_many") and hasattr(module, "choices") else None
+
+
+def report_places(arguments: Sequence[str]) -> list[Path]:
+    """Reports to offer: those named at start, then those in the default data folder, newest first."""
+    named = [Path(argument).expanduser().resolve() for argument in arguments]
+    found = sorted(reports_folder().glob("*/report.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return list(dict.fromkeys([*named, *(path.parent.resolve() for path in found)]))
+
+
+def reports_folder() -> Path:
+    """Where reports are looked for, and where they are kept unless a place is given."""
+    return user_data_path("stepcast") / "reports"
+
+
+def start_arguments() -> list[str]:
+    """The words after `--` when the app was started."""
+    return sys.argv[1:]
+
+
+def parse_settings(text: str) -> tuple[tuple[str, str], ...]:
+    """Read "name=value, name=value". Raises StepcastError for anything else."""
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise StepcastError(f"cannot read the option {part!r}; expected name=value, several separated by commas")
+        pairs.append((name, value))
+    return tuple(pairs)

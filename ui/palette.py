@@ -1,0 +1,26 @@
+"""The colours of pictures and charts: told apart by colour-blind readers, visible on light and on dark backgrounds."""
+
+from types import MappingProxyType
+
+PHASE = MappingProxyType({
+    "forward": "#3A86C8",
+    "backward": "#E69F00",
+    "update": "#12A37B",
+    "transfer": "#D37FB0",
+    "collective": "#7E5BB5",
+})  # fmt: skip
+OTHER = "#949494"  # any other phase
+CRITICAL = "#E5383B"  # the stripe under spans of the critical path
+PREDICTED, MEASURED = "#4477AA", "#EE7733"
+GREY = "#8A8F98"  # lines and marks that belong to neither
+GRID = "rgba(138,143,152,0.25)"
+
+
+def phase_colour(phase: str) -> str:
+    """The colour of a phase."""
+    return PHASE.get(phase, OTHER)
+
+
+def phases_in_order(phases: "set[str]") -> list[str]:
+    """Known phases in the order of a step, then the others by name."""
+    return [phase for phase in PHASE if phase in phases] + sorted(phases - set(PHASE))
