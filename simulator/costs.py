@@ -3,6 +3,7 @@
 GPU costs are medians and CPU costs winsorised means of the samples (CPU.md). Copies and collectives cost nothing here: links price them.
 """
 
+import re
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -22,14 +23,21 @@ LINKED = frozenset({"copy", "collective"})
 UNMEASURED = LINKED | {"host"}
 #: More keys than these add nothing to a fit but time.
 _MOST_POINTS = 400
+_NUMBERS = re.compile(r"[\d.]+")
 
 
 class _Known(NamedTuple):
     """A profile's key that a fit can use."""
 
     op_class: str
+    family: str
     sms: int
     cost: KeyCost
+
+
+def family(key: str) -> str:
+    """A key without its numbers: the same op with the same arguments in use, at any size."""
+    return _NUMBERS.sub("", key.rpartition("@")[0])
 
 
 class CostModel:
@@ -97,16 +105,15 @@ class CostModel:
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         work = task.body.work(task)
         site = self._site(device)
-        laws = [self._law(work.op_class, site.sms, warm) for warm in (True, False)]
+        laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
         if laws[0] is None or laws[1] is None:
             return None
         precision = precision_of(task, work.op_class, self.precision)
         table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision)
-        warm_s, cold_s = (
-            law.predict(self._point(site, work.flops, work.bytes, said)) for law, said in zip(laws, (table.warm, table.cold), strict=True)
-        )
+        warm_s, warm_error = laws[0].at(self._point(site, work.flops, work.bytes, table.warm))
+        cold_s, cold_error = laws[1].at(self._point(site, work.flops, work.bytes, table.cold))
         grid, blocks = efficiencies.geometry(task, site)
-        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=max(law.error for law in laws))
+        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=max(warm_error, cold_error))
 
     def _guessed(self, task: Task, device: str, key: str) -> Cost:
         work = task.body.work(task)
@@ -139,13 +146,16 @@ class CostModel:
         count = task.body.launches
         return replace(cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class)
 
-    def _law(self, op_class: str, sms: int, warm: bool) -> Fit | None:
-        """The best fit for a class: on its keys at this SM count, on its keys at any, or one factor for the whole table."""
-        name = (op_class, sms, warm)
+    def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
+        """The better fit of the key's family and its class at this SM count, or its class at any, or one factor for the whole table."""
+        kin = family(key)
+        name = (kin, sms, warm)
         if name not in self._fits:
             same = [known for known in self._known if known.op_class == op_class]
-            found = fit(self._points([known for known in same if known.sms == sms], warm)) or fit(self._points(same, warm))
-            self._fits[name] = found or self._pooled(warm)
+            here = [known for known in same if known.sms == sms]
+            fits = [fit(self._points(some, warm)) for some in ([known for known in here if known.family == kin], here)]
+            found = min((f for f in fits if f is not None), key=lambda f: f.error, default=None)
+            self._fits[name] = found or fit(self._points(same, warm)) or self._pooled(warm)
         return self._fits[name]
 
     def _pooled(self, warm: bool) -> Fit | None:
@@ -160,7 +170,7 @@ class CostModel:
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
             sms = key.rpartition("@")[2]
             if cost.op_class and sms.isdecimal() and int(sms) > 0:
-                found.append(_Known(cost.op_class, int(sms), cost))
+                found.append(_Known(cost.op_class, family(key), int(sms), cost))
         return tuple(found)
 
     def _points(self, known: list[_Known], warm: bool) -> list[Point]:

@@ -20,8 +20,8 @@ TABLE = Path(__file__).with_name("efficiencies.json")
 DENSE = frozenset({"matmul", "conv", "grouped-conv"})
 #: Stands for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
-#: A pass of a form that is not fused reads two tensors and writes one.
-TENSORS_PER_PASS = 3
+#: Tensors that an update which is not fused touches, of optimizers that the table lacks.
+DEFAULT_TENSORS = 20.0
 
 
 class Number(NamedTuple):
@@ -118,13 +118,19 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
     return "bf16" if kinds & {"bfloat16", "float16"} else float32
 
 
+@cache
+def update_tensors() -> dict[str, float]:
+    """By optimizer, how many tensors of a parameter's size the forms that are not fused read and write, all passes together."""
+    document = json.loads(TABLE.read_text())
+    return {optimizer: Number(*number).value for optimizer, number in document["update_tensors"].items()}
+
+
 def traffic(task: Task) -> float:
-    """Bytes a task moves: its work's, save that an update which is not fused makes several passes over three tensors each."""
+    """Bytes a task moves: its work's, save that an update which is not fused makes several passes."""
     body = task.body
     if body.kind != "update" or body.form == "fused":
         return body.work(task).bytes
-    passes = body.launches / (1 if body.form == "foreach" else max(1, len(body.parameters)))
-    return passes * TENSORS_PER_PASS * float(sum(o.bytes for o in task.reads))
+    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in task.reads))
 
 
 def launches(task: Task, kind: str) -> int:

@@ -6,8 +6,9 @@ roofline    t = t0 + max(flops / F, bytes / B)
 log-linear  log t = a + b·log flops + c·log bytes
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +16,8 @@ import numpy as np
 LEAST_KEYS = 4
 #: A regression with three coefficients needs more than that.
 LEAST_KEYS_LOG_LINEAR = 8
+#: How far beyond the smallest and largest key, as a factor, a law is trusted.
+REACH = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,23 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted law. `error`: root mean square of the leave-one-out residuals of log t; `keys`: how many it was fitted on."""
+    """A fitted law. `error`: root mean square of the leave-one-out residuals of log t; `keys`: how many it was fitted on.
+
+    `reach`: the least and most FLOPs and bytes of those keys, widened four times. Beyond it `scale`, which has the table's shape, answers.
+    """
 
     law: str
     error: float
     keys: int
     predict: Callable[[Point], float]
+    reach: tuple[float, float, float, float] = (0.0, math.inf, 0.0, math.inf)
+    scale: "Fit | None" = None
+
+    def at(self, point: Point) -> tuple[float, float]:
+        """Predicted seconds, and one standard deviation of their logarithm."""
+        within = self.reach[0] <= point.flops <= self.reach[1] and self.reach[2] <= point.bytes <= self.reach[3]
+        used = self if within or self.scale is None else self.scale
+        return used.predict(point), used.error
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
@@ -42,10 +56,13 @@ def fit(points: Sequence[Point]) -> Fit | None:
     usable = _usable(points)
     if len(usable) < LEAST_KEYS:
         return None
-    found = [_scaled(usable), _roofline(usable)]
+    scale = _scaled(usable)
+    found = [scale, _roofline(usable)]
     if len(usable) >= LEAST_KEYS_LOG_LINEAR:
         found.append(_log_linear(usable))
-    return min(found, key=lambda f: f.error)
+    flops, moved = [p.flops for p in usable], [p.bytes for p in usable]
+    reach = (min(flops) / REACH, max(flops) * REACH, min(moved) / REACH, max(moved) * REACH)
+    return replace(min(found, key=lambda f: f.error), reach=reach, scale=scale)
 
 
 def fit_scale(points: Sequence[Point]) -> Fit | None:

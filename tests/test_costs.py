@@ -194,5 +194,6 @@ def test_every_number_of_the_table_names_a_source():
         for row in rows.classes.values():
             numbers += [*row.compute.values(), row.memory, row.least_s]
             numbers += [n for n in (row.tile, row.blocks_per_sm, row.split_flops) if n is not None]
-    assert {n.source for n in numbers} <= set(document["sources"])
+    numbers += [efficiencies.Number(*number) for number in document["update_tensors"].values()]
+    assert {n.source for n in numbers} == set(document["sources"])
     assert all(n.value > 0 and n.error >= 0 for n in numbers)

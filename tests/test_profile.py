@@ -77,12 +77,15 @@ def test_another_machine_is_refused_in_words():
 
 
 def test_profiles_lie_in_the_data_folder_under_the_machines_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("STEPCAST_DATA", raising=False)
     monkeypatch.setattr("platformdirs.user_data_dir", lambda app: str(tmp_path / app))
     assert H100.name == "gpu-nvidia-h100-80gb-hbm3-132"
     assert list_profiles() == []
     path = profile().save(default_path(H100.name))
     append_samples(path, [{"key": "a", "samples_s": [1e-3]}])
     assert list_profiles() == [path] == [tmp_path / "stepcast/profiles/gpu-nvidia-h100-80gb-hbm3-132.json"]
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "elsewhere"))
+    assert list_profiles() == []
 
 
 def test_samples_are_appended_and_read_in_order(tmp_path):

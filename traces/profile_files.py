@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,8 +13,8 @@ from .errors import StepcastError, UnusableFileError
 
 
 def default_folder() -> Path:
-    """The platform's data folder for profiles."""
-    return Path(platformdirs.user_data_dir("stepcast")) / "profiles"
+    """The platform's data folder for profiles; the environment variable STEPCAST_DATA names another one."""
+    return Path(os.environ.get("STEPCAST_DATA") or platformdirs.user_data_dir("stepcast")) / "profiles"
 
 
 def default_path(identity_name: str) -> Path:

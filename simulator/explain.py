@@ -1,0 +1,66 @@
+"""Why one schedule is faster or slower than another: their critical paths compared, phase by phase and cause by cause, in words."""
+
+from collections import defaultdict
+
+from traces.timeline import Cause, Timeline
+
+from .intervals import clipped_seconds
+
+#: Differences below this share of the baseline's step are not worth a sentence.
+LEAST_SHARE = 0.005
+
+_WHERE = {
+    Cause.DEPENDENCY: "in tasks that waited for another task's result",
+    Cause.LANE: "in tasks that queued behind the task before them in their lane",
+    Cause.LAUNCH: "in tasks that waited for the host to issue them",
+    Cause.LINK: "in tasks that waited for a link",
+    Cause.SMS: "in tasks that waited for SMs or cores",
+    Cause.START: "in tasks at the start",
+}
+_NAMES = {"host": "issuing tasks from the host", "transfer": "the transfers", "collective": "the collectives"}
+
+
+def explain(baseline: Timeline, other: Timeline) -> list[str]:
+    """Sentences, the first on the step times, then one per (phase, cause) in which the critical paths differ, largest first.
+
+    Milliseconds are per step. Each sentence counts the tasks on the critical path only; what runs beside it costs no time.
+    """
+    lines = [_overall(baseline.step_s, other.step_s)]
+    for timeline, name in ((baseline, "baseline"), (other, "other")):
+        if not timeline.critical_path:
+            return [*lines, f"the {name} timeline carries no critical path, so nothing can be said about its causes"]
+    before, after = path_seconds(baseline), path_seconds(other)
+    changes = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in before | after}
+    least = LEAST_SHARE * baseline.step_s
+    ranked = sorted((item for item in changes.items() if abs(item[1]) > least), key=lambda item: (-abs(item[1]), item[0]))
+    for (phase, cause), change in ranked:
+        was, now = (_ms(side.get((phase, cause), 0.0)) for side in (before, after))
+        subject = _NAMES.get(phase, f"the {phase} phase")
+        verb = "take" if phase in ("transfer", "collective") else "takes"
+        less = "less" if change < 0 else "more"
+        lines.append(f"{subject} {verb} {_ms(abs(change))} {less} on the critical path: {now} instead of {was} {_WHERE[cause]}")
+    if not ranked:
+        lines.append(f"no phase differs by more than {LEAST_SHARE:.1%} of the step on the critical path")
+    return lines
+
+
+def path_seconds(timeline: Timeline) -> dict[tuple[str, Cause], float]:
+    """Seconds per step of the critical path by phase and by the cause that held its tasks up."""
+    seconds: dict[tuple[str, Cause], float] = defaultdict(float)
+    length = timeline.window_s[1] - timeline.window_s[0]
+    per_step = timeline.step_s / length if length > 0 else 0.0
+    for span in timeline.critical_path:
+        seconds[span.phase, span.cause] += clipped_seconds(span, timeline.window_s) * per_step
+    return dict(seconds)
+
+
+def _overall(before_s: float, after_s: float) -> str:
+    if not before_s or not after_s:
+        return f"the step takes {_ms(after_s)} instead of {_ms(before_s)}"
+    ratio = before_s / after_s
+    word = f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio:.2f} times as long"
+    return f"the step takes {_ms(after_s)} instead of {_ms(before_s)}: {word}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
