@@ -4,27 +4,50 @@ Dropout becomes `aten.native_dropout` (scaled result and mask); attention its ma
 """
 
 import math
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+_DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
+
 
 class CanonicalForms(TorchFunctionMode):
-    """Within it, dropout and attention are issued in their canonical forms."""
+    """Within it, dropout and attention are issued in their canonical forms.
+
+    A function mode sees every call by whatever name, but is off inside functions it was handed (F.multi_head_attention_forward); there the
+    names in torch.nn.functional count, and they are replaced too.
+    """
+
+    def __enter__(self):
+        """Start replacing."""
+        self._patches = (
+            patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
+            patch.object(functional, "scaled_dot_product_attention", _attention),
+        )
+        for replaced in self._patches:
+            replaced.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        """Stop replacing."""
+        for replaced in self._patches:
+            replaced.stop()
+        return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace dropout and attention, pass on everything else."""
         kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
+        if func is _ATTENTION:
             return _attention(*args, **kwargs)
-        if func in (functional.dropout, torch.dropout):
+        if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
         return func(*args, **kwargs)
 
 
 def _dropout(func, args, kwargs) -> torch.Tensor:
-    names = ("input", "p", "training", "inplace") if func is functional.dropout else ("input", "p", "train")
+    names = ("input", "p", "training", "inplace") if func is _DROPOUT else ("input", "p", "train")
     given = {"p": 0.5, **dict(zip(names, args, strict=False)), **kwargs}
     x = given["input"]
     if not given.get("training", given.get("train", True)) or given["p"] == 0.0:
@@ -34,20 +57,23 @@ def _dropout(func, args, kwargs) -> torch.Tensor:
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor:
-    """The math form of scaled_dot_product_attention (its documentation's reference implementation)."""
+    """The math form of scaled_dot_product_attention, in the order of operations of PyTorch's own (the scale's root on either side).
+
+    The order matters: gradients that are zero in exact arithmetic (a key's bias) are pure rounding, and Adam normalises them.
+    """
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    root = math.sqrt(abs(scale))
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    scores = (query * scale) @ key.transpose(-2, -1)
+    scores = (query * math.copysign(root, scale)) @ (key.transpose(-2, -1) * root)
     if is_causal:
-        length, other = query.size(-2), key.size(-2)
-        attn_mask = torch.ones(length, other, dtype=torch.bool, device=query.device).tril()
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = torch.softmax(scores, dim=-1)
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)  # zero, not NaN, where a whole row is masked
     if dropout_p > 0.0:
         weights = torch.native_dropout(weights, dropout_p, True)[0]
     return weights @ value

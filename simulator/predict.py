@@ -1,12 +1,14 @@
 """Predicting a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traces.comparison import Prediction, Shares
+from traces.errors import StepcastError, UnknownNameError
 from traces.timeline import Timeline
 
+from . import strategies
 from .cost import Cost
 from .costs import CostModel
 from .dependencies import Dependencies
@@ -51,7 +53,9 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     begin = time.perf_counter()
     timeline = simulate(plan, machine, costs, mode=mode, dependencies=dependencies)
     wall_s = time.perf_counter() - begin
-    return Forecast(plan, machine, costs, timeline, step_interval(timeline, costs, plan), model.shares(plan, costs), wall_s)
+    by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
+    shares = Shares(**model.shares(plan, costs))
+    return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task), shares, wall_s)
 
 
 def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
@@ -76,3 +80,24 @@ def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Pr
         shares=found.shares,
         critical_path=timeline.critical_path,
     )
+
+
+def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
+    """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or the StepcastError).
+
+    The baseline comes first, whether requested or not.
+    """
+    for text in dict.fromkeys(["baseline", *requested]):
+        try:
+            strategy, options = strategies.parse(text, shared)
+            yield text, forecast(strategy.plan(job, machine, model, options), machine, model, mode)
+        except StepcastError as error:
+            yield text, error
+
+
+def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
+    """Raise StepcastError for an option that no requested strategy has."""
+    offered = {name for text in requested for name in strategies.get(text.partition(":")[0]).option_names}
+    for name in shared:
+        if name not in offered:
+            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

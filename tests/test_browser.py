@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from page_samples import skipped
 from sample_runs import comparisons, sample_validation
 
+from ui.app_model import start_command
 from ui.report import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -39,8 +39,7 @@ def address(report, tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--browser.gatherUsageStats=false"]
-    command = [sys.executable, "-m", "streamlit", "run", str(TESTS / "browser_app.py"), *options, "--", str(report)]
+    command = start_command(port, [report], TESTS / "browser_app.py")
     home = tmp_path_factory.mktemp("home")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), "XDG_DATA_HOME": str(home)}
     log = (home / "log").open("w")

@@ -117,7 +117,7 @@ def test_dropout_and_attention_are_captured_in_their_canonical_form():
 
     targets = [op.body.target for op in graph_of(Attention(), torch.randn(2, 3, 4)).ops]
     assert targets.count("aten.native_dropout.default") == 2
-    assert "aten._softmax.default" in targets
+    assert "aten._safe_softmax.default" in targets
 
 
 def test_a_step_that_reads_values_is_refused_in_one_line():
@@ -161,3 +161,18 @@ def test_a_factory_that_needs_real_numbers_or_hides_a_tensor_is_built_for_real()
         return Built(Masked(), (torch.randn(2, 3),), {}, torch.zeros(()), lambda out, _: out.sum())
 
     assert capture(build, batch=2).constants == {"constant:0": [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]}
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_attention_inside_multi_head_attention_is_canonical_too(weights):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, dropout=0.1, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=weights)[0]
+
+    targets = [op.body.target for op in graph_of(Block(), torch.randn(2, 3, 4)).ops]
+    assert targets.count("aten.native_dropout.default") == 1
+    assert not [target for target in targets if "attention" in target or "bernoulli" in target]

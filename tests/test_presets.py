@@ -65,7 +65,7 @@ def test_this_cpu_has_the_cores_this_process_may_use():
     device = machine.device("cpu:0")
     assert device.sms == available_cores() <= len(os.sched_getaffinity(0))
     assert device.peak_flops["fp32"] == pytest.approx(2 * device.peak_flops["fp64"])
-    with pytest.raises(StepcastError, match=r"1000 cores asked for; this process may use 1 to"):
+    with pytest.raises(StepcastError, match="1000 cores asked for; there are"):
         this_cpu(cores=1000)
 
 

@@ -66,6 +66,17 @@ def test_reads_back_what_was_written(folder, runs):
     assert alone.comparisons == ((),)
 
 
+def test_a_folder_with_only_a_validation_is_opened_without_timelines(tmp_path):
+    validation(result()).save(tmp_path / "validation.json")
+    assert read_report(tmp_path).comparisons == ((),)
+
+
+def test_a_comparison_needs_its_validation(tmp_path):
+    with pytest.raises(ValueError, match="of no row"):
+        write_report(tmp_path / "r", [validation(skipped())], [Comparison(two_lanes(), two_lanes("measured"), result())])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_names_and_text_cannot_break_out(tmp_path):
     hostile = result("<script>../../etc", semantics={"<b>": "& more"})
     comparison = Comparison(two_lanes(), two_lanes("measured"), hostile)

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from executors.kernels.update import apply_update, initial_state, load_state_dict, state_dict, torch_optimizer
 from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
+from simulator.plan import Operand, Task
 from traces.errors import StepcastError, UnknownNameError
 
 EVERY_FORM = [(optimizer, form) for optimizer in STATE for form in forms(optimizer)]
@@ -158,6 +159,15 @@ def test_every_refused_form_is_one_that_pytorch_refuses():
         for form in set(FORMS) - set(forms(optimizer)):
             with pytest.raises(TypeError, match=form):
                 {"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta}[optimizer]([torch.ones(1)], **{form: True})
+
+
+def test_hyper_parameters_left_out_of_an_update_count_with_their_defaults():
+    parameter = Operand("g", (4,), (1,), "float32")
+    task = Task("update", Update("adam", "for", ("p",)), "cpu:0", reads=(parameter,))
+    spelled_out = Update("adam", "for", ("p",), hyper_parameters("adam"))
+    assert task.body.key(task) == spelled_out.key(task)
+    assert task.body.launches == spelled_out.launches
+    assert spelled_out.key(task) != Update("adam", "for", ("p",), (("weight_decay", 0.0),)).key(task)
 
 
 class Launches(TorchDispatchMode):

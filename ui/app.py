@@ -166,9 +166,9 @@ def request_ui(choices: Choices) -> Request | None:
     return st.session_state.get("request")
 
 
-@st.cache_data(max_entries=32, show_spinner="Predicting")
+@st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
 def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[Forecast | Refusal]:
-    """The predictor's answers; `key` tells requests apart."""
+    """The predictor's answers; `key` tells requests apart. Kept for minutes only, since a calibration may change them."""
     return tuple(_predictor.predict_many(_request))
 
 

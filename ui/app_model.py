@@ -14,6 +14,7 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
+APP = Path(__file__).with_name("app.py")
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,15 @@ def reports_folder() -> Path:
     return user_data_path("stepcast") / "reports"
 
 
+def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP) -> list[str]:
+    """The command that serves the app, with these reports, to this machine only: `http://127.0.0.1:PORT`."""
+    options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
+    options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
+    return [sys.executable, "-m", "streamlit", "run", str(app), *options, "--", *map(str, reports)]
+
+
 def start_arguments() -> list[str]:
-    """The words after `--` when the app was started."""
+    """The reports that the app was started with."""
     return sys.argv[1:]
 
 

@@ -116,10 +116,9 @@ def _label_spans(axes: Axes, spans: tuple[Span, ...], at: dict[tuple[str, str], 
         text = str(span.micro_batch) if numbered else span.layer.rpartition(".")[2]
         start, stop = max(span.start_s, origin), min(span.end_s, end)
         if text and (stop - start) * 1e3 > ROOM * ms_per_inch * (0.085 * len(text) + 0.02):
+            colour = "white" if span.phase == "forward" else INK
             middle = ((start + stop) / 2 - origin) * 1e3
-            axes.text(
-                middle, at[span.device, span.lane] - 0.04, text, fontsize=9, color="white", ha="center", va="center", parse_math=False
-            )
+            axes.text(middle, at[span.device, span.lane] - 0.04, text, fontsize=9, color=colour, ha="center", va="center", parse_math=False)
 
 
 def _phase_legend(figure: Figure, phases: set[str], critical: bool, top: float) -> None:

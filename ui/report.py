@@ -75,6 +75,10 @@ def write_report(
     `simulator.plan_json.dump` gives it (none, or None, where it is not to be kept).
     Raises StepcastError when the folder cannot be written; then nothing of it has changed, or all files are whole.
     """
+    rows = [row for validation in validations for row in validation.results]
+    for comparison in comparisons:
+        if comparison.result not in rows:
+            raise ValueError(f"the comparison of {comparison.strategy} is of no row of these validations; pass its validation too")
     folder = Path(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -148,8 +152,13 @@ def _publish(stage: Path, folder: Path) -> None:
 
 
 def read_report(path: Path | str) -> Report:
-    """Read a report folder, or a single validation file (which has no timelines). Raises UnusableFileError for anything else."""
+    """Read a report folder, or a validation alone, given as a file or as a folder's `validation.json`: it has no timelines.
+
+    Raises UnusableFileError for anything else.
+    """
     path = Path(path)
+    if not (path / "report.json").exists() and (path / "validation.json").exists():
+        path /= "validation.json"
     if path.is_file():
         return Report(path.parent, (Validation.load(path),), ((),), ((),))
     document = read_document(path / "report.json", "report", SCHEMA)

@@ -13,7 +13,7 @@ _BY_NAME = {
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
     "norm": (
         "native_batch_norm", "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-        "native_group_norm", "native_group_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax",
+        "native_group_norm", "native_group_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax",
         "_softmax_backward_data",
     ),
     "pool": (

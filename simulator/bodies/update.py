@@ -105,13 +105,15 @@ class Update:
         per_parameter, foreach, fused = _LAUNCHES[self.optimizer]
         if self.form == "fused":
             return fused
-        decay = dict(self.hyper).get("weight_decay", DEFAULTS[self.optimizer]["weight_decay"])
-        spared = 0 if decay else 1
+        spared = 0 if self._all_hyper()["weight_decay"] else 1
         return (per_parameter - spared) * len(self.parameters) if self.form == "for" else foreach - spared
+
+    def _all_hyper(self) -> dict[str, float]:
+        return {**DEFAULTS[self.optimizer], **dict(self.hyper)}
 
     def key(self, task: "Task") -> str:
         """Optimizer, form, which hyper-parameters are in use (their values do not change the time), and the gradients' geometry."""
-        used = "+".join(name for name, value in self.hyper if value)
+        used = "+".join(name for name, value in self._all_hyper().items() if value)
         shapes = [geometry(o) for o in task.reads]
         text = shapes[0] if len(shapes) == 1 else f"{len(shapes)}x{blake2b('|'.join(shapes).encode(), digest_size=8).hexdigest()}"
         return f"update.{self.optimizer}:{self.form}|{text}|{used}"

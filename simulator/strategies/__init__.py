@@ -3,11 +3,15 @@
 A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`.
 """
 
+import ast
 import importlib
+import inspect
 import pkgutil
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import pairwise
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,6 +33,16 @@ class Strategy:
     def option_names(self) -> tuple[str, ...]:
         """Names of its options."""
         return tuple(f.name for f in fields(self.options_type))
+
+    def option_docs(self) -> list[tuple[str, str, object]]:
+        """(name, what it does, default) of each option, from the docstrings below the fields."""
+        body = ast.parse(textwrap.dedent(inspect.getsource(self.options_type))).body[0].body
+        docs = {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in pairwise(body)
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }
+        return [(f.name, docs.get(f.name, ""), f.default) for f in fields(self.options_type)]
 
     def options(self, given: Mapping[str, str] | None = None) -> object:
         """Options from texts, defaults filled in. Raises StepcastError for an unknown option or a value of the wrong kind."""

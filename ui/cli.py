@@ -1,0 +1,269 @@
+"""The command line. It imports typer alone; everything else is loaded when a command needs it, so that --help answers at once."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Read by OpenMP when torch is first imported: threads that wait must not spin beside pinned workers.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+app = typer.Typer(
+    name="stepcast",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="""Forecast how long a training step takes under a schedule, and prove it by running that schedule.
+
+A first look: [bold]stepcast demo[/]. One model on this machine:
+
+  stepcast validate --model resnet18 --batch 16 --image-size 64
+
+Your own model: --model my_model.py:make, where make(batch_size) returns (module, inputs, target) or (module, inputs, target, loss).""",
+    rich_markup_mode="rich",
+)
+
+Model = Annotated[str, typer.Option(help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or torchvision:NAME.")]
+Batch = Annotated[int, typer.Option(help="Samples per step, all micro-batches together.")]
+ImageSize = Annotated[int | None, typer.Option(help="Side of the image, or sequence length, of a built-in model.")]
+Optimizer = Annotated[str, typer.Option(help="NAME[:for|foreach|fused], such as adam:fused.")]
+Lr = Annotated[float | None, typer.Option(help="Learning rate; the optimizer's default if not given.")]
+ClipNorm = Annotated[float | None, typer.Option(help="Clip gradients to this global norm.")]
+Accumulate = Annotated[int, typer.Option(help="Micro-batches per update; must divide the batch.")]
+Precision = Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.")]
+Layout = Annotated[str, typer.Option(help="nchw or nhwc.")]
+Mode = Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")]
+DeviceName = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Devices = Annotated[int, typer.Option(help="How many devices the plan may use.")]
+Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")]
+Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
+Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
+ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
+TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+@app.command()
+def models(json: AsJson = False):
+    """List the built-in models."""
+    from .commands import listing
+
+    listing.models(json)
+
+
+@app.command()
+def strategies(json: AsJson = False):
+    """List the strategies and their options."""
+    from .commands import listing
+
+    listing.strategies(json)
+
+
+@app.command()
+def machines(json: AsJson = False):
+    """List the machines that predictions can be made for."""
+    from .commands import listing
+
+    listing.machines(json)
+
+
+@app.command()
+def profiles(json: AsJson = False):
+    """List the calibrations kept on this machine."""
+    from .commands import listing
+
+    listing.profiles(json)
+
+
+@app.command()
+def calibrate(
+    model: Model,
+    batch: Batch,
+    image_size: ImageSize = None,
+    optimizer: Optimizer = "momentum",
+    lr: Lr = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = 1,
+    precision: Precision = "fp32",
+    layout: Layout = "nchw",
+    mode: Mode = "eager",
+    device: DeviceName = "cpu",
+    devices: Devices = 1,
+    set_: Setting = None,
+    strategy: Strategies = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
+    json: AsJson = False,
+):
+    """Measure what a job's plans need on this machine, and add it to the machine's profile.
+
+    Goes on where an interrupted calibration stopped: what is in the profile is not measured again.
+    """
+    from .commands import measuring
+
+    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    measuring.calibrate(job, strategy or [], set_ or [], output, (device, devices, mode), json)
+
+
+@app.command()
+def predict(
+    model: Model,
+    batch: Batch,
+    strategy: Strategy,
+    image_size: ImageSize = None,
+    optimizer: Optimizer = "momentum",
+    lr: Lr = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = 1,
+    precision: Precision = "fp32",
+    layout: Layout = "nchw",
+    mode: Mode = "eager",
+    device: DeviceName = "cpu",
+    devices: Devices = 1,
+    set_: Setting = None,
+    profile: ProfilePath = None,
+    machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
+    timeline: TimelinePath = None,
+    json: AsJson = False,
+):
+    """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
+
+    Costs come from --profile (measured) or from --machine (a preset, guessed). Exit status 1 when the plan does not fit in memory.
+    """
+    from .commands import predicting
+
+    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    predicting.predict(job, strategy, set_ or [], profile, machine, (device, devices, mode), timeline, json)
+
+
+@app.command()
+def run(
+    model: Model,
+    batch: Batch,
+    strategy: Strategy,
+    image_size: ImageSize = None,
+    optimizer: Optimizer = "momentum",
+    lr: Lr = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = 1,
+    precision: Precision = "fp32",
+    layout: Layout = "nchw",
+    mode: Mode = "eager",
+    device: DeviceName = "cpu",
+    devices: Devices = 1,
+    set_: Setting = None,
+    profile: ProfilePath = None,
+    steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
+    metrics: Annotated[Path | None, typer.Option(help="Write the run's figures here.")] = None,
+    timeline: TimelinePath = None,
+    json: AsJson = False,
+):
+    """Run a strategy's plan for real and report its measured step time."""
+    from .commands import measuring
+
+    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    measuring.run(job, strategy, set_ or [], profile, steps, (device, devices, mode), metrics, timeline, json)
+
+
+@app.command()
+def validate(
+    model: Model,
+    batch: Batch,
+    image_size: ImageSize = None,
+    optimizer: Optimizer = "momentum",
+    lr: Lr = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = 1,
+    precision: Precision = "fp32",
+    layout: Layout = "nchw",
+    mode: Mode = "eager",
+    device: DeviceName = "cpu",
+    devices: Devices = 1,
+    set_: Setting = None,
+    strategy: Strategies = None,
+    profile: ProfilePath = None,
+    calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
+    json: AsJson = False,
+):
+    """Predict strategies, run them, and show predicted beside measured, with numerics against plain PyTorch.
+
+    Exit status 1 when a plan's numbers differ from plain PyTorch's.
+    """
+    from .commands import measuring
+
+    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    measuring.validate(job, strategy or [], set_ or [], profile, calibration, (device, devices, mode), out, json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Report folder to write.")] = Path("report"),
+    json: AsJson = False,
+):
+    """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
+    from .commands import measuring
+
+    measuring.demo(out, json)
+
+
+@app.command()
+def ui(
+    reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, besides those in the data folder.")] = None,
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
+):
+    """Open the app: reports, and what-if predictions. Serves this machine only."""
+    from .commands import serving
+
+    serving.serve(port, reports or [])
+
+
+def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout):
+    from simulator.job import Job
+
+    name, _, form = optimizer.partition(":")
+    return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
+
+
+def main() -> None:
+    """Run the command line; one line on standard error and exit status 2 for a request that cannot be served."""
+    import logging
+
+    import click
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    try:
+        status = app(standalone_mode=False)
+    except (click.ClickException, typer.Exit) as error:
+        status = _usage(error)
+    except (KeyboardInterrupt, click.Abort):
+        status = _fail("stopped; nothing half-written is left", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say to it
+        status = 141
+    except Exception as error:
+        status = _known(error)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error) -> int:
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    return _fail(error.format_message(), 2)
+
+
+def _known(error: Exception) -> int:
+    """A user's mistake in one line; anything else is our fault and keeps its traceback."""
+    from traces.errors import StepcastError
+
+    if isinstance(error, StepcastError):
+        return _fail(str(error), error.exit_status)
+    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+        return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
+    raise error
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
+    return status

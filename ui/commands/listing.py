@@ -1,0 +1,98 @@
+"""The commands that list names."""
+
+from rich.console import Console
+from rich.table import Table
+
+from .output import print_json
+
+
+def models(as_json: bool) -> None:
+    """Built-in models with their published parameter counts."""
+    from simulator import workloads
+
+    found = [workloads.get(name) for name in workloads.names()]
+    if as_json:
+        print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in found])
+        return
+    _table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in found])
+
+
+def strategies(as_json: bool) -> None:
+    """Strategies with their options."""
+    from simulator import strategies as known
+
+    found = [known.get(name) for name in known.names()]
+    if as_json:
+        rows = [
+            {
+                "name": s.name,
+                "about": s.about,
+                "options": [{"name": n, "about": doc, "default": default} for n, doc, default in s.option_docs()],
+            }
+            for s in found
+        ]
+        print_json("strategies", rows)
+        return
+    rows = [(s.name, s.about, "\n".join(f"{n} (default {default}): {doc}" for n, doc, default in s.option_docs()) or "none") for s in found]
+    _table(("strategy", "what it does", "options"), rows)
+
+
+def machines(as_json: bool) -> None:
+    """Presets and this machine."""
+    from simulator.presets import load_machine, machine_names
+
+    found = [load_machine(name) for name in machine_names()]
+    if as_json:
+        print_json(
+            "machines",
+            [
+                {
+                    "name": m.name,
+                    "devices": [{"name": d.name, "sms": d.sms, "peak_flops": dict(d.peak_flops)} for d in m.devices],
+                    "memory_bytes": sum(memory.size_bytes for memory in m.memories),
+                    "sources": dict(m.sources),
+                }
+                for m in found
+            ],
+        )
+        return
+    rows = [
+        (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
+         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}")
+        for m in found
+    ]  # fmt: skip
+    _table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB"), rows)
+
+
+def profiles(as_json: bool) -> None:
+    """Calibrations in the data folder."""
+    from traces.errors import StepcastError
+    from traces.profile import Profile
+    from traces.profile_files import default_folder, list_profiles
+
+    rows, documents = [], []
+    for path in list_profiles():
+        try:
+            profile = Profile.load(path)
+        except StepcastError as error:
+            rows.append((path.name, "unusable", str(error), ""))
+            documents.append({"path": str(path), "error": str(error)})
+            continue
+        rows.append((path.name, profile.identity.name, f"{len(profile.costs):,}", profile.updated))
+        documents.append(
+            {"path": str(path), "machine": profile.identity.name, "keys": len(profile.costs), "failures": len(profile.failures),
+             "updated": profile.updated}
+        )  # fmt: skip
+    if as_json:
+        print_json("profiles", documents)
+    elif rows:
+        _table(("profile", "machine", "keys", "updated"), rows)
+    else:
+        print(f"no profile in {default_folder()}; stepcast calibrate makes one")
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,17 @@
+"""One JSON document on standard output, and nothing else there."""
+
+import json
+import sys
+from typing import Any
+
+
+def print_document(document: Any) -> None:
+    """Print a document."""
+    json.dump(document, sys.stdout, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def print_json(name: str, rows: list[dict]) -> None:
+    """Print a list of rows as `{"schema": "stepcast.NAME/1", NAME: [...]}`."""
+    print_document({"schema": f"stepcast.{name}/1", name: rows})

@@ -1,0 +1,53 @@
+"""`stepcast predict`."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from simulator.explain import explain
+from simulator.job import Job
+from simulator.predict import check_shared, forecast_many, prediction
+from traces.errors import StepcastError
+
+from .. import jobs, story, tables
+from .output import print_document
+
+
+def predict(
+    job: Job,
+    strategy: str,
+    pairs: list[str],
+    profile: Path | None,
+    machine: str | None,
+    where: tuple[str, int, str],
+    timeline: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
+    _device, devices, mode = where
+    shared = jobs.settings(pairs)
+    check_shared([strategy], shared)
+    if mode not in ("eager", "graph") or devices != 1:
+        jobs.check_device("cpu", devices, mode if mode not in ("eager", "graph") else "eager", "fp32")
+    here, model = jobs.costs_for(job, profile, machine)
+    if mode == "graph" and here.devices[0].kind == "cpu":
+        raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
+    found = dict(forecast_many(job, [strategy], shared, here, model, mode))
+    for answer in (found["baseline"], found[strategy]):
+        if isinstance(answer, StepcastError):
+            raise answer
+    chosen, base = found[strategy], found["baseline"]
+    document = prediction(chosen, base, job.precision)
+    if timeline is not None:
+        chosen.timeline.save(timeline)
+    if as_json:
+        print_document(document.document())
+    else:
+        console = Console()
+        shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
+        console.print(tables.prediction_table(shown))
+        for line in [*story.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
+            console.print(f"- {line}", highlight=False, markup=False)
+    if not document.fits:
+        raise typer.Exit(1)

@@ -1,0 +1,22 @@
+"""`stepcast ui`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+from traces.errors import StepcastError
+
+from ..app_model import start_command
+
+
+def serve(port: int, reports: list[Path]) -> None:
+    """Serve the app until it is stopped."""
+    if not 1 <= port <= 65535:
+        raise StepcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
+    for report in reports:
+        if not report.exists():
+            raise StepcastError(f"no report at {report}; stepcast validate --out {report} makes one")
+    print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)
+    raise typer.Exit(subprocess.run(start_command(port, [r.resolve() for r in reports]), check=False).returncode)

@@ -1,0 +1,124 @@
+"""What the command line and the app ask of the packages below: jobs from options, machines and costs from names, predictions."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrate.profiles import foreign, own_profile
+from simulator import strategies, workloads
+from simulator.bodies.update import FORMS, STATE
+from simulator.costs import CostModel
+from simulator.job import PRECISIONS, Job
+from simulator.machine import Machine
+from simulator.predict import check_shared, forecast_many, prediction
+from simulator.presets import THIS_CPU, load_machine, machine_names
+from simulator.this_cpu import this_cpu
+from traces.errors import StepcastError, UnknownNameError
+from traces.profile import Profile
+
+from .app_model import Choices, Forecast, Refusal, Request
+
+THIS_GPU = "this-gpu"
+log = logging.getLogger("stepcast")
+
+
+def settings(pairs: Sequence[str]) -> dict[str, str]:
+    """`--set k=v` pairs as a mapping. Raises StepcastError for anything else."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
+        found[name] = value
+    return found
+
+
+def check_device(device: str, devices: int, mode: str, precision: str) -> None:
+    """Refuse what this machine or version cannot run. Raises StepcastError."""
+    if mode not in ("eager", "graph"):
+        raise UnknownNameError("mode", mode, ("eager", "graph"))
+    if device != "cpu" and device.partition(":")[0] != "cuda":
+        raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
+    if device != "cpu":
+        raise StepcastError(f"--device {device}: this version executes on the CPU only; use --device cpu, or predict with --machine")
+    if mode == "graph":
+        raise StepcastError("--mode graph needs CUDA; use --mode eager, or predict it with --machine h200")
+    if devices != 1:
+        raise StepcastError(f"--devices {devices}: the strategies of this version run on one device; use --devices 1")
+    if precision == "tf32":
+        raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32, or predict it with --machine h200")
+
+
+def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Machine, CostModel]:
+    """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given."""
+    if (profile is None) == (machine is None):
+        given = "both" if profile is not None else "neither"
+        raise StepcastError(f"predict needs exactly one of --profile and --machine, {given} given; stepcast machines lists machines")
+    precision = job.precision if job.precision in ("fp32", "tf32") else None
+    if profile is not None:
+        found = Profile.load(profile)
+        if found.identity.kind != "cpu":
+            raise StepcastError(f"profile {profile} is of a GPU ({found.identity.name}); this version predicts from CPU profiles only")
+        foreign(found, profile)
+        here = this_cpu(found)
+        return here, CostModel(here, found, precision)
+    if machine == THIS_GPU:
+        raise StepcastError("--machine this-gpu: no calibrated NVIDIA GPU on this machine; use a preset such as h100, or this-cpu")
+    known = own_profile() if machine == THIS_CPU else None
+    if machine == THIS_CPU and known is None:
+        log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
+    here = load_machine(machine, known)
+    return here, CostModel(here, known, precision)
+
+
+@contextmanager
+def progress(title: str, quiet: bool = False):
+    """A progress bar with time left on standard error; yields `report(done, total, text)`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    ]
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal, refresh_per_second=4) as bar:
+        task = bar.add_task(title, total=None, text="")
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, text=text[:40])
+
+
+def choices() -> Choices:
+    """What the app offers."""
+    return Choices(
+        models=tuple(workloads.names()),
+        optimizers=tuple(STATE),
+        forms=FORMS,
+        precisions=PRECISIONS,
+        strategies=tuple(strategies.names()),
+        machines=tuple(machine_names()),
+    )
+
+
+def predict_many(request: Request) -> list[Forecast | Refusal]:
+    """Predict every strategy of the request. Raises StepcastError where the job itself cannot be served."""
+    if request.model not in workloads.names():  # names only: the app runs no code of its visitors
+        raise UnknownNameError("model", request.model, workloads.names())
+    job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
+    shared = dict(request.settings)
+    check_shared(request.strategies, shared)
+    machine, model = costs_for(job, None, request.machine)
+    found = dict(forecast_many(job, request.strategies, shared, machine, model))
+    base = found["baseline"]
+    if isinstance(base, StepcastError):
+        raise base
+    return [
+        Refusal(name, str(found[name]))
+        if isinstance(found[name], StepcastError)
+        else Forecast(prediction(found[name], base, job.precision), found[name].timeline)
+        for name in request.strategies
+    ]
