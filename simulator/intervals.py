@@ -1,8 +1,8 @@
 """How sure a predicted step time is: errors of costs carried along the critical path.
 
-An error belongs to a **key**: all tasks of one key are too long or too short together. A guessed key's error belongs to its op class: what the
-table says of a class is too high or too low for all of it. With S_k the seconds of key (or class) k on the critical path and r_k the relative
-standard deviation of its cost, the path of length S = Σ S_k has
+An error belongs to a **key**: all tasks of one key are too long or too short together. A guessed key's error belongs to its op class: what
+the table says of a class is too high or too low for all of it. With S_k the seconds of key (or class) k on the critical path and r_k the
+relative standard deviation of its cost, the path of length S = Σ S_k has
 
     r² = Σ (r_k · S_k / S)² + common²
 
