@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from simulator.costs import CostModel
-from simulator.presets import this_cpu
 
 from executors.cpu import CpuBackend
-from executors.measured import steady_steps, timeline_of
-from executors.run import Measured
+from executors.measured import Measured, steady_steps, timeline_of
 from executors.tensors import job_tensors
 from executors.workers import available_cores
 from simulator import strategies
+from simulator.costs import CostModel
 from simulator.job import Job
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
+from simulator.presets import this_cpu
 from traces.comparison import Comparison, Validation, ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile, Stats

@@ -21,7 +21,7 @@ from . import allocator
 from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
 from .kernels import handlers
-from .run import Measured
+from .measured import Measured
 from .workers import Workers, available_cores
 
 

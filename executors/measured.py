@@ -1,12 +1,23 @@
 """From measured task times to steps, losses and a timeline."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 from itertools import pairwise
 
 from simulator.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
-from .run import Measured
+
+@dataclass(frozen=True)
+class Measured:
+    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core."""
+
+    index: int
+    period: int
+    start_s: float
+    end_s: float
+    core: int
+    anchor_s: float = 0.0
 
 
 def period_ends(times: list[Measured]) -> dict[int, float]:

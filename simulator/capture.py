@@ -7,7 +7,7 @@ node was made. This is the one file that touches PyTorch's private fake-tensor a
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,16 +19,18 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from traces.errors import StepcastError
 
 from .aten_json import encode, name_of
 from .bodies.opcall import OpCall
+from .built import Built, FactoryFailedError
 from .gradients import finish
 from .graph import Op, TrainingGraph
 from .intercept import CanonicalForms
+from .layers import Layers
 from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
@@ -45,55 +47,7 @@ class _UnknownContentError(Exception):
     """The step reads a tensor that the factory made under fake tensors and did not register."""
 
 
-class FactoryFailedError(StepcastError):
-    """The user's factory raised; under fake tensors that may only mean that it needs real numbers."""
-
-
 _NEEDS_REAL_NUMBERS = (_UnknownContentError, FactoryFailedError)
-
-
-@dataclass
-class Built:
-    """What a model factory returned, in one form: `inputs` positional, `keywords` by name, `loss(output, target)`."""
-
-    module: torch.nn.Module
-    inputs: tuple[Any, ...]
-    keywords: dict[str, Any]
-    target: Any
-    loss: Callable[[Any, Any], torch.Tensor]
-
-    def named_inputs(self) -> dict[str, torch.Tensor]:
-        """Every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""
-        found = {f"input:{i}": t for i, t in enumerate(self.inputs)} | {f"input:{k}": t for k, t in self.keywords.items()}
-        found |= {f"target:{i}": t for i, t in enumerate(tree_leaves(self.target))}
-        return {name: t for name, t in found.items() if isinstance(t, torch.Tensor)}
-
-    def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Put `convert(tensor)` in place of every parameter, buffer, input and target, keeping ties between them.
-
-        Not `Module.to`, which cannot swap fake tensors.
-        """
-        memo: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the originals too: a freed one's id may come again
-
-        def once(item: Any) -> Any:
-            if not isinstance(item, torch.Tensor):
-                return item
-            if id(item) not in memo:
-                made = convert(item.detach() if isinstance(item, torch.nn.Parameter) else item)
-                memo[id(item)] = (item, torch.nn.Parameter(made, item.requires_grad) if isinstance(item, torch.nn.Parameter) else made)
-            return memo[id(item)][1]
-
-        for module in self.module.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    table[name] = once(tensor)
-        self.inputs = tuple(map(once, self.inputs))
-        self.keywords = {name: once(item) for name, item in self.keywords.items()}
-        self.target = tree_map(once, self.target)
-
-    def run(self) -> torch.Tensor:
-        """Forward and loss."""
-        return self.loss(self.module(*self.inputs, **self.keywords), self.target)
 
 
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> TrainingGraph:
@@ -143,7 +97,7 @@ def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    with fake, recorder, CanonicalForms(), _Layers(module, recorder):
+    with fake, recorder, CanonicalForms(), Layers(module, recorder.enter):
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
@@ -195,6 +149,10 @@ class Recorder(TorchDispatchMode):
         self._by_storage: dict[int, str] = {}
         self._alive: list[Any] = []
         self._names: dict[str, int] = {}
+
+    def enter(self, layer: str) -> None:
+        """Ops recorded from now on belong to `layer`."""
+        self.layer = layer
 
     def define(self, name: str, tensor: torch.Tensor, kind: str) -> Operand:
         """Make `tensor` a value called `name`; a second value on a known storage lies on that storage."""
@@ -370,43 +328,3 @@ class _Inputs:
             for position in table.values():
                 text = text.replace(f'{{"$":"{mark}{position}"}}', f'{{"$":{first + position}}}')
         return text
-
-
-class _Layers:
-    """Keeps the recorder's layer: the innermost running module, and in backward the module whose autograd node runs."""
-
-    def __init__(self, module: torch.nn.Module, recorder: Recorder):
-        self._module, self._recorder = module, recorder
-        self._stack: list[str] = []
-        self._handles: list[Any] = []
-        self._seen: set[Any] = set()
-
-    def __enter__(self):
-        for name, module in self._module.named_modules():
-            self._handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._push(name)))
-            self._handles.append(module.register_forward_hook(lambda _m, _i, output: self._pop(output)))
-        return self
-
-    def __exit__(self, *error):
-        for handle in self._handles:
-            handle.remove()
-
-    def _push(self, name: str) -> None:
-        self._stack.append(name)
-        self._recorder.layer = name
-
-    def _pop(self, output: Any) -> None:
-        layer = self._stack.pop()
-        self._claim(output, layer)
-        self._recorder.layer = self._stack[-1] if self._stack else "loss"
-
-    def _claim(self, output: Any, layer: str) -> None:
-        """Give every autograd node made since the last claim to `layer`, so that its backward ops carry it."""
-        nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
-        while nodes:
-            node = nodes.pop()
-            if node in self._seen:
-                continue
-            self._seen.add(node)
-            node.register_prehook(lambda _g, layer=layer: setattr(self._recorder, "layer", layer))
-            nodes += [following for following, _ in node.next_functions if following is not None]

@@ -13,7 +13,7 @@ from traces.files import read_json, write_json
 from .graph import TrainingGraph
 
 _ADAPTER = TypeAdapter(TrainingGraph)
-_CODE = ("capture.py", "gradients.py", "graph.py", "intercept.py", "aten_json.py", "plan.py", "bodies/opcall.py")
+_CODE = ("capture.py", "built.py", "layers.py", "gradients.py", "graph.py", "intercept.py", "aten_json.py", "plan.py", "bodies/opcall.py")
 
 
 def folder() -> Path:

@@ -109,13 +109,13 @@ def _import_module(name: str):
 
 
 def call_factory(factory: Factory, batch: int):
-    """Run the factory and bring what it returns into one form (`capture.Built`), the module in training mode.
+    """Run the factory and bring what it returns into one form (`built.Built`), the module in training mode.
 
     Raises StepcastError when it raises or returns something else.
     """
     import torch
 
-    from .capture import Built, FactoryFailedError
+    from .built import Built, FactoryFailedError
 
     try:
         made = factory.call(batch)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from simulator.capture import Built, capture
+from simulator.built import Built
+from simulator.capture import capture
 from simulator.graph import TrainingGraph
 from traces.errors import StepcastError
 
