@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 from .machine import Machine
 from .memory import access_counts
-from .plan import Plan
+from .plan import Operand, Plan
 
 
 class Cache:
@@ -56,11 +56,8 @@ def resident_shares(plan: Plan, machine: Machine) -> list[float]:
     counts = access_counts(plan)
     left: dict[tuple[str, int], int] = {}
     walks = []
-    for task in plan.tasks:
-        read = [(plan.storage_of(operand), operand.bytes) for operand in task.inputs]
-        written = [(plan.storage_of(operand), operand.bytes) for operand in task.writes]
-        used = dict.fromkeys(name for name, _ in read + written)
-        walks.append((task.lag, _placed(plan, read, memory_of), _placed(plan, written, memory_of), [s for s in used if s in counts]))
+    for task, instances in zip(plan.tasks, plan.instances, strict=True):
+        walks.append((task.lag, _placed(plan, task.inputs, memory_of), _placed(plan, task.writes, memory_of), instances))
     shares = [1.0] * len(walks)
     largest_lag = max((task.lag for task in plan.tasks), default=0)
     for period in range(1 + max(1, largest_lag)):
@@ -85,11 +82,12 @@ def resident_shares(plan: Plan, machine: Machine) -> list[float]:
     return shares
 
 
-def _placed(plan: Plan, operands: list[tuple[str, int]], memory_of: dict[str, str]) -> list[tuple[str, int, int, str]]:
+def _placed(plan: Plan, operands: tuple[Operand, ...], memory_of: dict[str, str]) -> list[tuple[str, int, int, str]]:
     """(storage, bytes touched, bytes, memory) of operands in a memory of the machine; what lies on the host is in none."""
     found = []
-    for name, touched in operands:
-        storage = plan.storages[name]
-        if storage.device in memory_of:
-            found.append((name, touched, storage.bytes, memory_of[storage.device]))
+    for operand in operands:
+        storage = plan.storages[plan.values[operand.value].storage]
+        memory = memory_of.get(storage.device)
+        if memory is not None:
+            found.append((storage.name, operand.bytes, storage.bytes, memory))
     return found

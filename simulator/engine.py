@@ -4,6 +4,7 @@ Lanes are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sm
 timeline to the bit: no clock, no random number and no hash order enters, and simultaneous events have one order (`clock`).
 """
 
+import gc
 from collections.abc import Mapping, Sequence
 
 from simpy import Environment
@@ -52,9 +53,15 @@ def simulate(
     """
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
-    simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
-    simulation.play()
-    return simulation.timeline()
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here dies in cycles before the end; walking a heap with torch in it costs more than the simulation
+    try:
+        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
+        simulation.play()
+        return simulation.timeline()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
