@@ -57,7 +57,7 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
 
     __slots__ = (
-        "anchor_s", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_s", "number", "order", "pool", "priority",
+        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_border", "next_s", "number", "order", "pool", "priority",
         "queued", "rate", "seconds", "shape", "sms", "start_s",
     )  # fmt: skip
 
@@ -104,6 +104,7 @@ class Sms:
         kernel.order = (priority, self._env.now, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, self._env.now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
+        kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
         kernel.goal = shape.last_need if kernel.last else shape.need
         insort(kernel.pool.queue, kernel)
         self._soon()
@@ -164,8 +165,9 @@ class Sms:
             waves = kernel.shape.waves
             reached = kernel.progress(now) * waves / kernel.seconds
             nearest = round(reached)
-            on_border = nearest >= 1 and abs(reached - nearest) <= _ON_BORDER
-            if reached >= waves - 1 - _ON_BORDER:
+            on_border = kernel.arrived or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
+            kernel.arrived = False
+            if max(reached, kernel.border) >= waves - 1 - _ON_BORDER:
                 kernel.last, kernel.goal = True, kernel.shape.last_need
                 if kernel.sms > kernel.goal:
                     self._give_up(kernel, kernel.sms - kernel.goal)
@@ -249,7 +251,9 @@ class Sms:
             return kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
         first, border = queue[0], shape.waves - 1
         if first.priority < kernel.priority and first.goal > first.sms:
-            border = min(border, int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER) + 1)
+            reached = int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER)
+            border = min(border, max(reached, kernel.border) + 1)
+        kernel.next_border = border
         return kernel.anchor_s + (kernel.seconds * border / shape.waves - kernel.done) / kernel.rate
 
     def _tick(self, timer: Event) -> None:
@@ -257,9 +261,12 @@ class Sms:
             return  # rates have changed since it was set
         now = self._env.now
         self._timer, self._timer_s = None, inf
-        for kernel in [k for k in self._running if k.ending and k.next_s <= now]:
-            self.leave(kernel)
-            kernel.event.succeed()
+        for kernel in [k for k in self._running if k.next_s <= now]:
+            if kernel.ending:
+                self.leave(kernel)
+                kernel.event.succeed()
+            else:  # said rather than computed from the time, which may be too coarse for a short wave
+                kernel.border, kernel.arrived = kernel.next_border, True
         self._soon()
 
 
