@@ -57,8 +57,8 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
 
     __slots__ = (
-        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_border", "next_s", "number", "order", "pool", "priority",
-        "queued", "rate", "seconds", "shape", "sms", "start_s",
+        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_border",
+        "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool"):
