@@ -7,22 +7,22 @@ from tests.tiny import build, cpu, task
 
 def test_what_was_used_last_is_there_and_the_rest_evicted():
     cache = Cache(1000)
-    assert [cache.touch(name, 400, 400) for name in "abcb"] == [0.0, 0.0, 0.0, 1.0]
-    assert cache.touch("a", 400, 400) == 0.5  # half of it was evicted for c
-    assert cache.touch("b", 400, 400) == 1.0
+    assert [cache.touch(name, 400, 400) for name in (1, 2, 3, 2)] == [0.0, 0.0, 0.0, 1.0]
+    assert cache.touch(1, 400, 400) == 0.5  # half of it was evicted for 3
+    assert cache.touch(2, 400, 400) == 1.0
 
 
 def test_a_storage_larger_than_the_cache_leaves_what_fits():
     cache = Cache(1000)
-    assert cache.touch("a", 4000, 4000) == 0.0
-    assert cache.touch("a", 4000, 4000) == 0.25
+    assert cache.touch(1, 4000, 4000) == 0.0
+    assert cache.touch(1, 4000, 4000) == 0.25
 
 
 def test_parts_of_a_storage_come_in_one_by_one():
     cache = Cache(1000)
-    assert [cache.touch("a", 200, 400) for _ in range(2)] == [0.0, 0.5]
-    cache.drop("a")
-    assert cache.touch("a", 200, 400) == 0.0
+    assert [cache.touch(1, 200, 400) for _ in range(2)] == [0.0, 0.5]
+    cache.drop(1)
+    assert cache.touch(1, 200, 400) == 0.0
 
 
 def shares(plan, cache_bytes):

@@ -62,7 +62,7 @@ def layered(count: int, streams: int):
 def bench(name: str, count: int, streams: int) -> None:
     """Print one line of figures."""
     plan, costs = layered(count, streams)
-    machine = gpu(sms=132, host=host(dispatch_s=4e-6, record_s=1e-6, wait_s=1e-6, queue_depth=1000))
+    machine = gpu(sms=132, cache_bytes=10**5, host=host(dispatch_s=4e-6, record_s=1e-6, wait_s=1e-6, queue_depth=1000))
     dependencies = Dependencies(plan)
     for period in range(dependencies.steady + 1):
         dependencies.waits(period)
