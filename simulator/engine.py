@@ -4,7 +4,9 @@ Lanes are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sm
 timeline to the bit: no clock, no random number and no hash order enters, and simultaneous events have one order (`clock`).
 """
 
+import gc
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from simpy import Environment
 
@@ -52,9 +54,15 @@ def simulate(
     """
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
-    simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
-    simulation.play()
-    return simulation.timeline()
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here dies in cycles before the end; walking a heap with torch in it costs more than the simulation
+    try:
+        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
+        simulation.play()
+        return simulation.timeline()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
@@ -65,7 +73,7 @@ def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, itera
     if len(costs) != len(plan.tasks):
         raise ValueError(f"got {len(costs)} costs for {len(plan.tasks)} tasks; expected one per task, in issue order")
     for task, cost in zip(plan.tasks, costs, strict=True):
-        if not (0.0 <= cost.warm_s < float("inf") and 0.0 <= cost.cold_s < float("inf")):
+        if not (0.0 <= cost.warm_s < inf and 0.0 <= cost.cold_s < inf):
             raise ValueError(f"task {task.name!r} costs {cost.warm_s} s warm, {cost.cold_s} s cold; expected finite numbers of at least 0")
     if mode not in (EAGER, GRAPH):
         raise ValueError(f"unknown mode {mode!r}; expected {EAGER!r} or {GRAPH!r}")
@@ -208,7 +216,7 @@ class Simulation:
             window_s=window_s,
             mode=self.mode,
             devices=summary.devices,
-            critical_path=critical_path(run, self.dependencies, last, window_s[0], hosts),
+            critical_path=critical_path(run, self.dependencies, last, window_s[0] or -inf, hosts),  # from the very start: tasks of 0 s too
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,
