@@ -21,7 +21,7 @@ from .lanes import Lane, Recipe, World
 from .links import Links
 from .machine import Machine
 from .memory import memory_over_time, peaks
-from .plan import Plan
+from .plan import Plan, Task
 from .sms import Sms, shape_of
 from .steady import Rounds, Whole
 from .summary import summarise
@@ -166,9 +166,7 @@ class Simulation:
         for lane in lanes:
             if self._hosts[lane.name[0]] is not None:
                 fed.setdefault(self._hosts[lane.name[0]].name, []).append(lane)
-        launches = [
-            task.body.launches if task.body.kind == "host" else cost.launches for task, cost in zip(self.plan.tasks, costs, strict=True)
-        ]
+        launches = [_launches(*each) for each in zip(self.plan.tasks, costs, self.world.recipes, strict=True)]
         for name, streams in fed.items():
             host = hosts[name]
             if self.mode == GRAPH:
@@ -223,6 +221,12 @@ class Simulation:
             settled=rounds.settled,
             period_lengths_s=tuple(rounds.lengths_s),
         )
+
+
+def _launches(task: Task, cost: Cost, recipe: Recipe) -> int:
+    if recipe.route is not None and recipe.route.alias:
+        return 0  # an event, and no copy
+    return task.body.launches if task.body.kind == "host" else cost.launches
 
 
 def _last_ended(run: Unrolled, periods: int, end_s: float) -> int:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from simulator.bodies.host import Host
 from simulator.engine import simulate
 from simulator.plan import Segment
 from tests.tiny import build, chain, copy, cpu, gpu, host, rows, starts, task
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_chain_runs_one_after_another():
@@ -340,7 +343,7 @@ def test_hash_seeds_change_nothing():
     code = "from tests.test_engine import busy_timeline; print(busy_timeline())"
     outputs = {
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."}
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}, cwd=ROOT
         ).stdout
         for seed in ("1", "2")
     }
@@ -350,15 +353,15 @@ def test_hash_seeds_change_nothing():
 def busy_timeline():
     """Spans of a plan with contention for everything."""
     rng = random.Random(5)
-    timed = [
-        task(f"t{i}", rng.uniform(0.1, 1.0), reads=f"x y{i - 1}" if i % 3 else "x", writes=f"y{i}", mutates=f"w{i % 2}", stream=i % 4, grid=i,
-             memory_share=0.6, priority=-(i % 3))
-        for i in range(1, 30)
-    ]  # fmt: skip
+    timed = []
+    for i in range(1, 30):
+        places = {"stream": i % 4, "priority": -(i % 3), "grid": i, "memory_share": 0.6}
+        reads = f"x y{i - 1}" if i % 3 else "x"
+        timed.append(task(f"t{i}", rng.uniform(0.1, 1.0), reads=reads, writes=f"y{i}", mutates=f"w{i % 2}", **places))
     plan, costs = build(*timed)
     return rows(simulate(plan, gpu(host=host(dispatch_s=0.1, record_s=0.05, queue_depth=3)), costs))
 
 
 def test_the_engine_does_not_load_torch():
     code = "import sys, simulator.engine; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -1,13 +1,13 @@
 """Transfers: latency, bytes, queues per direction, shared channels. Values hold 400 bytes; links move 400 bytes/s unless told."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine import simulate
 from simulator.links import Route, max_min
 from simulator.machine import Link
-from tests.tiny import build, copy, cpu, gpu, rows, task
+from tests.tiny import build, copy, cpu, gpu, host, rows, task
 from traces.errors import StepcastError
 from traces.timeline import Cause
 
@@ -70,6 +70,12 @@ def test_an_alias_moves_nothing():
     assert run(*timed, machine=gpu("p", "q", memory="hbm", links=(link("p", "q"),)))[1] == ("c", 1.0, 2.25)
 
 
+def test_an_alias_is_no_launch():
+    timed = [copy("c", "p", "q", "x", "z"), task("g", 1.0, reads="z", writes="v", on="q")]
+    machine = gpu("p", "q", memory="hbm", host=host("p", "q", dispatch_s=2.0, record_s=0.25, wait_s=0.5))
+    assert run(*timed, machine=machine) == [("c", 0.25, 0.25), ("g", 2.75, 3.75)]
+
+
 def test_on_a_cpu_a_core_moves_the_bytes():
     timed = [copy("c", "p", "q", "x", "y"), task("f", 1.0, reads="x", writes="z", on="p")]
     machine = cpu("p", "q", overhead_s=0.5, links=(link("p", "q"),))
@@ -86,6 +92,21 @@ def test_waiting_for_a_link_is_told():
     plan, costs = build(copy("c1", "p", "q", "x1", "y1", stream=8), copy("c2", "p", "q", "x2", "y2", stream=9))
     path = simulate(plan, gpu("p", "q", links=(link("p", "q"),)), costs, iterations=1).critical_path
     assert [(s.task, s.start_s, s.cause) for s in path] == [("c1", 0.0, Cause.START), ("c2", 1.25, Cause.LINK)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 50)), min_size=1, max_size=8), st.booleans())
+def test_transfers_take_no_less_than_each_direction_and_no_more_than_all(transfers, duplex):
+    names = [f"v{i}" for i in range(len(transfers))]
+    timed = [
+        copy(f"c{i}", *(("p", "q") if forth else ("q", "p")), names[i], f"{names[i]}'", stream=stream)
+        for i, (forth, stream, _) in enumerate(transfers)
+    ]
+    plan, costs = build(*timed, lengths={name: 100 * size for name, (_, _, size) in zip(names, transfers, strict=True)})
+    makespan = simulate(plan, gpu("p", "q", links=(link("p", "q", duplex=duplex),)), costs, iterations=1).step_s
+    seconds = [(forth, 0.25 + size) for forth, _, size in transfers]
+    one_way = [sum(s for forth, s in seconds if forth is way) for way in (True, False)]
+    assert max(one_way) * (1 - 1e-9) <= makespan <= sum(one_way) * (1 + 1e-9)
 
 
 CHANNELS = [("c0", ""), ("c1", ""), ("c2", "")]

@@ -2,10 +2,9 @@
 
     python -m tests.benchmarks.bench_engine [tasks per period]
 
-Prints tasks/s as `predict --json` counts them (executions over all simulated periods; from derived dependencies and resolved costs to the
-last event), then for the whole call of `simulate` (spans, memory, critical path too), and the memory that a simulation adds. Targets: 50,000
-tasks/s on one stream, 25,000 on four contending ones, under 300 MB for a plan of 3,000 tasks. The best of three runs: the code's figure,
-not its neighbours'.
+Prints executions per second over all simulated periods, from derived dependencies and resolved costs to the last event; then for the whole
+call of `simulate`, with spans, memory and critical path; and the memory that a simulation adds. Targets: 50,000 tasks/s on one stream,
+25,000 on four contending ones, under 300 MB for a plan of 3,000 tasks. The best of three runs: the code's figure, not its neighbours'.
 """
 
 import gc
