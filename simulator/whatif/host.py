@@ -1,0 +1,25 @@
+"""A faster or slower host."""
+
+from ..replay import Replay
+from .edit import is_host, with_durations
+from .parsing import scaling
+
+NAME = "host"
+FORM = "host*=FACTOR"
+ABOUT = "everything on the host (Python, dispatch, launches, data loading) takes FACTOR times as long"
+
+
+def parse(rest: str) -> float:
+    """The factor."""
+    return scaling(rest)
+
+
+def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
+    """Scale the time on host threads; what a synchronisation waits for follows from the device."""
+    hosts = [task for task in replay.plan.tasks if is_host(task)]
+    seconds = sum(task.body.duration_s for task in hosts)
+    changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
+    return changed, [
+        f"all {seconds * 1e3:.3g} ms on host threads, gaps between recorded calls included, take {request:g} times as long;"
+        " waiting for the device does not scale"
+    ]

@@ -1,0 +1,24 @@
+"""Faster or slower kernels."""
+
+from ..replay import Replay
+from .edit import with_durations
+from .matching import matching, total_words
+from .parsing import factor, pattern_and
+
+NAME = "kernel"
+FORM = "kernel:REGEX*=FACTOR"
+ABOUT = "kernels (also copies and collectives) whose name contains the regular expression take FACTOR times as long"
+
+
+def parse(rest: str) -> tuple[str, float]:
+    """Regular expression and factor."""
+    regex, number = pattern_and(rest, "*=")
+    return regex, factor(number)
+
+
+def apply(replay: Replay, request: tuple[str, float]) -> tuple[Replay, list[str]]:
+    """Scale the recorded durations."""
+    regex, times = request
+    chosen = matching(replay, regex)
+    changed = with_durations(replay, {task.name: task.body.duration_s * times for task in chosen})
+    return changed, [f"{total_words(chosen)} matching {regex!r} take {times:g} times as long; all others keep their recorded durations"]

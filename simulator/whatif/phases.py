@@ -1,0 +1,86 @@
+"""Where a recorded step updates its parameters, and where it computes gradients."""
+
+import re
+from collections.abc import Sequence
+
+from traces.errors import StepcastError
+
+from ..bodies.update import FORMS, STATE
+from ..plan import BACKWARD, UPDATE, Task
+from ..replay import Replay
+from .edit import is_host
+
+#: Kernels that only optimizers launch.
+_OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|adam|sgd_|lamb_|rmsprop|adagrad", re.IGNORECASE)
+#: Kernels that PyTorch's for-loop form of an optimizer launches.
+_ELEMENTWISE = re.compile(r"elementwise_kernel", re.IGNORECASE)
+_FUSED = re.compile(r"fused|adam_kernel|sgd_kernel", re.IGNORECASE)
+_OPTIMIZER_CLASS = re.compile(r"#(\w+)\.step")
+
+
+def update_names(tasks: Sequence[Task]) -> set[str]:
+    """Names of the tasks that update parameters.
+
+    Those of phase update; where there are none, kernels that only optimizers launch; else, where backward is known, the element-wise
+    kernels behind the last backward kernel, up to the next kernel of another kind.
+    """
+    work = [task for task in tasks if not is_host(task)]
+    found = {task.name for task in work if task.phase == UPDATE}
+    found = found or {task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)}
+    if found:
+        return found
+    behind: dict[tuple[str, int], bool] = {}  # by lane: only element-wise kernels since the last backward one
+    for task in work:
+        if task.phase == BACKWARD:
+            behind[task.lane] = True
+        elif behind.get(task.lane):
+            behind[task.lane] = bool(_ELEMENTWISE.search(task.body.name))
+            if behind[task.lane]:
+                found.add(task.name)
+    return found
+
+
+def update_runs(replay: Replay) -> list[list[Task]]:
+    """Update kernels that follow one another on a stream, and that nothing between them waits for.
+
+    Raises StepcastError where there are none.
+    """
+    tasks = replay.plan.tasks
+    updates = update_names(tasks)
+    if not updates:
+        raise StepcastError("the recording shows no optimizer: no optimizer annotation, no kernels that only optimizers launch")
+    borders = {step.first_task for step in replay.steps}
+    open_runs: dict[tuple[str, int], list[Task]] = {}
+    run_of: dict[str, list[Task]] = {}
+    runs = []
+    for task in tasks:
+        if not is_host(task) and (task.name not in updates or task.name in borders):
+            open_runs.pop(task.lane, None)
+        if task.name in updates:
+            if task.lane not in open_runs:
+                open_runs[task.lane] = []
+                runs.append(open_runs[task.lane])
+            open_runs[task.lane].append(task)
+            run_of[task.name] = open_runs[task.lane]
+        for name in task.after:
+            run = run_of.get(name)
+            if run is not None and open_runs.get(run[0].lane) is run and run is not run_of.get(task.name):
+                del open_runs[run[0].lane]
+    return runs
+
+
+def optimizer_of(tasks: Sequence[Task]) -> str | None:
+    """The optimizer that an annotation names (SGD: with momentum), as Stepcast calls it; None where none of ours is named."""
+    for task in tasks:
+        named = _OPTIMIZER_CLASS.search(task.layer)
+        if named:
+            name = named[1].lower().removeprefix("fused")
+            return "momentum" if name == "sgd" else name if name in STATE else None
+    return None
+
+
+def recorded_form(tasks: Sequence[Task]) -> str:
+    """Which form of the optimizer launched these kernels: for, foreach or fused."""
+    if any(_FUSED.search(task.body.name) for task in tasks):
+        return FORMS[2]
+    return FORMS[1] if any("multi_tensor_apply" in task.body.name for task in tasks) else FORMS[0]

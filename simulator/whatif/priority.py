@@ -1,0 +1,111 @@
+"""Streams made more urgent.
+
+Recorded durations carry their contention, so what a kernel would gain is read from where it overlapped others in the replay: there, kernels
+are taken to have shared the SMs in proportion to what their grids ask for, and the urgent one now gets what it asks for first.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from traces.errors import StepcastError
+from traces.timeline import Timeline
+
+from ..plan import Task
+from ..replay import Replay, simulate_replay
+from .edit import Lane, device_work, lasting, with_tasks
+from .matching import matching
+from .parsing import MalformedError, pattern_and
+
+NAME = "priority"
+FORM = "priority:REGEX=-1"
+ABOUT = "streams with a kernel whose name contains the regular expression get this priority (-5 to -1, smaller is more urgent)"
+
+#: The most urgent level that NVIDIA drivers offer.
+MOST_URGENT = -5
+#: Blocks that fill a GPU: between the SM counts of V100 (80), A100 (108) and H100 (132).
+FULL_GRID = 108
+#: A copy runs on a copy engine.
+_WITHOUT_SMS = "memcpy"
+
+
+def parse(rest: str) -> tuple[str, int]:
+    """Regular expression and priority."""
+    regex, number = pattern_and(rest, "=")
+    if number not in {str(level) for level in range(MOST_URGENT, 0)}:
+        raise MalformedError(f"{number[:20]!r} is no priority from {MOST_URGENT} to -1")
+    return regex, int(number)
+
+
+def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
+    """Give the streams their priority, and shorten urgent kernels by what they gave to less urgent ones that ran beside them."""
+    regex, priority = request
+    urgent = {task.lane for task in matching(replay, regex)}
+    others = {task.lane for task in device_work(replay)} - urgent
+    if not others:
+        raise StepcastError(f"priority:{regex}={priority} changes nothing: every stream has a kernel that matches; match fewer")
+    shorter = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
+    tasks = []
+    for task in replay.plan.tasks:
+        changed = replace(task, priority=priority) if task.lane in urgent else task
+        tasks.append(lasting(changed, shorter[task.name]) if task.name in shorter else changed)
+    holders = {device for device, _ in urgent}
+    devices = tuple(
+        replace(device, priority_levels=max(device.priority_levels, 1 - priority)) if device.name in holders else device
+        for device in replay.machine.devices
+    )
+    gained = sum(task.body.duration_s - shorter[task.name] for task in device_work(replay) if task.name in shorter)
+    changed = replace(with_tasks(replay, tasks), machine=replace(replay.machine, devices=devices))
+    return changed, [
+        f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
+        "recorded durations carry their contention: kernels that overlapped are taken to have shared the SMs in proportion to their grids"
+        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them {gained * 1e3:.3g} ms;"
+        " the others end no later, since what they lose they get back when the urgent ones have ended",
+        "memory bandwidth and copies have no priorities",
+    ]
+
+
+def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int]) -> dict[str, float]:
+    """New durations of the kernels that get more SMs than before."""
+    tasks = {task.name: task for task in device_work(replay) if task.body.category != _WITHOUT_SMS}
+    before = {name: task.priority for name, task in tasks.items()}
+    after = {name: priorities.get(task.lane, task.priority) for name, task in tasks.items()}
+    saved: dict[str, float] = {}
+    for device in {device for device, _ in priorities}:
+        for seconds, running in _segments(timeline, {name for name, task in tasks.items() if task.device == device}):
+            beside = [tasks[name] for name in running]
+            old, new = _speeds(beside, before), _speeds(beside, after)
+            for name in running:
+                if new[name] > old[name]:
+                    saved[name] = saved.get(name, 0.0) + seconds * (1 - old[name] / new[name])
+    return {name: tasks[name].body.duration_s - seconds for name, seconds in saved.items()}
+
+
+def _segments(timeline: Timeline, names: set[str]) -> Iterator[tuple[float, list[str]]]:
+    """Seconds during which the same kernels ran side by side, and these, where there are at least two."""
+    changes = []
+    for span in timeline.spans:
+        if span.task in names and span.end_s > span.start_s:
+            changes += [(span.start_s, 1, span.task), (span.end_s, 0, span.task)]
+    moments = [(time_s, list(group)) for time_s, group in groupby(sorted(changes), key=lambda change: change[0])]
+    running: dict[str, None] = {}
+    for (time_s, group), (next_s, _) in pairwise(moments):
+        for _, begins, name in group:
+            if begins:
+                running[name] = None
+            else:
+                del running[name]
+        if len(running) > 1:
+            yield next_s - time_s, list(running)
+
+
+def _speeds(beside: Sequence[Task], priority: Mapping[str, int]) -> dict[str, float]:
+    """How fast each runs: the SMs go to the most urgent first, among equals in proportion to what they ask for."""
+    found: dict[str, float] = {}
+    left = 1.0
+    for _, level in groupby(sorted(beside, key=lambda task: priority[task.name]), key=lambda task: priority[task.name]):
+        asking = {task.name: min(1.0, task.body.grid / FULL_GRID) if task.body.grid else 1.0 for task in level}
+        speed = min(1.0, left / sum(asking.values()))
+        found |= dict.fromkeys(asking, speed)
+        left = max(0.0, left - speed * sum(asking.values()))
+    return found

@@ -1,0 +1,33 @@
+"""Kernels left out."""
+
+from traces.errors import StepcastError
+
+from ..replay import Replay
+from .edit import device_work, is_host, launches, without
+from .matching import matching, total_words
+from .parsing import pattern
+
+NAME = "remove"
+FORM = "remove:REGEX"
+ABOUT = "kernels whose name contains the regular expression do not run, nor do their launches"
+
+
+def parse(rest: str) -> str:
+    """The regular expression."""
+    return pattern(rest)
+
+
+def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
+    """Take out kernels, and launches that launched nothing else."""
+    chosen = matching(replay, request)
+    if len(chosen) == len(device_work(replay)):
+        raise StepcastError(f"remove:{request} leaves nothing: it matches everything that ran on the device")
+    names = {task.name for task in chosen}
+    launch_of = launches(replay.plan.tasks)
+    needed = {launch for kernel, launch in launch_of.items() if kernel not in names}
+    needed |= {name for task in replay.plan.tasks if is_host(task) for name in task.after}  # a host thread waits for it
+    unused = {launch_of[name] for name in names if name in launch_of} - needed
+    return without(replay, names | unused), [
+        f"{total_words(chosen)} matching {request!r} do not run, nor do {len(unused)} launches; what waited for them waits for what they"
+        " waited for; Python's time around the launches stays"
+    ]
