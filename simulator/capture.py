@@ -5,6 +5,7 @@ tensors, so views never become ops. Layers come from a stack kept by module hook
 node was made. This is the one file that touches PyTorch's private fake-tensor and dispatch-mode modules.
 """
 
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,10 +27,14 @@ from traces.errors import StepcastError
 
 from .aten_json import encode, name_of
 from .bodies.opcall import OpCall
+from .factory import training_step
 from .gradients import finish
 from .graph import Op, TrainingGraph
 from .intercept import CanonicalForms
 from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
+
+# It prints a traceback for every exception that it passes on, which is ours to report.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
@@ -50,6 +55,7 @@ class FactoryFailedError(StepcastError):
 
 
 _NEEDS_REAL_NUMBERS = (_UnknownContentError, FactoryFailedError)
+_VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @dataclass
@@ -111,7 +117,7 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
             return _record(_made_fake(built, fake), fake, batch, loss_scale)
         except _NEEDS_REAL_NUMBERS:
             return _record(_made_fake(build(), fake), fake, batch, loss_scale)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except _VALUE_DEPENDENT as error:
         raise StepcastError(
             f"the training step reads tensor values to decide what to do ({error}); expected a step whose ops do not depend on the data;"
             " remove .item(), boolean indexing or value-dependent branches"
@@ -143,7 +149,7 @@ def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    with fake, recorder, CanonicalForms(), _Layers(module, recorder):
+    with training_step(batch, (_UnknownContentError, *_VALUE_DEPENDENT)), fake, recorder, CanonicalForms(), _Layers(module, recorder):
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
