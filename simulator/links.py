@@ -6,6 +6,7 @@ duplex shares one bandwidth between both directions. Between two devices of one 
 """
 
 from bisect import insort
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ class Links:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
             ) from None
-        hops = list(zip(nodes, nodes[1:], strict=False))
+        hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
         return Route(
             tuple(hops),

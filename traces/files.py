@@ -3,6 +3,7 @@
 Writes are atomic (a temporary file in the same folder, then a rename). Everything is JSON, plain or gzip; nothing is ever unpickled.
 """
 
+import errno
 import gzip
 import json
 import os
@@ -59,6 +60,8 @@ def check_writable(path: Path | str, folder: bool = False) -> None:
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:

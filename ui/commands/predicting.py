@@ -27,7 +27,7 @@ def predict(
 ) -> None:
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
     jobs.check_names(*where)
-    mode = where[2]
+    device, _, mode = where
     shared = jobs.settings(pairs)
     check_shared([strategy], shared)
     if timeline is not None:
@@ -35,6 +35,8 @@ def predict(
     here, model = jobs.costs_for(job, profile, machine)
     if mode == "graph" and here.devices[0].kind == "cpu":
         raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
+    if device != "cpu" and here.devices[0].kind == "cpu":
+        raise StepcastError(f"--device {device}: machine {here.name} is a CPU; leave it out or choose a GPU's machine")
     found = dict(forecast_many(job, [strategy], shared, here, model, mode))
     for answer in (found["baseline"], found[strategy]):
         if isinstance(answer, StepcastError):
