@@ -14,14 +14,17 @@ from collections.abc import Mapping
 import torch
 
 from simulator.dependencies import Dependencies
+from simulator.factory import brief
 from simulator.machine import Machine
-from simulator.plan import Plan
+from simulator.plan import Plan, Task
+from traces.errors import StepcastError
 
 from . import allocator
 from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
 from .kernels import handlers
 from .measured import Measured
+from .run import TaskFailedError
 from .workers import Workers, available_cores
 
 
@@ -34,8 +37,6 @@ class CpuBackend:
         positions: list[int] = []
         for device in machine.devices:
             if len(cores) < device.sms:
-                from traces.errors import StepcastError
-
                 total = sum(d.sms for d in machine.devices)
                 raise StepcastError(
                     f"machine {machine.name} has {total} cores; this process may use {len(available_cores())}; ask for fewer"
@@ -158,7 +159,10 @@ class CpuExecutable:
         anchors = self.backend.anchors
         anchor_ns = anchors[position].tick() if anchors else 0
         begin = time.perf_counter_ns()
-        self._run[index](instance)
+        try:
+            self._run[index](instance)
+        except Exception as error:
+            raise _failure(self.tasks[index], error) from error
         if self.watch is not None:
             self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
         self._release(instance, index)
@@ -201,6 +205,14 @@ class CpuExecutable:
             if iteration + self.dependencies.largest_lag <= last_period:
                 self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep if name in self.binding.slot}
                 del self._instances[iteration]
+
+
+def _failure(task: Task, error: Exception) -> Exception:
+    """What to raise where a task raised `error`: itself where memory ran out, which is no fault of the task's."""
+    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+        return error
+    where = f" in layer {task.layer!r}" if task.layer else ""
+    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")
 
 
 class _Schedule:
