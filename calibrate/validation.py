@@ -170,6 +170,7 @@ def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progre
         contender.program.run(WARM_UP)
     _plain_steps(plain, WARM_UP)
     sampler.visit(list(sampler.samples), 0)
+    _take_anchors(sampler.backend)
     total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []

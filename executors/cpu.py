@@ -117,7 +117,7 @@ class CpuExecutable:
     def sync(self) -> list[Measured]:
         """Run what lags behind, so that all iterations begun are complete."""
         end = self._period + self.dependencies.largest_lag
-        measured = self._go(self._entries(self._period, end, self._period))
+        measured = self._go(self._entries(self._period, end, self._period), self._period)
         self._first_iteration += self._period
         self._period = 0
         return measured
@@ -127,7 +127,8 @@ class CpuExecutable:
             (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
         ]
 
-    def _go(self, entries: list[tuple[int, int]]) -> list[Measured]:
+    def _go(self, entries: list[tuple[int, int]], iterations: int | None = None) -> list[Measured]:
+        """Run entries in order; `iterations` is known when draining, and decides which tasks are skipped."""
         if not entries:
             return []
         self._calls += 1
@@ -135,7 +136,7 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries)
+            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
@@ -178,9 +179,9 @@ class CpuExecutable:
                 for slot in self._freed[storage]:
                     instance.slots[slot] = None
 
-    def _parallel(self, entries: list[tuple[int, int]]) -> list[Measured]:
+    def _parallel(self, entries: list[tuple[int, int]], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        schedule = _Schedule(self, entries)
+        schedule = _Schedule(self, entries, iterations)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
 
@@ -218,7 +219,7 @@ def _failure(task: Task, error: Exception) -> Exception:
 class _Schedule:
     """Ready stream heads by device, guarded by one condition."""
 
-    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]]):
+    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]], iterations: int | None):
         self.tasks = program.tasks
         self.measured: list[Measured] = []
         self._changed = threading.Condition()
@@ -231,7 +232,7 @@ class _Schedule:
         self._followers: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for entry in entries:
             period, index = entry
-            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period)[index]]
+            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period, iterations)[index]]
             before = [b for b in before if b in self._order]
             self._missing[entry] = len(before)
             for b in before:
