@@ -9,8 +9,10 @@ from executors.reference import Reference
 from executors.run import Backend, Executable
 from executors.tensors import job_tensors
 from simulator.built import Built
+from simulator.factory import brief
 from simulator.job import Job
 from simulator.plan import Plan
+from traces.errors import StepcastError
 
 STEPS = 5
 #: Largest error that still counts as the same numbers, by precision. The others leave room for another order of summation.
@@ -31,8 +33,14 @@ class Numerics:
 
 def reference(job: Job, built: Built, same_masks: bool) -> Reference:
     """Plain PyTorch's training loop on a copy of the job's module; `same_masks` draws the executor's dropout masks, at a cost in time."""
+    try:
+        module = copy.deepcopy(built.module)
+    except Exception as error:
+        raise StepcastError(
+            f"the model cannot be copied ({brief(error)}), and a copy is trained in plain PyTorch; keep such things out of it"
+        ) from error
     return Reference(
-        copy.deepcopy(built.module),
+        module,
         built.inputs if not built.keywords else built.keywords,
         built.target,
         built.loss,

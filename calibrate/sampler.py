@@ -11,6 +11,7 @@ import torch
 from executors.binding import Binding, Instance
 from executors.cpu import CpuBackend
 from executors.kernels import handlers
+from simulator.factory import brief
 from simulator.plan import INPUT, Plan, Segment, Task
 
 from .operands import OperandPool, fill
@@ -45,7 +46,10 @@ class Sampler:
             if key in self.samples or task.body.kind in ("copy", "host"):
                 continue
             self.samples[key] = Samples(task)
-            self._compiled[key] = self._compile(task, plan)
+            try:
+                self._compiled[key] = self._compile(task, plan)
+            except Exception as error:
+                self.failures[key] = brief(error)
 
     def _compile(self, task: Task, plan: Plan):
         """The executor's function for the task, and an instance whose slots hold random operands."""
@@ -78,7 +82,7 @@ class Sampler:
                 try:
                     self._sample(key)
                 except Exception as error:
-                    self.failures[key] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                    self.failures[key] = brief(error)
 
         self.backend.workers.run(work, (position,))
 

@@ -1,5 +1,6 @@
 """A calibration session: visits the missing keys of plans in rounds and writes what it learns into a profile."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from .sampler import Sampler
 
 #: Visits per key: the first is discarded, eight are kept.
 ROUNDS = 9
-#: Keys that are measured together in interleaved rounds before they are saved: what an interruption can cost at most.
-GROUP = 120
+#: Keys that are measured together in interleaved rounds before they are saved: at most so many, and for about so many seconds, which is
+#: what an interruption can cost.
+GROUP, GROUP_S = 120, 20.0
 
 Progress = Callable[[int, int, str], None]
 
@@ -38,21 +40,38 @@ def calibrate(
     todo = [(plan, key, task) for plan, keys in missing_keys(plans, machine, profile) for key, task in keys.items()]
     total, done = len(todo) * ROUNDS, 0
     progress(0, total, "")
-    for first in range(0, len(todo), GROUP):
-        group = todo[first : first + GROUP]
+
+    def visit(sampler: Sampler, key: str, turn: int) -> None:
+        nonlocal done
+        sampler.visit([key], turn)
+        done += 1
+        progress(done, total, key.partition("|")[0])
+
+    measured = 0
+    while measured < len(todo):
         sampler = Sampler(backend)
-        for plan, key, task in group:
-            sampler.add(plan, {key: task})
-        for turn in range(ROUNDS):
+        measured += _first_visits(sampler, todo[measured:], visit)
+        for turn in range(1, ROUNDS):
             for key in list(sampler.samples):
-                sampler.visit([key], turn)
-                done += 1
-                progress(done, total, key.partition("|")[0])
+                visit(sampler, key, turn)
         store(sampler, profile)
         if save_to is not None:
             append_samples(save_to, raw_samples(sampler))
             profile.save(save_to)
-    return len(todo)
+    return measured
+
+
+def _first_visits(sampler: Sampler, todo: list[tuple[Plan, str, Task]], visit: Callable[[Sampler, str, int], None]) -> int:
+    """Visit the first keys of `todo` for the first time, as many as make a group; their number."""
+    spent_s = 0.0
+    for count, (plan, key, task) in enumerate(todo[:GROUP], start=1):
+        sampler.add(plan, {key: task})
+        begin = time.perf_counter()
+        visit(sampler, key, 0)
+        spent_s += time.perf_counter() - begin
+        if spent_s * ROUNDS > GROUP_S:
+            return count
+    return min(len(todo), GROUP)
 
 
 def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -> None:
@@ -74,7 +93,7 @@ def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -
     if sampler.backend.anchors:
         taken = [s for anchor in sampler.backend.anchors for s in anchor.take()]
         if taken:
-            profile.anchor_s = Stats.of(taken).mean_s
+            profile.anchor_s = Stats.of(taken).median_s
 
 
 def raw_samples(sampler: Sampler) -> list[dict]:

@@ -5,7 +5,7 @@ Everything is interleaved in short rounds: one calibration visit of every key, a
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,20 +13,21 @@ import torch
 
 from executors.cpu import CpuBackend
 from executors.measured import Measured, steady_steps, timeline_of
+from executors.run import Executable
 from executors.tensors import job_tensors
 from executors.workers import available_cores
-from simulator import strategies
 from simulator.costs import CostModel
+from simulator.factory import training_step
 from simulator.job import Job
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
-from simulator.presets import this_cpu
 from traces.comparison import Comparison, Validation, ValidationResult
-from traces.errors import StepcastError
 from traces.profile import Profile, Stats
 
+from .identity import this_cpu
 from .noise import Watch
 from .numerics import Expected, Numerics, compare, reference
+from .planned import machine_here, plan_all, require_memory_together, skipped_row
 from .sampler import Sampler
 from .session import store
 
@@ -34,6 +35,7 @@ from .session import store
 ROUNDS = 10
 STEPS = 3
 WARM_UP = 3
+BASELINE = "baseline"
 Progress = Callable[[int, int, str], None]
 
 
@@ -41,10 +43,8 @@ Progress = Callable[[int, int, str], None]
 class Contender:
     """One strategy in a validation: its plan, its program, and what was measured of it."""
 
-    label: str
     plan: Plan
-    program: object
-    options: object
+    program: Executable
     steps_s: list[list[float]] = field(default_factory=list)  # by round
     last: list[Measured] = field(default_factory=list)
     numerics: Numerics | None = None
@@ -83,86 +83,76 @@ def validate(
     """Run every requested strategy (baseline is always among them) and compare with its prediction.
 
     With `calibrate`, the plans' keys are measured anew in the same rounds and added to `profile`; without, predictions rest on the profile
-    as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped.
+    as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped, and before anything is allocated;
+    without a baseline there is nothing to compare with, and all are.
     """
-    machine = this_cpu(profile)
+    machine = machine_here(profile)
+    planned, skipped = plan_all(job, [BASELINE, *requested], shared_options, machine, CostModel(machine, profile))
+    if BASELINE not in planned:
+        skipped += [
+            skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is held against, cannot run") for f in planned.values()
+        ]
+        return Outcome(_document(job, None, None, None, skipped), {}, {}, True, 0)
+    require_memory_together(planned.values(), calibrate)
     backend = CpuBackend(machine, anchor=True)
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
-    contenders, skipped = _contenders(job, requested, shared_options, machine, backend, tensors, profile)
-    names = list(contenders)
-    base = contenders[names[0]]
-    again = Contender("baseline again", base.plan, backend.load(base.plan, tensors, job.seed), base.options)
-    everyone = [*contenders.values(), again]
+    contenders = {label: Contender(found.plan, backend.load(found.plan, tensors, job.seed)) for label, found in planned.items()}
+    base = contenders[BASELINE]
+    again = Contender(base.plan, backend.load(base.plan, tensors, job.seed))
     sampler = Sampler(backend)
     if calibrate:
         for contender in contenders.values():
             sampler.add(contender.plan, contender.plan.keys(machine))
     plain = reference(job, built, same_masks=False)
-    total = ROUNDS + 2
-    progress(0, total, "numerics")
-    expected = Expected.of(job, built)
+    _check_numerics(job, built, contenders, backend, tensors, progress)
+    rounds = _rounds([*contenders.values(), again], sampler, plain, progress)
+    del plain
+    drift = _take_over(sampler, profile, rounds, calibrate, save_to)
+    machine = machine_here(profile)
+    model = CostModel(machine, profile)
+    forecasts = {label: forecast(contender.plan, machine, model) for label, contender in contenders.items()}
+    rows, comparisons = _compared(contenders, forecasts, rounds, drift, calibrate)
+    spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
+    document = _document(job, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
+    same = all(c.numerics.equal(job.precision) for c in contenders.values())
+    return Outcome(document, comparisons, forecasts, same, rounds.rejected)
+
+
+def _check_numerics(job, built, contenders: Mapping[str, Contender], backend: CpuBackend, tensors, progress: Progress) -> None:
+    progress(0, ROUNDS + 2, "numerics")
+    with training_step(job.batch):  # real tensors may show what fake ones did not: a class that is out of range
+        expected = Expected.of(job, built)
     for contender in contenders.values():
         contender.numerics = compare(job, built, contender.plan, backend, expected)
         contender.peak_bytes = next(iter(backend.peak_bytes(contender.plan, tensors, job.seed).values()), None)
-    progress(1, total, "warming up")
-    for contender in everyone:
-        contender.program.run(WARM_UP)
-    _plain_steps(plain, WARM_UP)
-    sampler.visit(list(sampler.samples), 0)
-    rounds = _rounds(everyone, sampler, plain, progress, total)
-    del plain
-    anchor_steps_s, anchor_calibration_s = rounds.anchor_steps_s, rounds.anchor_calibration_s
+    progress(1, ROUNDS + 2, "warming up")
+
+
+def _take_over(sampler: Sampler, profile: Profile, rounds: "_Rounds", calibrate: bool, save_to: Path | None) -> float | None:
+    """Put what was measured into the profile; the anchor's time in the steps as a multiple of that at calibration."""
     if calibrate:
         store(sampler, profile, [r + 1 for r in rounds.chosen])
-        profile.anchor_s = Stats.of(anchor_calibration_s).mean_s if anchor_calibration_s else profile.anchor_s
+        profile.anchor_s = Stats.of(rounds.anchor_calibration_s).median_s if rounds.anchor_calibration_s else profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
-    drift = Stats.of(anchor_steps_s).mean_s / profile.anchor_s if anchor_steps_s and profile.anchor_s else None
-    machine = this_cpu(profile)
-    model = CostModel(machine, profile)
-    forecasts = {name: forecast(contender.plan, machine, model) for name, contender in contenders.items()}
-    spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
-    results, comparisons = [], {}
-    for name, contender in contenders.items():
-        row = _row(contender, base, forecasts[name], forecasts[names[0]], rounds.chosen, drift, calibrate)
-        measured = timeline_of(contender.plan, contender.last, tuple(s for r in rounds.chosen for s in contender.steps_s[r]))
-        comparisons[name] = Comparison(forecasts[name].timeline, measured, row)
-        results.append(row)
-    document = Validation(
+    return Stats.of(rounds.anchor_steps_s).median_s / profile.anchor_s if rounds.anchor_steps_s and profile.anchor_s else None
+
+
+def _document(job: Job, drift: float | None, spread: float | None, plain_s: float | None, rows: Sequence[ValidationResult]) -> Validation:
+    here = this_cpu()
+    return Validation(
         model=job.model,
         batch_size=job.batch,
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
         mode="eager",
-        device={"kind": "cpu", "name": profile.identity.cpu, "cores": profile.identity.cores, "torch": profile.identity.torch},
+        device={"kind": "cpu", "name": here.cpu, "cores": here.cores, "torch": here.torch},
         anchor_drift=drift,
         aa_spread=spread,
-        reference_step_s=statistics.median(rounds.plain_s),
-        results=(*results, *skipped),
+        reference_step_s=plain_s,
+        results=tuple(rows),
     )
-    same = all(c.numerics.equal(job.precision) for c in contenders.values())
-    return Outcome(document, comparisons, forecasts, same, rounds.rejected)
-
-
-def _contenders(job, requested, shared_options, machine, backend, tensors, profile):
-    """Plans and programs by label, baseline first; and rows for strategies that cannot run."""
-    found: dict[str, Contender] = {}
-    skipped: list[ValidationResult] = []
-    model = CostModel(machine, profile)
-    for text in dict.fromkeys(["baseline", *requested]):
-        strategy, options = strategies.parse(text, shared_options)
-        try:
-            plan = strategy.plan(job, machine, model, options)
-            predicted = forecast(plan, machine, model)
-            if not predicted.fits:
-                raise StepcastError(f"needs {max(predicted.peak_bytes.values()) / 1e9:.1f} GB, more memory than there is")
-            found[text] = Contender(text, plan, backend.load(plan, tensors, job.seed), options)
-        except StepcastError as error:
-            if text == "baseline":
-                raise
-            skipped.append(_skipped(strategy.name, options, str(error)))
-    return found, skipped
 
 
 @dataclass
@@ -174,8 +164,14 @@ class _Rounds:
     anchor_calibration_s: list[float]
 
 
-def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progress, total: int) -> _Rounds:
-    """Interleave until ROUNDS rounds were undisturbed, at most half as many again; where too few were, all count."""
+def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progress) -> _Rounds:
+    """Warm up, then interleave until ROUNDS rounds were undisturbed, at most half as many again; where too few were, all count."""
+    for contender in everyone:
+        contender.program.run(WARM_UP)
+    _plain_steps(plain, WARM_UP)
+    sampler.visit(list(sampler.samples), 0)
+    _take_anchors(sampler.backend)
+    total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
@@ -223,6 +219,19 @@ def _plain_steps(plain, steps: int) -> list[float]:
     return found
 
 
+def _compared(
+    contenders: Mapping[str, Contender], forecasts: Mapping[str, Forecast], rounds: _Rounds, drift: float | None, calibrated: bool
+) -> tuple[list[ValidationResult], dict[str, Comparison]]:
+    """A row per contender, and its predicted beside its measured timeline."""
+    rows, comparisons = [], {}
+    for label, contender in contenders.items():
+        row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, calibrated)
+        measured = timeline_of(contender.plan, contender.last, row.measured_runs_s)
+        comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
+        rows.append(row)
+    return rows, comparisons
+
+
 def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, calibrated) -> ValidationResult:
     runs = tuple(s for r in rounds for s in contender.steps_s[r])
     measured = contender.step_s(rounds)
@@ -251,12 +260,3 @@ def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds,
 
 def _finite(error: float) -> float | None:
     return error if error != float("inf") else None
-
-
-def _skipped(strategy: str, options: object, why: str) -> ValidationResult:
-    from dataclasses import asdict
-
-    empty = dict.fromkeys(ValidationResult.model_fields)
-    return ValidationResult(
-        **empty | {"strategy": strategy, "options": asdict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
-    )

@@ -14,14 +14,17 @@ from collections.abc import Mapping
 import torch
 
 from simulator.dependencies import Dependencies
+from simulator.factory import brief
 from simulator.machine import Machine
-from simulator.plan import Plan
+from simulator.plan import Plan, Task
+from traces.errors import StepcastError
 
 from . import allocator
 from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
 from .kernels import handlers
 from .measured import Measured
+from .run import TaskFailedError
 from .workers import Workers, available_cores
 
 
@@ -34,8 +37,6 @@ class CpuBackend:
         positions: list[int] = []
         for device in machine.devices:
             if len(cores) < device.sms:
-                from traces.errors import StepcastError
-
                 total = sum(d.sms for d in machine.devices)
                 raise StepcastError(
                     f"machine {machine.name} has {total} cores; this process may use {len(available_cores())}; ask for fewer"
@@ -116,7 +117,7 @@ class CpuExecutable:
     def sync(self) -> list[Measured]:
         """Run what lags behind, so that all iterations begun are complete."""
         end = self._period + self.dependencies.largest_lag
-        measured = self._go(self._entries(self._period, end, self._period))
+        measured = self._go(self._entries(self._period, end, self._period), self._period)
         self._first_iteration += self._period
         self._period = 0
         return measured
@@ -126,7 +127,8 @@ class CpuExecutable:
             (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
         ]
 
-    def _go(self, entries: list[tuple[int, int]]) -> list[Measured]:
+    def _go(self, entries: list[tuple[int, int]], iterations: int | None = None) -> list[Measured]:
+        """Run entries in order; `iterations` is known when draining, and decides which tasks are skipped."""
         if not entries:
             return []
         self._calls += 1
@@ -134,7 +136,7 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries)
+            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
@@ -158,7 +160,10 @@ class CpuExecutable:
         anchors = self.backend.anchors
         anchor_ns = anchors[position].tick() if anchors else 0
         begin = time.perf_counter_ns()
-        self._run[index](instance)
+        try:
+            self._run[index](instance)
+        except Exception as error:
+            raise _failure(self.tasks[index], error) from error
         if self.watch is not None:
             self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
         self._release(instance, index)
@@ -174,9 +179,9 @@ class CpuExecutable:
                 for slot in self._freed[storage]:
                     instance.slots[slot] = None
 
-    def _parallel(self, entries: list[tuple[int, int]]) -> list[Measured]:
+    def _parallel(self, entries: list[tuple[int, int]], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        schedule = _Schedule(self, entries)
+        schedule = _Schedule(self, entries, iterations)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
 
@@ -203,10 +208,18 @@ class CpuExecutable:
                 del self._instances[iteration]
 
 
+def _failure(task: Task, error: Exception) -> Exception:
+    """What to raise where a task raised `error`: itself where memory ran out, which is no fault of the task's."""
+    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+        return error
+    where = f" in layer {task.layer!r}" if task.layer else ""
+    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")
+
+
 class _Schedule:
     """Ready stream heads by device, guarded by one condition."""
 
-    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]]):
+    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]], iterations: int | None):
         self.tasks = program.tasks
         self.measured: list[Measured] = []
         self._changed = threading.Condition()
@@ -219,7 +232,7 @@ class _Schedule:
         self._followers: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for entry in entries:
             period, index = entry
-            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period)[index]]
+            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period, iterations)[index]]
             before = [b for b in before if b in self._order]
             self._missing[entry] = len(before)
             for b in before:

@@ -28,7 +28,7 @@ def split(batch: object, parts: int) -> list:
 
 
 class Reference:
-    """Eager training of `module` on one batch.
+    """Eager training of `module` on one batch: positional `inputs`, or a dict of keyword arguments.
 
     `loss(output, target)`, cross-entropy where it is None. With `accumulate`, gradients of that many micro-batches are summed and the
     loss is their mean. With `dropout_seed`, masks are those of `executors.dropout`; without, PyTorch's own.
@@ -37,7 +37,7 @@ class Reference:
     def __init__(
         self,
         module: nn.Module,
-        inputs: Sequence[object],
+        inputs: Sequence[object] | dict[str, object],
         target: object,
         loss: Callable[..., Tensor] | None,
         optimizer: str,
@@ -54,7 +54,9 @@ class Reference:
         self.steps = 0
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper)
-        self.micro_batches = list(zip(split(tuple(inputs), accumulate), split(target, accumulate), strict=True))
+        self.micro_batches = list(
+            zip(split(inputs if isinstance(inputs, dict) else tuple(inputs), accumulate), split(target, accumulate), strict=True)
+        )
 
     def step(self) -> Tensor:
         """Train one step and return its loss, detached and without waiting for a device."""
@@ -64,7 +66,8 @@ class Reference:
         losses = []
         for inputs, target in self.micro_batches:
             with dropout:
-                loss = self.loss(self.module(*inputs), target)
+                output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
+                loss = self.loss(output, target)
             (loss if count == 1 else loss / count).backward()
             losses.append(loss.detach())
         if self.clip_norm is not None:

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from simulator.plan import Plan
+from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 from .measured import Measured, steady_steps, timeline_of
@@ -26,6 +27,10 @@ class Run:
     tensors: dict[str, torch.Tensor]
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
+
+
+class TaskFailedError(StepcastError):
+    """A task raised. What ran beside it is of no use any more; the backend is."""
 
 
 class Executable(Protocol):

@@ -17,7 +17,6 @@ class Workers:
         allocator.prepare()
         self.cores = cores
         self._orders: list[SimpleQueue] = []
-        self._answers: SimpleQueue = SimpleQueue()
         for core in cores:
             orders: SimpleQueue = SimpleQueue()
             self._orders.append(orders)
@@ -26,9 +25,10 @@ class Workers:
     def run(self, work: Callable[[int], None], members: tuple[int, ...] | None = None) -> None:
         """Run `work(position)` on the workers at `members` (default all) and wait for them."""
         members = tuple(range(len(self.cores))) if members is None else members
+        answers: SimpleQueue = SimpleQueue()  # of this call alone: an interrupted one may still be answered later
         for position in members:
-            self._orders[position].put((work, position))
-        errors = [error for error in (self._answers.get() for _ in members) if error is not None]
+            self._orders[position].put((work, position, answers))
+        errors = [error for error in (answers.get() for _ in members) if error is not None]
         if errors:
             raise errors[0]
 
@@ -37,14 +37,14 @@ class Workers:
             os.sched_setaffinity(0, {core})
         torch.set_grad_enabled(False)
         while True:
-            work, position = orders.get()
+            work, position, answers = orders.get()
             torch.set_num_threads(1)  # the plain-PyTorch reference sets all cores in between
             try:
                 work(position)
             except BaseException as error:
-                self._answers.put(error)
+                answers.put(error)
             else:
-                self._answers.put(None)
+                answers.put(None)
             del work
 
 

@@ -5,6 +5,7 @@ tensors, so views never become ops. Layers come from a stack kept by module hook
 node was made. This is the one file that touches PyTorch's private fake-tensor and dispatch-mode modules.
 """
 
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,11 +28,15 @@ from traces.errors import StepcastError
 from .aten_json import encode, name_of
 from .bodies.opcall import OpCall
 from .built import Built, FactoryFailedError
+from .factory import training_step
 from .gradients import finish
 from .graph import Op, TrainingGraph
 from .intercept import CanonicalForms
 from .layers import Layers
 from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
+
+# It prints a traceback for every exception that it passes on, which is ours to report.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
@@ -48,6 +53,7 @@ class _UnknownContentError(Exception):
 
 
 _NEEDS_REAL_NUMBERS = (_UnknownContentError, FactoryFailedError)
+_VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> TrainingGraph:
@@ -65,7 +71,7 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
             return _record(_made_fake(built, fake), fake, batch, loss_scale)
         except _NEEDS_REAL_NUMBERS:
             return _record(_made_fake(build(), fake), fake, batch, loss_scale)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except _VALUE_DEPENDENT as error:
         raise StepcastError(
             f"the training step reads tensor values to decide what to do ({error}); expected a step whose ops do not depend on the data;"
             " remove .item(), boolean indexing or value-dependent branches"
@@ -97,7 +103,8 @@ def _record(built: Built, fake: FakeTensorMode, batch: int, loss_scale: float) -
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    with fake, recorder, CanonicalForms(), Layers(module, recorder.enter):
+    interrupting = (_UnknownContentError, *_VALUE_DEPENDENT)
+    with training_step(batch, interrupting), fake, recorder, CanonicalForms(), Layers(module, recorder.enter):
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"

@@ -5,6 +5,7 @@ timeline to the bit: no clock, no random number and no hash order enters, and si
 """
 
 import gc
+import time
 from collections.abc import Mapping, Sequence
 from math import inf
 
@@ -52,14 +53,40 @@ def simulate(
     Raises ValueError for a plan of several segments, costs that do not fit it, or a mode the machine lacks; StepcastError for a device
     or link that the machine lacks.
     """
+    return timed_simulation(
+        plan,
+        machine,
+        costs,
+        mode=mode,
+        iterations=iterations,
+        dependencies=dependencies,
+        use_cache=use_cache,
+        pair_multipliers=pair_multipliers,
+    )[0]
+
+
+def timed_simulation(
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    *,
+    mode: str = EAGER,
+    iterations: int | None = None,
+    dependencies: Dependencies | None = None,
+    use_cache: bool = True,
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+) -> tuple[Timeline, float]:
+    """`simulate`, and the seconds it took from derived dependencies and resolved costs to the last event."""
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
     collecting = gc.isenabled()
     gc.disable()  # nothing here dies in cycles before the end; walking a heap with torch in it costs more than the simulation
     try:
+        begin = time.perf_counter()
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
         simulation.play()
-        return simulation.timeline()
+        wall_s = time.perf_counter() - begin
+        return simulation.timeline(), wall_s
     finally:
         if collecting:
             gc.enable()

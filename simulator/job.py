@@ -61,10 +61,10 @@ class Job:
             if given not in known:
                 raise UnknownNameError(kind, given, known)
         check_form(self.optimizer, self.form)
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a number above 0")
-        if self.lr is not None and not self.lr >= 0:
-            raise StepcastError(f"--lr is {self.lr}; expected a number of at least 0")
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
+        if self.lr is not None and not 0 <= self.lr < float("inf"):
+            raise StepcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
 
     @property
     def micro_batch(self) -> int:
@@ -83,7 +83,7 @@ class Job:
 
     @cached_property
     def factory(self):
-        """The model's factory (`models.Factory`)."""
+        """The model's factory (`factory.Factory`)."""
         from .models import find_factory
 
         return find_factory(self.model, self.image_size)
@@ -92,7 +92,7 @@ class Job:
         """Make module, inputs and target (`built.Built`) for `batch` samples, seeded, in the job's precision and layout."""
         import torch
 
-        from .models import call_factory
+        from .factory import call_factory
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)

@@ -4,27 +4,19 @@ A factory is the user's code: `factory(batch_size)` returns `(module, inputs, ta
 when a person names it on the command line.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from traces.errors import StepcastError
 
-EXPECTED = "(module, inputs, target) or (module, inputs, target, loss)"
+from .factory import Factory, brief
 
-
-@dataclass(frozen=True)
-class Factory:
-    """A callable that makes a model for a batch size, and a hash of the code it comes from (for the capture cache)."""
-
-    name: str
-    call: Callable[[int], tuple]
-    fingerprint: str
+#: Top-level names that are ours: a user's file of such a name cannot be imported beside us.
+TAKEN = ("traces", "simulator", "executors", "calibrate", "ui")
 
 
 def find_factory(spec: str, image_size: int | None = None) -> Factory:
@@ -73,14 +65,16 @@ def _user(place: str, name: str) -> Factory:
         raise StepcastError(
             f"{place} has no factory {name!r}; expected a function taking a batch size; it offers: {', '.join(offered[:12])}"
         )
-    files = [Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, "__file__", None) and m.__file__.startswith(str(folder))]
-    return Factory(f"{place}:{name}", call, _hash_files({f for f in files if f.suffix == ".py"}))
+    files = {Path(module.__file__) for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
+    own = {f for f in files if f.suffix == ".py" and f.is_relative_to(folder) and "site-packages" not in f.parts}
+    return Factory(f"{place}:{name}", call, _hash_files(own))
 
 
 def _import_file(path: Path):
     path = path.resolve()
     if not path.is_file():
         raise StepcastError(f"no file {path}; expected a Python file with a factory; check --model")
+    _refuse_taken_names(path)
     # Behind our own packages and the libraries, so that a user's traces.py next to the model cannot replace ours.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -94,55 +88,50 @@ def _import_file(path: Path):
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise StepcastError(f"{path} does not import: {_brief(error)}; run it with python to see where") from error
+        raise StepcastError(f"{path} does not import: {brief(error)}; run it with python to see where") from error
     return module, path.parent
 
 
+def _refuse_taken_names(path: Path) -> None:
+    """Our packages win over a user's files of the same name; say so where the model means its own."""
+    seen: set[Path] = set()
+    todo = [path]
+    while todo:
+        file = todo.pop()
+        for name in _imported(file):
+            places = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
+            beside = next((place for place in places if place.is_file()), None)
+            if beside is None or beside in seen:
+                continue
+            if name in TAKEN and str(beside) != getattr(importlib.util.find_spec(name), "origin", None):
+                raise StepcastError(f"{file} imports {name}, a name taken by stepcast; rename {beside} and import it by the new name")
+            seen.add(beside)
+            todo.append(beside)
+
+
+def _imported(file: Path) -> set[str]:
+    """Top-level names that a Python file imports; none where it cannot be parsed, which its import will say."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in found}
+
+
 def _import_module(name: str):
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise StepcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
+    if name.partition(".")[0] in TAKEN:
+        raise StepcastError(f"module {name} has a name taken by stepcast; give it as FILE.py:FACTORY, or rename it")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        raise StepcastError(f"module {name} does not import: {_brief(error)}; check --model and the installation") from error
+        raise StepcastError(f"module {name} does not import: {brief(error)}; check --model and the installation") from error
     return module, Path(module.__file__).parent if module.__file__ else Path.cwd()
-
-
-def call_factory(factory: Factory, batch: int):
-    """Run the factory and bring what it returns into one form (`built.Built`), the module in training mode.
-
-    Raises StepcastError when it raises or returns something else.
-    """
-    import torch
-
-    from .built import Built, FactoryFailedError
-
-    try:
-        made = factory.call(batch)
-    except StepcastError:
-        raise
-    except Exception as error:
-        raise FactoryFailedError(
-            f"the factory {factory.name} failed for batch size {batch}: {_brief(error)}; run it on its own to see where"
-        ) from error
-    if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], torch.nn.Module):
-        shown = f"a tuple of {len(made)}" if isinstance(made, tuple | list) else type(made).__name__
-        raise StepcastError(f"the factory {factory.name} returned {shown}; expected {EXPECTED}")
-    module, inputs, target = made[:3]
-    loss = made[3] if len(made) == 4 else torch.nn.functional.cross_entropy
-    if not callable(loss):
-        raise StepcastError(
-            f"the factory {factory.name} returned a loss of type {type(loss).__name__}; expected a function (output, target)"
-        )
-    keywords = dict(inputs) if isinstance(inputs, dict) else {}
-    positional: tuple[Any, ...] = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    module.train()
-    return Built(module, positional, keywords, target, loss)
-
-
-def _brief(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _hash_folder(folder: Path) -> str:

@@ -24,3 +24,13 @@ def backend(two_cores):
     from executors.cpu import CpuBackend
 
     return CpuBackend(two_cores)
+
+
+@pytest.fixture(scope="session")
+def stepcast(tmp_path_factory):
+    """The command line in a warm process, away from the repository."""
+    from cli_process import Runner
+
+    runner = Runner(tmp_path_factory.mktemp("stepcast"))
+    yield runner
+    runner.close()

@@ -3,6 +3,7 @@
 Writes are atomic (a temporary file in the same folder, then a rename). Everything is JSON, plain or gzip; nothing is ever unpickled.
 """
 
+import errno
 import gzip
 import json
 import os
@@ -35,12 +36,36 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        reason = error.strerror or error
-        raise StepcastError(f"cannot write {path}: {reason}; free some space or choose another place") from error
+        raise cannot_write(path, error) from error
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
     return path
+
+
+def cannot_write(path: Path | str, error: OSError) -> StepcastError:
+    """What to tell the user about a failed write."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return StepcastError(f"cannot write {path}: {error.filename or path} is not a folder; choose another place")
+    return StepcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place")
+
+
+def check_writable(path: Path | str, folder: bool = False) -> None:
+    """Raise StepcastError where a file (or a `folder`) cannot be written at `path`. Asked before long work; leaves nothing behind."""
+    path = Path(path)
+    if path.is_dir() != folder and path.exists():
+        expected, found = ("a folder", "a file") if folder else ("a file", "a folder")
+        raise StepcastError(f"cannot write {path}: it is {found}, expected the name of {expected}; choose another place")
+    place = path if folder and path.exists() else path.parent
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def write_json(path: Path | str, document: Any, indent: int | None = None) -> Path:
@@ -68,7 +93,7 @@ def read_json(path: Path | str, what: str) -> Any:
     except (EOFError, zlib.error) as error:
         raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
     except (ValueError, RecursionError) as error:
-        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated, make it again") from error
+        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
 
 
 def read_document(path: Path | str, what: str, schema: str) -> dict:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import platformdirs
 
-from .errors import StepcastError, UnusableFileError
+from .errors import UnusableFileError
+from .files import cannot_write
 
 
 def default_folder() -> Path:
@@ -43,11 +44,23 @@ def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
     lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(gzip.compress(lines.encode(), mtime=0))
+        _append(path, gzip.compress(lines.encode(), mtime=0))
     except OSError as error:
-        raise StepcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place") from error
+        raise cannot_write(path, error) from error
     return path
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append all of `data`, or on any failure nothing: half a gzip member would damage what comes after it."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            while data:
+                data = data[file.write(data) :]
+    except BaseException:
+        if path.exists():
+            os.truncate(path, before)
+        raise
 
 
 def read_samples(profile: Path | str) -> Iterator[dict]:

@@ -10,6 +10,11 @@ import typer
 # Read by OpenMP when torch is first imported: threads that wait must not spin beside pinned workers.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+#: Exit status after Ctrl-C.
+STOPPED = 130
+#: Top-level names besides this package's that are ours, lowest layer first.
+OWN_PACKAGES = ("traces", "simulator", "executors", "calibrate")
+
 app = typer.Typer(
     name="stepcast",
     add_completion=False,
@@ -42,7 +47,15 @@ Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepca
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+def _reserve_stdout(wanted: bool) -> bool:
+    if wanted:
+        sys.stdout = sys.stderr  # a model's code may print; documents go to the real standard output (commands/output.py)
+    return wanted
+
+
+AsJson = Annotated[bool, typer.Option("--json", callback=_reserve_stdout, help="Print one JSON document on standard output.")]
 
 
 @app.command()
@@ -230,27 +243,35 @@ def main() -> None:
     """Run the command line; one line on standard error and exit status 2 for a request that cannot be served."""
     import logging
 
-    import click
-
+    _load_own_packages()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
     try:
-        status = app(standalone_mode=False)
-    except (click.ClickException, typer.Exit) as error:
-        status = _usage(error)
-    except (KeyboardInterrupt, click.Abort):
-        status = _fail("stopped; nothing half-written is left", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say to it
-        status = 141
+        status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        status = STOPPED
     except Exception as error:
-        status = _known(error)
+        status = _usage(error) if hasattr(error, "format_message") else _known(error)
+    if status == STOPPED:  # what newer versions of typer make of Ctrl-C
+        _leave()
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _usage(error) -> int:
-    if isinstance(error, typer.Exit):
-        return error.exit_code
-    return _fail(error.format_message(), 2)
+def _load_own_packages() -> None:
+    """Load our other packages from beside this one, so that a user's traces.py, found earlier on the path, cannot take their place."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    for name in OWN_PACKAGES:
+        if name not in sys.modules:
+            found = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
+            sys.modules[name] = module_from_spec(found)
+            found.loader.exec_module(sys.modules[name])
+
+
+def _usage(error: Exception) -> int:
+    """An error of typer's own: which class it is depends on typer's version."""
+    context = getattr(error, "ctx", None)
+    more = f"; see {context.command_path} --help" if context is not None else ""
+    return _fail(error.format_message().strip().rstrip(".") + more, 2)
 
 
 def _known(error: Exception) -> int:
@@ -262,6 +283,16 @@ def _known(error: Exception) -> int:
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     raise error
+
+
+def _leave() -> None:
+    """End at once after Ctrl-C: a worker thread may be inside an op that takes minutes, and must not meet a dying interpreter."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _fail("stopped; nothing half-written is left", STOPPED)
+    sys.stderr.flush()
+    os._exit(STOPPED)
 
 
 def _fail(message: str, status: int) -> int:

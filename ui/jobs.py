@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from calibrate.profiles import foreign, own_profile
 from simulator import strategies, workloads
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs import CostModel
+from simulator.explain import explain
 from simulator.job import PRECISIONS, Job
 from simulator.machine import Machine
 from simulator.predict import check_shared, forecast_many, prediction
@@ -35,18 +36,24 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def check_device(device: str, devices: int, mode: str, precision: str) -> None:
-    """Refuse what this machine or version cannot run. Raises StepcastError."""
+def check_names(device: str, devices: int, mode: str) -> None:
+    """Refuse a device or mode that does not exist. Raises StepcastError."""
     if mode not in ("eager", "graph"):
         raise UnknownNameError("mode", mode, ("eager", "graph"))
-    if device != "cpu" and device.partition(":")[0] != "cuda":
+    name, colon, number = device.partition(":")
+    if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
+    if devices != 1:
+        raise StepcastError(f"--devices {devices}: the strategies of this version run on one device; use --devices 1")
+
+
+def check_device(device: str, devices: int, mode: str, precision: str) -> None:
+    """Refuse what this machine or version cannot run. Raises StepcastError."""
+    check_names(device, devices, mode)
     if device != "cpu":
         raise StepcastError(f"--device {device}: this version executes on the CPU only; use --device cpu, or predict with --machine")
     if mode == "graph":
         raise StepcastError("--mode graph needs CUDA; use --mode eager, or predict it with --machine h200")
-    if devices != 1:
-        raise StepcastError(f"--devices {devices}: the strategies of this version run on one device; use --devices 1")
     if precision == "tf32":
         raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32, or predict it with --machine h200")
 
@@ -61,16 +68,21 @@ def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Mach
         found = Profile.load(profile)
         if found.identity.kind != "cpu":
             raise StepcastError(f"profile {profile} is of a GPU ({found.identity.name}); this version predicts from CPU profiles only")
-        foreign(found, profile)
         here = this_cpu(found)
         return here, CostModel(here, found, precision)
     if machine == THIS_GPU:
         raise StepcastError("--machine this-gpu: no calibrated NVIDIA GPU on this machine; use a preset such as h100, or this-cpu")
     known = own_profile() if machine == THIS_CPU else None
-    if machine == THIS_CPU and known is None:
-        log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
     here = load_machine(machine, known)
     return here, CostModel(here, known, precision)
+
+
+def caution(model: CostModel, profile: Path | None) -> None:
+    """Warn where the costs are not of this machine or not measured."""
+    if profile is not None:
+        foreign(model.profile, profile)
+    elif model.machine.name == THIS_CPU and model.profile is None:
+        log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
 
 
 @contextmanager
@@ -93,15 +105,19 @@ def progress(title: str, quiet: bool = False):
 
 
 def choices() -> Choices:
-    """What the app offers."""
+    """What the app offers, the likeliest first."""
     return Choices(
-        models=tuple(workloads.names()),
-        optimizers=tuple(STATE),
-        forms=FORMS,
+        models=_first("resnet18", workloads.names()),
+        optimizers=_first("momentum", STATE),
+        forms=_first("foreach", FORMS),
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
-        machines=tuple(machine_names()),
+        machines=_first(THIS_CPU, machine_names()),
     )
+
+
+def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    return (name, *(other for other in names if other != name))
 
 
 def predict_many(request: Request) -> list[Forecast | Refusal]:
@@ -116,9 +132,11 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     base = found["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [
-        Refusal(name, str(found[name]))
-        if isinstance(found[name], StepcastError)
-        else Forecast(prediction(found[name], base, job.precision), found[name].timeline)
-        for name in request.strategies
-    ]
+    return [_answer(name, found[name], base, job.precision) for name in request.strategies]
+
+
+def _answer(name: str, found, base, precision: str) -> Forecast | Refusal:
+    if isinstance(found, StepcastError):
+        return Refusal(name, str(found))
+    why = tuple(explain(base.timeline, found.timeline)) if found is not base else ()
+    return Forecast(prediction(found, base, precision), found.timeline, why)

@@ -1,5 +1,6 @@
 """The commands that measure: calibrate, run, validate, demo."""
 
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -7,29 +8,31 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate import session
+from calibrate import identity, session
 from calibrate.host import measure_host
+from calibrate.planned import machine_here, plan_all
 from calibrate.profiles import foreign, open_profile
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from executors.cpu import CpuBackend
-from executors.run import execute
+from executors.run import Run, execute
 from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.costs import CostModel
 from simulator.job import Job
 from simulator.plan_json import dump
-from simulator.predict import check_shared, forecast
-from simulator.this_cpu import this_cpu
+from simulator.predict import Forecast, check_shared
 from traces.comparison import Validation
 from traces.errors import StepcastError
-from traces.files import write_json
+from traces.files import check_writable, write_json
 from traces.profile import Profile
 
 from .. import jobs, report, story, tables
-from ..words import gigabytes, with_unit
+from ..words import with_unit
 from .output import print_document
 
+#: Each step's task times are kept until the end.
+MOST_STEPS = 10_000
 #: The models of the demo: small enough for any machine, one bound by compute and one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
@@ -45,40 +48,41 @@ def _requested(texts: list[str], pairs: list[str]) -> tuple[list[str], dict[str,
 
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, where: tuple[str, int, str], as_json: bool) -> None:
     """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
-    jobs.check_device(where[0], where[1], where[2], job.precision)
+    jobs.check_device(*where, job.precision)
     chosen, shared = _requested(texts, pairs)
     profile, place = open_profile(output, create=True)
-    if foreign(profile, place):
+    if profile.matches(identity.this_cpu()):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
-    machine = this_cpu(profile)
-    backend = CpuBackend(machine, anchor=True)
-    if profile.dispatch.task_overhead_s is None:
-        measure_host(backend, profile)
-        machine = this_cpu(profile)
-    model = CostModel(machine, profile)
-    plans = []
-    for text in chosen:
-        strategy, options = strategies.parse(text, shared)
-        try:
-            plan = strategy.plan(job, machine, model, options)
-        except StepcastError as error:
-            print(f"stepcast: {text} skipped: {error}", file=sys.stderr)
-            continue
-        if not forecast(plan, machine, model).fits:
-            raise StepcastError(f"{text} of {job.label} needs more memory than this machine has; choose a smaller batch or --image-size")
-        plans.append(plan)
+    check_writable(place)
+    found, skipped = plan_all(job, chosen, shared, machine_here(profile), CostModel(machine_here(profile), profile))
+    for row in skipped:
+        print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
+    if not found:
+        raise typer.Exit(2)
+    _measure_machine(profile)
+    machine = machine_here(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        measured = session.calibrate(plans, machine, backend, profile, place, progress)
+        plans = [predicted.plan for predicted in found.values()]
+        measured = session.calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, place, progress)
     profile.save(place)
+    _show_failures(profile)
     if as_json:
         print_document(
             {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": len(profile.costs),
              "failures": profile.failures}
         )  # fmt: skip
-        return
-    print(f"{measured} keys measured, {len(profile.costs)} in {place}")
+    else:
+        print(f"{measured} keys measured, {len(profile.costs)} in {place}")
+
+
+def _measure_machine(profile: Profile) -> None:
+    if profile.dispatch.task_overhead_s is None:
+        measure_host(CpuBackend(machine_here(profile)), profile)
+
+
+def _show_failures(profile: Profile) -> None:
     for key, why in profile.failures.items():
-        print(f"failed: {key.partition('|')[0]}: {why}", file=sys.stderr)
+        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is fitted instead", file=sys.stderr)
 
 
 def run(
@@ -93,40 +97,25 @@ def run(
     as_json: bool,
 ) -> None:
     """Execute a plan; refuse one that does not fit."""
-    jobs.check_device(where[0], where[1], where[2], job.precision)
-    if steps < 2:
-        raise StepcastError(f"--steps is {steps}; expected at least 2, since the first is not counted")
+    jobs.check_device(*where, job.precision)
+    if not 2 <= steps <= MOST_STEPS:
+        raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
+    for place in (metrics, timeline):
+        if place is not None:
+            check_writable(place)
     _, shared = _requested([text], pairs)
     profile = Profile.load(profile_path) if profile_path is not None else None
+    machine = machine_here(profile)
+    found, skipped = plan_all(job, [text], shared, machine, CostModel(machine, profile))
+    if skipped:
+        raise StepcastError(skipped[0].status.removeprefix("skipped: "))
+    predicted = found[text]
     if profile is not None:
         foreign(profile, profile_path)
-    machine = this_cpu()
-    strategy, options = strategies.parse(text, shared)
-    model = CostModel(this_cpu(profile) if profile is not None else machine, profile)
-    plan = strategy.plan(job, machine, model, options)
-    predicted = forecast(plan, machine, model)
-    if not predicted.fits:
-        needed = gigabytes(max(predicted.peak_bytes.values()))
-        there = gigabytes(machine.memories[0].size_bytes)
-        raise StepcastError(f"{text} of {job.label} needs {needed}, this machine has {there}; choose a smaller batch or --image-size")
-    built = job.build()
-    done = execute(plan, job_tensors(job, built, job.graph()), CpuBackend(machine), steps, seed=job.seed)
+    done = execute(predicted.plan, job_tensors(job, job.build(), job.graph()), CpuBackend(machine), steps, seed=job.seed)
     if timeline is not None:
         done.timeline.save(timeline)
-    document = {
-        "schema": "stepcast.run/1",
-        "job": job.describe(),
-        "strategy": plan.strategy,
-        "options": dict(plan.options),
-        "mode": "eager",
-        "steps": steps,
-        "step_s": statistics.median(done.step_s),
-        "step_runs_s": list(done.step_s),
-        "losses": list(done.losses),
-        "peak_bytes": done.peak_bytes,
-        "predicted_step_s": predicted.timeline.step_s if profile is not None else None,
-        "semantics": dict(plan.semantics),
-    }
+    document = _run_document(job, predicted, done, steps) | {"predicted_step_s": predicted.timeline.step_s if profile is not None else None}
     if metrics is not None:
         write_json(metrics, document, indent=1)
     if as_json:
@@ -135,6 +124,23 @@ def run(
     expected = f", predicted {with_unit(predicted.timeline.step_s)}" if profile is not None else ""
     print(f"{text}: {with_unit(document['step_s'])} per step (median of {len(done.step_s)}){expected}")
     print(f"loss {done.losses[0]:.4g} at the first step, {done.losses[-1]:.4g} at the last")
+
+
+def _run_document(job: Job, predicted: Forecast, done: Run, steps: int) -> dict:
+    """What was run and measured; a loss that is not finite is null."""
+    return {
+        "schema": "stepcast.run/1",
+        "job": job.describe(),
+        "strategy": predicted.plan.strategy,
+        "options": dict(predicted.plan.options),
+        "mode": "eager",
+        "steps": steps,
+        "step_s": statistics.median(done.step_s),
+        "step_runs_s": list(done.step_s),
+        "losses": [loss if math.isfinite(loss) else None for loss in done.losses],
+        "peak_bytes": done.peak_bytes,
+        "semantics": dict(predicted.plan.semantics),
+    }
 
 
 def validate(
@@ -148,30 +154,36 @@ def validate(
     as_json: bool,
 ) -> None:
     """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
-    jobs.check_device(where[0], where[1], where[2], job.precision)
+    jobs.check_device(*where, job.precision)
     chosen, shared = _requested(texts, pairs)
-    if profile_path is None:
-        profile, place = open_profile(None, create=calibration)
-    else:
-        profile, place = Profile.load(profile_path), profile_path
+    if out is not None:
+        check_writable(out, folder=True)
+    profile, place = open_profile(profile_path, create=calibration and profile_path is None)
+    job.graph()
     if foreign(profile, place) and calibration:
-        profile, place = Profile(identity=open_profile(None, create=True)[0].identity), None  # never mixed with another machine's figures
+        profile, place = Profile(identity=identity.this_cpu()), None  # never mixed with another machine's figures
+    if calibration and place is not None:
+        check_writable(place)
     outcome = _validate(job, chosen, shared, profile, place, calibration, as_json)
     _show([outcome], out, as_json)
 
 
 def demo(out: Path, as_json: bool) -> None:
     """Validate the demo's models under every strategy."""
+    check_writable(out, folder=True)
     profile, place = open_profile(None, create=True)
+    check_writable(place)
     outcomes = [_validate(Job(model, batch, size), strategies.names(), {}, profile, place, True, as_json) for model, batch, size in DEMO]
     _show(outcomes, out, as_json)
 
 
 def _validate(job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool) -> Outcome:
-    if profile.dispatch.task_overhead_s is None and calibration:
-        measure_host(CpuBackend(this_cpu()), profile)
+    if calibration:
+        _measure_machine(profile)
     with jobs.progress(f"validating {job.label}", quiet) as progress:
-        return compare(job, chosen, shared, profile, calibration, place if calibration else None, progress)
+        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress)
+    _show_failures(profile)
+    return outcome
 
 
 def _show(outcomes: list[Outcome], out: Path | None, as_json: bool) -> None:

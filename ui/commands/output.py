@@ -6,10 +6,10 @@ from typing import Any
 
 
 def print_document(document: Any) -> None:
-    """Print a document."""
-    json.dump(document, sys.stdout, allow_nan=False)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    """Print a document on the real standard output: with --json, `sys.stdout` leads to standard error."""
+    text = json.dumps(document, allow_nan=False)
+    sys.__stdout__.write(text + "\n")
+    sys.__stdout__.flush()
 
 
 def print_json(name: str, rows: list[dict]) -> None:

@@ -9,6 +9,7 @@ from simulator.explain import explain
 from simulator.job import Job
 from simulator.predict import check_shared, forecast_many, prediction
 from traces.errors import StepcastError
+from traces.files import check_writable
 
 from .. import jobs, story, tables
 from .output import print_document
@@ -25,14 +26,17 @@ def predict(
     as_json: bool,
 ) -> None:
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
-    _device, devices, mode = where
+    jobs.check_names(*where)
+    device, _, mode = where
     shared = jobs.settings(pairs)
     check_shared([strategy], shared)
-    if mode not in ("eager", "graph") or devices != 1:
-        jobs.check_device("cpu", devices, mode if mode not in ("eager", "graph") else "eager", "fp32")
+    if timeline is not None:
+        check_writable(timeline)
     here, model = jobs.costs_for(job, profile, machine)
     if mode == "graph" and here.devices[0].kind == "cpu":
         raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
+    if device != "cpu" and here.devices[0].kind == "cpu":
+        raise StepcastError(f"--device {device}: machine {here.name} is a CPU; leave it out or choose a GPU's machine")
     found = dict(forecast_many(job, [strategy], shared, here, model, mode))
     for answer in (found["baseline"], found[strategy]):
         if isinstance(answer, StepcastError):
@@ -41,6 +45,7 @@ def predict(
     document = prediction(chosen, base, job.precision)
     if timeline is not None:
         chosen.timeline.save(timeline)
+    jobs.caution(model, profile)
     if as_json:
         print_document(document.document())
     else:

@@ -1,0 +1,100 @@
+"""Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from executors.workers import available_cores
+from simulator import strategies
+from simulator.costs import UNMEASURED, CostModel
+from simulator.job import Job
+from simulator.machine import Machine
+from simulator.plan import Plan
+from simulator.predict import Forecast, forecast
+from simulator.this_cpu import this_cpu
+from traces.comparison import ValidationResult
+from traces.errors import StepcastError
+from traces.profile import Profile
+
+
+def machine_here(profile: Profile | None) -> Machine:
+    """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
+    if profile is None or not profile.identity.cores:
+        return this_cpu(profile)
+    return this_cpu(profile, min(profile.identity.cores, len(available_cores())))
+
+
+def plan_all(
+    job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel
+) -> tuple[dict[str, Forecast], list[ValidationResult]]:
+    """Forecasts by label of the strategies that can run, and a row for each that cannot be planned or does not fit.
+
+    Raises StepcastError for what is wrong with the job itself.
+    """
+    job.graph()
+    found: dict[str, Forecast] = {}
+    skipped: list[ValidationResult] = []
+    for label in dict.fromkeys(labels):
+        strategy, options = strategies.parse(label, shared_options)
+        try:
+            predicted = forecast(strategy.plan(job, machine, model, options), machine, model)
+            require_memory(predicted)
+            found[label] = predicted
+        except StepcastError as error:
+            skipped.append(skipped_row(strategy.name, asdict(options), str(error)))
+    return found, skipped
+
+
+def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> ValidationResult:
+    """The row of a strategy that did not run."""
+    given = {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
+    return ValidationResult(**dict.fromkeys(ValidationResult.model_fields) | given)
+
+
+def require_memory(predicted: Forecast) -> None:
+    """Raise StepcastError where a plan needs more memory than its machine has."""
+    if not predicted.fits:
+        needed, there = max(predicted.peak_bytes.values()), predicted.machine.memories[0].size_bytes
+        raise StepcastError(
+            f"{predicted.plan.strategy} needs {_gb(needed)}, this machine has {_gb(there)}; choose a smaller batch or --image-size"
+        )
+
+
+def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
+    """Raise StepcastError where a validation, which holds all its programs at once, needs more memory than there is.
+
+    Beside one running program and one step of plain PyTorch there are every program's parameters and state, and the operands of the keys
+    that are measured meanwhile.
+    """
+    forecasts = list(forecasts)
+    machine = forecasts[0].machine
+    peak = max(max(found.peak_bytes.values()) for found in forecasts)
+    needed = 2 * peak + sum(_carried_bytes(found.plan) for found in forecasts)
+    if calibrate:
+        needed += _operand_bytes((found.plan for found in forecasts), machine)
+    there = machine.memories[0].size_bytes
+    if needed > there:
+        raise StepcastError(
+            f"comparing {len(forecasts)} strategies at once needs {_gb(needed)}, this machine has {_gb(there)};"
+            " choose a smaller batch, or fewer strategies with --strategy"
+        )
+
+
+def _carried_bytes(plan: Plan) -> int:
+    return sum(plan.storages[name].bytes for name in plan.carried)
+
+
+def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
+    """Bytes of the tensors that `operands.OperandPool` makes for the keys of `plans`: one per geometry, read and changed ones apart."""
+    sizes: dict[tuple, int] = {}
+    for plan in plans:
+        for task in plan.keys(machine).values():
+            if task.body.kind in UNMEASURED:
+                continue
+            for operands, role in ((task.reads, "read"), (task.mutates, "changed")):
+                for value in (plan.values[operand.value] for operand in operands):
+                    sizes[value.shape, value.strides, value.dtype, role] = value.operand().bytes
+    return sum(sizes.values())
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"

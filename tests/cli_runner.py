@@ -1,0 +1,59 @@
+"""Runs the command line many times in one warm process: imports torch once and forks for every request.
+
+Requests and answers are JSON lines: {"args", "cwd", "env", "file_limit"} in, {"status", "out", "err"} out. `file_limit` is the most
+bytes that a file may have, which stands for a full disk.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import traceback
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    from simulator.job import Job
+    from ui import cli
+    from ui.commands import listing, measuring, predicting  # noqa: F401
+
+    Job("lenet5", 1).graph()  # loads what PyTorch loads on first use
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line), cli.main)), flush=True)
+
+
+def _answer(request: dict, run) -> dict:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = os.fork()
+        if not child:
+            os._exit(_child(request, run, out, err))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        return {"status": status, "out": out.read(), "err": err.read()}
+
+
+def _child(request: dict, run, out, err) -> int:
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    os.chdir(request["cwd"])
+    os.environ.update(request["env"])
+    if request["file_limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+    sys.argv = ["stepcast", *request["args"]]
+    status = 0
+    try:
+        run()
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 70
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        stream.flush()
+    return status
+
+
+if __name__ == "__main__":
+    main()
