@@ -171,6 +171,18 @@ def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_secon
         apply_rules(foreach, ["optimizer=foreach"])
 
 
+def test_backward_is_known_by_autograds_thread_or_by_name():
+    replay = recording(
+        launched("f", 2.0),
+        launched("g", 2.0, thread=1),
+        launched("u", 1.0, called="multi_tensor_apply"),
+        launched("next", 2.0),
+    )
+    assert device_rows(replay, "backward-fusion=1")[-2:] == [("u fused 0.0", 5.0, 6.0), ("next", 6.0, 8.0)]
+    named = recording(launched("f", 2.0), launched("wgrad", 2.0), launched("h", 1.0), launched("u", 1.0, called="adam"))
+    assert device_rows(named, "backward-fusion") == [("f", 1.0, 3.0), ("wgrad", 3.0, 5.0), ("u fused", 5.0, 6.0), ("h", 6.0, 7.0)]
+
+
 def _without_updates(replay):
     from simulator.plan import Segment
 

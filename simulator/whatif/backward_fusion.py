@@ -9,12 +9,12 @@ from traces.errors import StepcastError
 
 from ..bodies.host import Host
 from ..bodies.recorded import Recorded
-from ..plan import BACKWARD, Task
+from ..plan import Task
 from ..replay import Replay
 from .edit import is_host, launches, waits_for_device, with_tasks, without
 from .optimizer import least_kernel_s
 from .parsing import MalformedError
-from .phases import recorded_form, update_runs
+from .phases import backward_names, recorded_form, update_runs
 
 NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"
@@ -23,7 +23,6 @@ ABOUT = "parameters are updated in backward, as soon as their gradients are know
 #: Pieces that an update of all parameters at once is cut into, unless the rule says.
 LAYERS = 16
 _REDUCES_GRADIENTS = re.compile("all_?reduce|reduce_?scatter", re.IGNORECASE)
-_BACKWARD = re.compile("backward|bwd|wgrad|dgrad", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,13 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     runs = update_runs(replay)
     position = {task.name: index for index, task in enumerate(tasks)}
     launch_of = launches(tasks)
+    gradients = backward_names(tasks, [task.name for run in runs for task in run])
     behind: dict[str, list[Task]] = {}  # what is put behind each task
     instead: dict[str, list[str]] = {}
     pieces_made, moved, begin, reduced = 0, 0, 0, False
     for run in runs:
         window = tasks[begin : position[run[0].name]]
-        backward, reductions = _gradients(window, run[0].device)
+        backward, reductions = _gradients(window, run[0].device, gradients)
         if not backward:
             continue
         begin = position[run[-1].name]
@@ -86,11 +86,10 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     return without(with_tasks(replay, woven), dropped, instead), said
 
 
-def _gradients(window: Sequence[Task], device: str) -> tuple[list[Task], list[Task]]:
+def _gradients(window: Sequence[Task], device: str, gradients: set[str]) -> tuple[list[Task], list[Task]]:
     """Backward kernels of a step, and the collectives behind the first of them that reduce gradients."""
     work = [task for task in window if not is_host(task) and task.device == device]
-    kernels = [task for task in work if task.body.category == "kernel"]
-    backward = [task for task in kernels if task.phase == BACKWARD] or [task for task in kernels if _BACKWARD.search(task.body.name)]
+    backward = [task for task in work if task.name in gradients]
     behind = work[work.index(backward[0]) :] if backward else []
     return backward, [task for task in behind if task.body.category == "collective" and _REDUCES_GRADIENTS.search(task.body.name)]
 

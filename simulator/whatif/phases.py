@@ -1,42 +1,61 @@
 """Where a recorded step updates its parameters, and where it computes gradients."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from traces.errors import StepcastError
 
 from ..bodies.update import FORMS, STATE
 from ..plan import BACKWARD, UPDATE, Task
 from ..replay import Replay
-from .edit import is_host
+from .edit import is_host, launches
 
 #: Kernels that only optimizers launch.
 _OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|adam|sgd_|lamb_|rmsprop|adagrad", re.IGNORECASE)
 #: Kernels that PyTorch's for-loop form of an optimizer launches.
 _ELEMENTWISE = re.compile(r"elementwise_kernel", re.IGNORECASE)
+_BACKWARD_KERNEL = re.compile(r"backward|bwd|_bw_|wgrad|dgrad", re.IGNORECASE)
 _FUSED = re.compile(r"fused|adam_kernel|sgd_kernel", re.IGNORECASE)
 _OPTIMIZER_CLASS = re.compile(r"#(\w+)\.step")
 
 
-def update_names(tasks: Sequence[Task]) -> set[str]:
-    """Names of the tasks that update parameters.
+def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[str]:
+    """Names of the tasks that compute gradients.
 
-    Those of phase update; where there are none, kernels that only optimizers launch; else, where backward is known, the element-wise
-    kernels behind the last backward kernel, up to the next kernel of another kind.
+    Kernels of phase backward; where there are none, those that another thread launched than the one that launches `updates` (or the
+    first kernel): autograd has a thread of its own; else kernels whose name says backward.
+    """
+    kernels = [task for task in tasks if not is_host(task) and task.body.category == "kernel" and task.name not in updates]
+    found = {task.name for task in kernels if task.phase == BACKWARD}
+    if not found:
+        launch_of = launches(tasks)
+        lane_of = {task.name: task.lane for task in tasks if is_host(task)}
+        first = next(iter(updates), None) or next((task.name for task in kernels if task.name in launch_of), None)
+        main = lane_of.get(launch_of.get(first, ""))
+        found = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main} if main else set()
+    return found or {task.name for task in kernels if _BACKWARD_KERNEL.search(task.body.name)}
+
+
+def update_names(tasks: Sequence[Task]) -> list[str]:
+    """Names of the tasks that update parameters, in issue order.
+
+    Those of phase update; where there are none, kernels that only optimizers launch; else the element-wise kernels behind the last
+    backward kernel of a step, up to the next kernel of another kind.
     """
     work = [task for task in tasks if not is_host(task)]
-    found = {task.name for task in work if task.phase == UPDATE}
-    found = found or {task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)}
+    found = [task.name for task in work if task.phase == UPDATE]
+    found = found or [task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)]
     if found:
         return found
+    backward = backward_names(tasks)
     behind: dict[tuple[str, int], bool] = {}  # by lane: only element-wise kernels since the last backward one
     for task in work:
-        if task.phase == BACKWARD:
+        if task.name in backward:
             behind[task.lane] = True
         elif behind.get(task.lane):
             behind[task.lane] = bool(_ELEMENTWISE.search(task.body.name))
             if behind[task.lane]:
-                found.add(task.name)
+                found.append(task.name)
     return found
 
 
@@ -46,7 +65,7 @@ def update_runs(replay: Replay) -> list[list[Task]]:
     Raises StepcastError where there are none.
     """
     tasks = replay.plan.tasks
-    updates = update_names(tasks)
+    updates = frozenset(update_names(tasks))
     if not updates:
         raise StepcastError("the recording shows no optimizer: no optimizer annotation, no kernels that only optimizers launch")
     borders = {step.first_task for step in replay.steps}
