@@ -5,51 +5,19 @@ Floats are finite or null. A quantity that does not exist (a skipped strategy wa
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from .errors import UnusableFileError
-from .files import read_document, write_json
+from .documents import Data, Document
 from .timeline import CriticalSpan, DeviceUse, Span, Timeline
 
 #: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
 SIGN_MARGIN = 0.03
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
-
-class _Document(_Data):
-    """A JSON object with a "schema" that is saved and loaded as a file."""
-
-    schema_name: ClassVar[str]
-    kind: ClassVar[str]
-
-    def document(self) -> dict[str, Any]:
-        """The JSON object, as `--json` prints it."""
-        return {"schema": self.schema_name, **self.model_dump(mode="json")}
-
-    def save(self, path: Path | str) -> Path:
-        """Write as JSON (gzip when the name ends in .gz)."""
-        return write_json(path, self.document(), indent=1)
-
-    @classmethod
-    def load(cls, path: Path | str) -> Self:
-        """Read a file written by `save`. Raises UnusableFileError for anything else."""
-        document = read_document(path, cls.kind, cls.schema_name)
-        try:
-            return cls.model_validate(document)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UnusableFileError(f"{cls.kind} {path} is damaged at {where}: {first['msg']}; make it again") from error
-
-
-class Shares(_Data):
+class Shares(Data):
     """Which part of the predicted task seconds rests on measured, fitted and guessed costs. They add up to 1."""
 
     measured: float = Field(ge=0, le=1)
@@ -57,7 +25,7 @@ class Shares(_Data):
     guessed: float = Field(ge=0, le=1)
 
 
-class Prediction(_Document):
+class Prediction(Document):
     """The step time of one strategy on one machine, and why. Document `stepcast.prediction/1`.
 
     `tasks` counts task executions over all simulated periods; `simulate_wall_s` runs from a plan with derived dependencies and resolved
@@ -85,7 +53,7 @@ class Prediction(_Document):
     critical_path: tuple[CriticalSpan, ...]
 
 
-class ValidationResult(_Data):
+class ValidationResult(Data):
     """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline."""
 
     strategy: str
@@ -131,7 +99,7 @@ class ValidationResult(_Data):
         return (self.predicted_speedup - 1) * gain > 0
 
 
-class Validation(_Document):
+class Validation(Document):
     """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
 
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.

@@ -1,6 +1,7 @@
-"""The app: open a report and see predicted above measured; ask what another schedule or machine would give.
+"""The app: open a report and see predicted above measured; ask what another schedule or machine would give; replay a recorded trace.
 
-Started by `stepcast ui`. It offers built-in models and the reports named at start or kept in the data folder, and never runs uploaded code.
+Started by `stepcast ui`. It offers built-in models, the traces named at start, and the reports named there or kept in the data folder, and
+never runs uploaded code.
 """
 
 from collections.abc import Sequence
@@ -22,10 +23,12 @@ from ui.app_model import (
     report_places,
     reports_folder,
     start_arguments,
+    start_traces,
 )
+from ui.replay_page import replay_ui
 from ui.report import Report, read_report
 
-REPORTS, WHAT_IF = "Reports", "What if"
+REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
 #: Rows of the critical path's table.
 LONGEST = 12
 
@@ -36,11 +39,13 @@ def main() -> None:
     with st.sidebar:
         st.title("Stepcast")
         st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
-        view = st.radio("View", [REPORTS, WHAT_IF])
+        view = st.radio("View", [REPORTS, WHAT_IF, REPLAY])
     if view == REPORTS:
         reports_ui()
-    else:
+    elif view == WHAT_IF:
         what_if_ui()
+    else:
+        replay_ui(start_traces())
 
 
 def reports_ui() -> None:
@@ -96,7 +101,7 @@ def validation_ui(report: Report) -> int:
 def validation_summary_ui(validation: Validation) -> None:
     """Words, chart and table of one validation."""
     st.subheader(story.job_words(validation))
-    st.write(_plain(" ".join(story.validation_words(validation))))
+    st.write(words.plain(" ".join(story.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
@@ -114,7 +119,7 @@ def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Predicted above measured, with words, phases, memory and files."""
     st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
-    st.write(_plain(" ".join([*story.result_words(comparison.result), story.phase_words(comparison)])))
+    st.write(words.plain(" ".join([*story.result_words(comparison.result), story.phase_words(comparison)])))
     left, right = st.columns(2)
     left.plotly_chart(charts.phases_figure(comparison), key="phases")
     for timeline in (comparison.predicted, comparison.measured):
@@ -175,7 +180,7 @@ def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[For
 def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
     """All answers side by side, then one in detail."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
-        st.warning(_plain(f"{refusal.strategy}: {refusal.why}"))
+        st.warning(words.plain(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
@@ -195,17 +200,12 @@ def forecast_details_ui(answer: Forecast) -> None:
     right.metric("Speed-up", words.speedup(prediction.speedup))
     st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
     if answer.why:
-        st.write("Against the baseline: " + _plain("; ".join(answer.why)) + ".")
-    st.write(_plain(" ".join(story.prediction_words(prediction))))
+        st.write("Against the baseline: " + words.plain("; ".join(answer.why)) + ".")
+    st.write(words.plain(" ".join(story.prediction_words(prediction))))
     if answer.timeline.memory:
         st.plotly_chart(charts.memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
-
-
-def _plain(text: str) -> str:
-    """Text with Markdown's special characters made plain."""
-    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>#$~|:" else letter for letter in text)
 
 
 if __name__ == "__main__":

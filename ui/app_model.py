@@ -14,6 +14,8 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
+#: Before a trace's path among the app's arguments.
+TRACE = "--trace="
 APP = Path(__file__).with_name("app.py")
 
 
@@ -100,16 +102,31 @@ def reports_folder() -> Path:
     return user_data_path("stepcast") / "reports"
 
 
-def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP) -> list[str]:
-    """The command that serves the app, with these reports, to this machine only: `http://127.0.0.1:PORT`."""
+def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
+    """The command that serves the app, with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
     options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
     options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
-    return [sys.executable, "-m", "streamlit", "run", str(app), *options, "--", *map(str, reports)]
+    return [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        str(app),
+        *options,
+        "--",
+        *map(str, reports),
+        *(f"{TRACE}{trace}" for trace in traces),
+    ]
 
 
 def start_arguments() -> list[str]:
     """The reports that the app was started with."""
-    return sys.argv[1:]
+    return [argument for argument in sys.argv[1:] if not argument.startswith(TRACE)]
+
+
+def start_traces() -> list[Path]:
+    """The recorded traces that the app was started with."""
+    return [Path(argument.removeprefix(TRACE)) for argument in sys.argv[1:] if argument.startswith(TRACE)]
 
 
 def parse_settings(text: str) -> tuple[tuple[str, str], ...]:

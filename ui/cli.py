@@ -46,6 +46,10 @@ Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE f
 Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
+WHAT_IF_RULES = (
+    "A change, repeatable, applied in order: kernel:REGEX*=0.5, host*=0.5, remove:REGEX, optimizer=foreach|fused, backward-fusion,"
+    " network*=2, cuda-graph, priority:REGEX=-1."
+)
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
 
 
@@ -222,14 +226,32 @@ def demo(
 
 
 @app.command()
+def replay(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several are ranks of one job.")],
+    what_if: Annotated[list[str] | None, typer.Option("--what-if", metavar="RULE", help=WHAT_IF_RULES)] = None,
+    timeline: TimelinePath = None,
+    perfetto: Annotated[Path | None, typer.Option(help="Write recording and replay here, for ui.perfetto.dev.")] = None,
+    json: AsJson = False,
+):
+    """Replay a recorded run of a GPU job, and ask what would have made it faster. Needs no GPU, no model and no calibration.
+
+    Record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
+    """
+    from .commands import replaying
+
+    replaying.replay(traces, what_if or [], timeline, perfetto, json)
+
+
+@app.command()
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, besides those in the data folder.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):
-    """Open the app: reports, and what-if predictions. Serves this machine only."""
+    """Open the app: reports, what-if predictions, and replays of recorded traces. Serves this machine only."""
     from .commands import serving
 
-    serving.serve(port, reports or [])
+    serving.serve(port, reports or [], trace or [])
 
 
 def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout):

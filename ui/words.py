@@ -87,5 +87,10 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
     return labels
 
 
+def plain(text: str) -> str:
+    """Text with Markdown's special characters made plain."""
+    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>#$~|:" else letter for letter in text)
+
+
 def _option(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
 """A faster or slower host."""
 
 from ..replay import Replay
-from .edit import is_host, with_durations
+from .edit import is_host, milliseconds, with_durations
 from .parsing import scaling
 
 NAME = "host"
@@ -20,6 +20,6 @@ def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
     return changed, [
-        f"all {seconds * 1e3:.3g} ms on host threads, gaps between recorded calls included, take {request:g} times as long;"
+        f"all {milliseconds(seconds)} on host threads, gaps between recorded calls included, take {request:g} times as long;"
         " waiting for the device does not scale"
     ]

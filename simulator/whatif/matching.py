@@ -12,7 +12,7 @@ from traces.errors import StepcastError
 
 from ..plan import Task
 from ..replay import Replay
-from .edit import device_work
+from .edit import device_work, milliseconds
 
 #: Characters of a regular expression, and seconds that all its searches may take.
 LONGEST, TIMEOUT_S = 300, 3.0
@@ -66,4 +66,4 @@ def _search(regex: str, names: list[str]) -> list[int]:
 def total_words(tasks: list[Task]) -> str:
     """How many there are and how long they take: `12 kernels (3.1 ms)`."""
     seconds = sum(task.body.duration_s for task in tasks)
-    return f"{len(tasks)} {'kernel' if len(tasks) == 1 else 'kernels'} ({seconds * 1e3:.3g} ms)"
+    return f"{len(tasks)} {'kernel' if len(tasks) == 1 else 'kernels'} ({milliseconds(seconds)})"

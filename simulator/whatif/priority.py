@@ -13,7 +13,7 @@ from traces.timeline import Timeline
 
 from ..plan import Task
 from ..replay import Replay, simulate_replay
-from .edit import Lane, device_work, lasting, with_tasks
+from .edit import Lane, device_work, lasting, milliseconds, with_tasks
 from .matching import matching
 from .parsing import MalformedError, pattern_and
 
@@ -59,7 +59,7 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     return changed, [
         f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
         "recorded durations carry their contention: kernels that overlapped are taken to have shared the SMs in proportion to their grids"
-        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them {gained * 1e3:.3g} ms;"
+        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them {milliseconds(gained)};"
         " the others end no later, since what they lose they get back when the urgent ones have ended",
         "memory bandwidth and copies have no priorities",
     ]

@@ -11,12 +11,16 @@ from traces.errors import StepcastError
 from ..app_model import start_command
 
 
-def serve(port: int, reports: list[Path]) -> None:
+def serve(port: int, reports: list[Path], traces: list[Path]) -> None:
     """Serve the app until it is stopped."""
     if not 1 <= port <= 65535:
         raise StepcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
     for report in reports:
         if not report.exists():
             raise StepcastError(f"no report at {report}; stepcast validate --out {report} makes one")
+    for trace in traces:
+        if not trace.is_file():
+            raise StepcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
+    command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces])
     print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)
-    raise typer.Exit(subprocess.run(start_command(port, [r.resolve() for r in reports]), check=False).returncode)
+    raise typer.Exit(subprocess.run(command, check=False).returncode)

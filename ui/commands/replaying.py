@@ -1,0 +1,54 @@
+"""`stepcast replay`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from traces.files import check_writable
+from traces.perfetto import export
+
+from .. import replay_words, replays
+from .output import print_document
+
+
+def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, as_json: bool) -> None:
+    """Replay traces, apply the rules, print what came out."""
+    replays.check_rules(rules)
+    for path in (timeline, perfetto):
+        if path is not None:
+            check_writable(path)
+    found = replays.replayed(tuple(map(str, traces)))
+    answer = replays.ask(found, rules) if rules else None
+    result = found.result.model_copy(update={"what_if": answer.what_if}) if answer else found.result
+    if timeline is not None:
+        (answer.timeline if answer else found.simulated).save(timeline)
+    if perfetto is not None:
+        export(perfetto, {"recorded": found.recorded, "replayed": found.simulated, **({"what if": answer.timeline} if answer else {})})
+    if as_json:
+        print_document(result.document())
+        return
+    console = Console()
+    for line in replay_words.replay_words(result):
+        console.print(f"- {line}", highlight=False, markup=False)
+    for title, cells in (
+        ("Busiest streams", replay_words.busy_cells(result)),
+        ("Steps", replay_words.step_cells(result)),
+        ("Worst-placed kernels", replay_words.misplaced_cells(result)),
+    ):
+        if cells:
+            console.print(_table(title, cells))
+    if result.what_if is not None:
+        for line in replay_words.what_if_words(result.what_if):
+            console.print(f"- {line}", highlight=False, markup=False)
+
+
+def _table(title: str, cells: list[dict[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for head in cells[0]:
+        table.add_column(head, justify="left" if head in ("stream", "step", "kernel", "why") else "right", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row.values()))
+    return table
