@@ -1,0 +1,117 @@
+"""A recorded run: device work, the host calls that launched or waited for it, and the annotations around them.
+
+Times are seconds from `Recording.origin_ns`, so that nanoseconds survive; recordings of several ranks share the clock behind it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
+
+_COMMUNICATION = re.compile(r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_|nvshmem|deep_ep", re.IGNORECASE)
+
+
+def is_communication(kernel: str) -> bool:
+    """Whether a kernel of this name moves data between devices of a job (NCCL, RCCL, custom all-reduces, NVSHMEM)."""
+    return _COMMUNICATION.search(kernel) is not None
+
+
+class CallKind(StrEnum):
+    """What a host call means for the order of device work."""
+
+    LAUNCH = "launch"  # submits work and returns
+    STREAM_WAIT = "stream wait"  # later work of a stream waits for an event
+    EVENT_RECORD = "event record"
+    STREAM_SYNC = "stream sync"  # the host waits for one stream
+    EVENT_SYNC = "event sync"  # the host waits for an event
+    DEVICE_SYNC = "device sync"  # the host waits for all streams
+
+
+class Work(NamedTuple):
+    """One kernel, copy, set or collective on a device. `call`: the index of the call that launched it, -1 where that was not recorded."""
+
+    name: str
+    category: str
+    device: int
+    stream: int
+    start_s: float
+    end_s: float
+    bytes: float = 0.0
+    grid: int = 0
+    call: int = -1
+
+    @property
+    def lane(self) -> tuple[int, int]:
+        """(device, stream)."""
+        return (self.device, self.stream)
+
+
+class Call(NamedTuple):
+    """One call of the CUDA runtime or driver that matters for order. `thread`: by first appearance."""
+
+    name: str
+    kind: CallKind
+    thread: int
+    start_s: float
+    end_s: float
+    correlation: int = -1
+
+
+class Sync(NamedTuple):
+    """What a synchronising call refers to, where the profiler recorded it; -1: unknown."""
+
+    stream: int = -1
+    wait_on_stream: int = -1
+    record_correlation: int = -1
+
+
+class Annotation(NamedTuple):
+    """A named range on a host thread."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One rank's trace. `works` are in order of (start, device, stream), `calls` of start.
+
+    `syncs`: by call index. `world_size`: ranks of the job (1 where unknown). `notes`: what was odd, one line each.
+    """
+
+    source: str
+    works: tuple[Work, ...]
+    calls: tuple[Call, ...]
+    syncs: dict[int, Sync]
+    annotations: tuple[Annotation, ...]
+    origin_ns: int = 0
+    rank: int = 0
+    world_size: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unmatched(self) -> int:
+        """Device work whose launch was not recorded."""
+        return sum(work.call < 0 for work in self.works)
+
+    @property
+    def streams(self) -> int:
+        """Streams with work on them."""
+        return len({work.lane for work in self.works})
+
+    @property
+    def begin_s(self) -> float:
+        """The first start of any work or call."""
+        return min([self.works[0].start_s, *(call.start_s for call in self.calls[:1])])
+
+
+def by_lane(works: Sequence[Work]) -> dict[tuple[int, int], list[int]]:
+    """Indices of the works of each stream, in order of start."""
+    lanes: dict[tuple[int, int], list[int]] = {}
+    for index, work in enumerate(works):
+        lanes.setdefault(work.lane, []).append(index)
+    return lanes
