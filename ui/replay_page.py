@@ -5,8 +5,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from simulator import whatif
+from simulator.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
 from traces.errors import StepcastError
-from ui import charts, replay_words, replays, words
+from ui import charts, replay_words, words
 
 EXAMPLE = "kernel:gemm|conv*=0.5\nhost*=0.5"
 
@@ -23,10 +25,10 @@ def replay_ui(traces: Sequence[Path]) -> None:
     chosen = st.sidebar.selectbox("Trace", choices, format_func=_choice_words)
     rules = rules_ui()
     try:
-        replayed = load_replay(tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
-        summary_ui(replayed)
+        found = load_replay(tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
+        summary_ui(found)
         if rules:
-            answer_ui(replays.ask(replayed, rules))
+            answer_ui(found, ask(found, rules))
     except StepcastError as error:
         st.error(str(error))
 
@@ -40,9 +42,9 @@ def _stamp(path: Path) -> int:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying the trace")
-def load_replay(traces: tuple[str, ...], stamps: tuple[int, ...]) -> replays.Replayed:
+def load_replay(traces: tuple[str, ...], stamps: tuple[int, ...]) -> Replayed:
     """Traces replayed, again when a file has changed (`stamps`)."""
-    return replays.replayed(traces)
+    return replayed(traces)
 
 
 def rules_ui() -> list[str]:
@@ -51,19 +53,21 @@ def rules_ui() -> list[str]:
         text = st.text_area("What if", placeholder=EXAMPLE, help="One rule per line, applied in order.", key="rules text")
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
-        for form, about in replays.rules_help():
-            st.markdown(f"`{form}`: {words.plain(about)}")
+        for rule in whatif.rules():
+            st.markdown(f"`{rule.form}`: {words.plain(rule.about)}")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def summary_ui(replayed: replays.Replayed) -> None:
+def summary_ui(found: Replayed) -> None:
     """The replay beside the recording: figures, one step drawn, words, tables."""
-    result = replayed.result
+    result = found.result
+    number = typical_step(result)
+    both = one_step(found.replay, found.simulated, number, "replayed"), one_step(found.replay, found.replay.recorded, number, "recorded")
     left, middle, right = st.columns(3)
     left.metric("GPU period, recorded", words.with_unit(result.gpu_period_measured_s))
     middle.metric("Replayed", words.with_unit(result.gpu_period_simulated_s))
     right.metric("Error", words.percent(result.error))
-    st.plotly_chart(charts.timelines_figure(*replays.one_step(replayed)), key="replay")
+    st.plotly_chart(charts.timelines_figure(*both), key="replay")
     st.write(words.plain(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
@@ -75,13 +79,14 @@ def summary_ui(replayed: replays.Replayed) -> None:
                 st.dataframe(cells, hide_index=True)
 
 
-def answer_ui(answer: replays.Answer) -> None:
+def answer_ui(found: Replayed, answer: Answer) -> None:
     """What the rules change, and what was assumed."""
     st.subheader("What if " + words.plain(", ".join(answer.what_if.rules)))
     left, middle, right = st.columns(3)
     left.metric("GPU period before", words.with_unit(answer.what_if.gpu_period_before_s))
     middle.metric("After", words.with_unit(answer.what_if.gpu_period_after_s))
     right.metric("Speed-up", words.speedup(answer.what_if.speedup))
-    st.plotly_chart(charts.timelines_figure(replays.one_changed_step(answer)), key="what if replay")
+    step = one_step(answer.replay, answer.timeline, typical_step(found.result), "what if")
+    st.plotly_chart(charts.timelines_figure(step), key="what if replay")
     for line in replay_words.what_if_words(answer.what_if)[1:]:
         st.markdown(f"- {words.plain(line)}")

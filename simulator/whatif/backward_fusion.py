@@ -11,6 +11,7 @@ from ..bodies.host import Host
 from ..bodies.recorded import Recorded
 from ..plan import Task
 from ..replay import Replay
+from ..replay_nodes import ARRIVAL
 from .edit import is_host, launches, waits_for_device, with_tasks, without
 from .optimizer import least_kernel_s
 from .parsing import MalformedError
@@ -50,13 +51,14 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     gradients = backward_names(tasks, [task.name for run in runs for task in run])
     behind: dict[str, list[Task]] = {}  # what is put behind each task
     instead: dict[str, list[str]] = {}
-    pieces_made, moved, begin, reduced = 0, 0, 0, False
+    pieces_made, moved, reduced = 0, 0, False
+    begin: dict[str, int] = {}  # by device, where its last update ended
     for run in runs:
-        window = tasks[begin : position[run[0].name]]
+        window = tasks[begin.get(run[0].device, 0) : position[run[0].name]]
         backward, reductions = _gradients(window, run[0].device, gradients)
         if not backward:
             continue
-        begin = position[run[-1].name]
+        begin[run[0].device] = position[run[-1].name]
         reduced = reduced or bool(reductions)
         pieces = _pieces(run, tasks, launch_of, request)
         last: dict[tuple[str, int], str] = {}
@@ -91,7 +93,11 @@ def _gradients(window: Sequence[Task], device: str, gradients: set[str]) -> tupl
     work = [task for task in window if not is_host(task) and task.device == device]
     backward = [task for task in work if task.name in gradients]
     behind = work[work.index(backward[0]) :] if backward else []
-    return backward, [task for task in behind if task.body.category == "collective" and _REDUCES_GRADIENTS.search(task.body.name)]
+    return backward, [task for task in behind if _reduces(task)]
+
+
+def _reduces(task: Task) -> bool:
+    return task.body.category == "collective" and ARRIVAL not in task.name and bool(_REDUCES_GRADIENTS.search(task.body.name))
 
 
 def _pieces(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str], layers: int) -> list[_Piece]:

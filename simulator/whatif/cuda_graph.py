@@ -59,7 +59,7 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
         " launch of a step goes on every thread, host time between steps stays",
         f"{kept} synchronisations stay, behind the launch of their step; a real capture refuses them inside the graph, and needs static"
         " shapes and addresses",
-        "kernels keep their durations and their streams' order; a graph's own gaps between nodes (about 1 us) are not added",
+        "kernels keep their durations, their streams' order and the usual recorded gap to the next",
     ]
 
 

@@ -100,22 +100,17 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
         before[task.lane] = task.name
         waits.pop(task.lane, None)
         kept.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))) if touched else task)
-    return with_tasks(replay, kept, _kept_steps(replay, names, instead))
+    return with_tasks(replay, kept, _kept_steps(replay, names))
 
 
-def _kept_steps(replay: Replay, names: Collection[str], instead: Mapping[str, Sequence[str]]) -> tuple[Step, ...]:
-    """The steps, each beginning and ending with what is left of it. One of which nothing is left goes."""
+def _kept_steps(replay: Replay, names: Collection[str]) -> tuple[Step, ...]:
+    """The steps, each from the first to the last device task that is left of it. One of which nothing is left goes."""
     tasks = replay.plan.tasks
     position = {task.name: index for index, task in enumerate(tasks)}
     steps = []
     for step in replay.steps:
-        first, last = position[step.first_task], position[step.last_task]
-        left = [task for task in tasks[first : last + 1] if task.name not in names and is_host(task) == is_host(tasks[first])]
-        if left or step.last_task in instead:
-            ends = [step.first_task, step.last_task]
-            if step.first_task in names:
-                ends[0] = left[0].name if left else instead[step.last_task][-1]
-            if step.last_task in names:
-                ends[1] = instead[step.last_task][-1] if step.last_task in instead else left[-1].name
-            steps.append(replace(step, first_task=ends[0], last_task=ends[1]))
+        span = tasks[position[step.first_task] : position[step.last_task] + 1]
+        left = [task for task in span if task.name not in names and not is_host(task)]
+        if left:
+            steps.append(replace(step, first_task=left[0].name, last_task=left[-1].name))
     return tuple(steps)

@@ -12,6 +12,7 @@ from traces.errors import StepcastError
 
 from ..plan import Task
 from ..replay import Replay
+from ..replay_nodes import ARRIVAL
 from .edit import device_work, milliseconds
 
 #: Characters of a regular expression, and seconds that all its searches may take.
@@ -66,4 +67,5 @@ def _search(regex: str, names: list[str]) -> list[int]:
 def total_words(tasks: list[Task]) -> str:
     """How many there are and how long they take: `12 kernels (3.1 ms)`."""
     seconds = sum(task.body.duration_s for task in tasks)
-    return f"{len(tasks)} {'kernel' if len(tasks) == 1 else 'kernels'} ({milliseconds(seconds)})"
+    number = sum(ARRIVAL not in task.name for task in tasks)
+    return f"{number} {'kernel' if number == 1 else 'kernels'} ({milliseconds(seconds)})"

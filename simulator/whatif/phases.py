@@ -30,9 +30,12 @@ def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[
     if not found:
         launch_of = launches(tasks)
         lane_of = {task.name: task.lane for task in tasks if is_host(task)}
-        first = next(iter(updates), None) or next((task.name for task in kernels if task.name in launch_of), None)
-        main = lane_of.get(launch_of.get(first, ""))
-        found = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main} if main else set()
+        device_of = {task.name: task.device for task in tasks}
+        main: dict[str, tuple[str, int]] = {}
+        for name in (*updates, *(task.name for task in kernels)):
+            if name in launch_of:
+                main.setdefault(device_of[name], lane_of[launch_of[name]])
+        found = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main[task.device]}
     return found or {task.name for task in kernels if _BACKWARD_KERNEL.search(task.body.name)}
 
 

@@ -7,26 +7,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulator import whatif
+from simulator.replayed import ask, replayed
 from traces.files import check_writable
 from traces.perfetto import export
 
-from .. import replay_words, replays
+from .. import replay_words
 from .output import print_document
 
 
 def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, as_json: bool) -> None:
     """Replay traces, apply the rules, print what came out."""
-    replays.check_rules(rules)
+    for rule in rules:
+        whatif.parse(rule)
     for path in (timeline, perfetto):
         if path is not None:
             check_writable(path)
-    found = replays.replayed(tuple(map(str, traces)))
-    answer = replays.ask(found, rules) if rules else None
+    found = replayed(traces)
+    answer = ask(found, rules) if rules else None
     result = found.result.model_copy(update={"what_if": answer.what_if}) if answer else found.result
     if timeline is not None:
         (answer.timeline if answer else found.simulated).save(timeline)
     if perfetto is not None:
-        export(perfetto, {"recorded": found.recorded, "replayed": found.simulated, **({"what if": answer.timeline} if answer else {})})
+        runs = {"recorded": found.replay.recorded, "replayed": found.simulated}
+        export(perfetto, runs | ({"what if": answer.timeline} if answer else {}))
     if as_json:
         print_document(result.document())
         return
