@@ -2,10 +2,10 @@
 
 The plan has one segment of one period. Host threads are tasks with body `Host` on device "host" (stream = thread number in order of first
 appearance), device work is `Recorded` on device "cuda:N" (stream = CUDA stream id). Everything that orders them (launches, stream waits,
-event, stream and device synchronisations, joins between ranks) is an `after` edge.
+event, stream and device synchronisations, joins between ranks) is an `after` edge. `simulator.replay_build` makes one from traces.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traces.timeline import Timeline
 
@@ -17,7 +17,7 @@ from .plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One recorded iteration: its first and last task in issue order, and its recorded length."""
+    """One recorded iteration: its first and last device task in issue order, and its recorded length."""
 
     name: str
     first_task: str
@@ -27,15 +27,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording, ready to be simulated. `notes` say what was assumed where the recording is silent."""
+    """A recording, ready to be simulated.
+
+    `notes` say what was assumed where the recording is silent. `recorded`: when the device work really ran, by the plan's task names, for
+    comparison only.
+    """
 
     plan: Plan
     machine: Machine
     steps: tuple[Step, ...]
     notes: tuple[str, ...]
+    recorded: Timeline | None = None
 
 
 def simulate_replay(replay: Replay) -> Timeline:
-    """The timeline that durations and dependencies alone give. A kernel holds one SM: its duration already carries its contention."""
-    costs = [Cost(f"replay|{index}", task.body.duration_s, task.body.duration_s) for index, task in enumerate(replay.plan.tasks)]
-    return simulate(replay.plan, replay.machine, costs, iterations=1, use_cache=False)
+    """The timeline that durations and dependencies alone give.
+
+    Work holds one SM: its duration already carries its contention. The usual gap between two works of a stream (`Device.task_overhead_s`)
+    follows each; the spans end before it.
+    """
+    plan, machine = replay.plan, replay.machine
+    costs = [Cost(f"replay|{index}", task.body.duration_s, task.body.duration_s) for index, task in enumerate(plan.tasks)]
+    timeline = simulate(plan, machine, costs, iterations=1, use_cache=False)
+    gaps = {device.name: device.task_overhead_s for device in machine.devices}
+    spans = (replace(s, end_s=max(s.start_s, s.end_s - gap)) if (gap := gaps[s.device]) else s for s in timeline.spans)
+    return replace(timeline, spans=tuple(spans))

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +104,7 @@ def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
     cuts = [moments[members[position]] for position in range(first, len(members), length)] + [float("inf")]
     if not first:
         cuts[0] = float("-inf")
-    return [(f"iteration {number}", begin, end) for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False), 1) if end > begin]
+    return [(f"iteration {number}", begin, end) for number, (begin, end) in enumerate(pairwise(cuts), 1) if end > begin]
 
 
 def _period(works: Sequence[Work]) -> int:

@@ -133,7 +133,9 @@ class _Events:
         early = sum(work.call >= 0 and work.start_s < calls[work.call].start_s for work in works)
         if early:
             notes.append(f"{early} kernels start before their own launch: the clocks of host and device disagree")
-        annotations = sorted({Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self._annotations}, key=lambda x: x[1:])
+        annotations = sorted(
+            {Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self._annotations}, key=lambda x: x[1:]
+        )
         origin_ns = origin + self._base_ns
         return Recording(source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes))
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
-_COMMUNICATION = re.compile(r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_|nvshmem|deep_ep", re.IGNORECASE)
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_|nvshmem|deep_ep", re.IGNORECASE
+)
 
 
 def is_communication(kernel: str) -> bool:

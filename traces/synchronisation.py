@@ -14,22 +14,21 @@ unless the recorded times refute it (the waiting side went on before the other h
 - A launch that took far longer than usual with a full queue waits for the work that had just ended: the queue is bounded.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from .recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work, by_lane
+from .recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
+from .streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, lanes_of
 
-#: How far the clocks of host and device, and starts and ends rounded to microseconds, may disagree.
-HOST_CLOCK_S, DEVICE_CLOCK_S = 10e-6, 2e-6
+#: How far the clocks of host and device may disagree.
+HOST_CLOCK_S = 10e-6
 #: A start this much later than explained has a cause that was not seen.
 UNEXPLAINED_S = 20e-6
 #: The last wave of work that held all SMs: at most this share of the time that the other waited.
 LAST_WAVE = 0.25
-#: Streams that one stream-wait call of unknown meaning may refer to: those used last.
-MOST_STREAMS = 64
 #: A launch is throttled if it takes so many times the median, and this long, while this much work of its stream is outstanding.
 SLOW_LAUNCH, SLOW_LAUNCH_S, FULL_QUEUE = 10.0, 50e-6, 100
 
@@ -44,7 +43,7 @@ class Order:
     seconds. `launch_gap_s`: usual time between two works of one stream that were both launched in time.
     """
 
-    lanes: dict[tuple[int, int], list[int]]
+    lanes: dict[Lane, list[int]]
     released_s: list[float]
     work_after: dict[int, list[int]] = field(default_factory=dict)
     call_after: dict[int, list[int]] = field(default_factory=dict)
@@ -54,11 +53,11 @@ class Order:
 
 def recover(recording: Recording) -> Order:
     """The order of a recording's work and calls."""
-    lanes, beside = _lanes(recording.works)
+    lanes, beside = lanes_of(recording.works)
     order = Order(lanes, _released(recording, lanes))
     for index, others in beside.items():
         order.work_after[index] = others
-    streams = _Streams(recording, order)
+    streams = Streams(recording, order.lanes)
     order.launch_gap_s = _launch_gap(recording, order)
     _stream_waits(recording, order, streams)
     _host_waits(recording, order, streams)
@@ -66,30 +65,7 @@ def recover(recording: Recording) -> Order:
     return order
 
 
-def _lanes(works: Sequence[Work]) -> tuple[dict[tuple[int, int], list[int]], dict[int, list[int]]]:
-    """Lanes without overlap, and by work the works of other lanes of its stream that ended last before it started."""
-    lanes, beside = by_lane(works), {}
-    spare = 1 + max((stream for _, stream in lanes), default=0)
-    for (device, stream), members in list(lanes.items()):
-        rows: list[list[int]] = [[]]
-        for index in members:
-            start = works[index].start_s + DEVICE_CLOCK_S
-            row = next((row for row in rows if not row or works[row[-1]].end_s <= start), None)
-            if row is None:
-                row = []
-                rows.append(row)
-            others = [other[-1] for other in rows if other and other is not row and works[other[-1]].end_s <= start]
-            if others:
-                beside[index] = others
-            row.append(index)
-        lanes[device, stream] = rows[0]
-        for row in rows[1:]:
-            lanes[device, spare] = row
-            spare += 1
-    return lanes, beside
-
-
-def _released(recording: Recording, lanes: dict[tuple[int, int], list[int]]) -> list[float]:
+def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]:
     """When each work's launch had arrived: the end of its call plus the usual latency, but not after the work started.
 
     The usual latency is the median over kernels that found their stream idle. Work without a launch has its stream's last release.
@@ -116,50 +92,6 @@ def _released(recording: Recording, lanes: dict[tuple[int, int], list[int]]) -> 
     return released
 
 
-class _Streams:
-    """Per lane, what was launched by a time and had ended by another."""
-
-    def __init__(self, recording: Recording, order: Order):
-        self.works = recording.works
-        calls = recording.calls
-        self.launched_s = [calls[work.call].start_s if work.call >= 0 else float("-inf") for work in self.works]
-        self.lanes = order.lanes
-        self.lane_of = {index: lane for lane, members in order.lanes.items() for index in members}
-        self.launches_s: dict[tuple[int, int], list[float]] = {}
-        self._ends: dict[tuple[int, int], list[float]] = {}
-        for lane, members in order.lanes.items():
-            latest, reached = float("-inf"), float("-inf")
-            launches, ends = [], []
-            for index in members:
-                latest, reached = max(latest, self.launched_s[index]), max(reached, self.works[index].end_s)
-                launches.append(latest)
-                ends.append(reached)
-            self.launches_s[lane], self._ends[lane] = launches, ends
-        #: Works with a launch, in the order of their launches.
-        self.by_launch = sorted((i for i, work in enumerate(self.works) if work.call >= 0), key=lambda i: (self.launched_s[i], i))
-        self.by_launch_s = [self.launched_s[index] for index in self.by_launch]
-
-    def launched(self, lane: tuple[int, int], before_s: float) -> int:
-        """The last work of a lane launched before a time, -1 for none."""
-        position = bisect_left(self.launches_s[lane], before_s)
-        return self.lanes[lane][position - 1] if position else -1
-
-    def ended(self, lane: tuple[int, int], before_s: float, by_s: float) -> int:
-        """The last work of a lane launched before `before_s` that had ended by `by_s`, -1 for none."""
-        position = min(bisect_left(self.launches_s[lane], before_s), bisect_right(self._ends[lane], by_s))
-        return self.lanes[lane][position - 1] if position else -1
-
-    def recent(self, before_s: float) -> list[tuple[int, int]]:
-        """The lanes launched to before a time, the latest first, at most MOST_STREAMS."""
-        found: dict[tuple[int, int], None] = {}
-        position = bisect_left(self.by_launch_s, before_s)
-        for index in reversed(self.by_launch[max(0, position - MOST_STREAMS * 64) : position]):
-            found.setdefault(self.lane_of[index])
-            if len(found) == MOST_STREAMS:
-                break
-        return list(found)
-
-
 def _launch_gap(recording: Recording, order: Order) -> float:
     """Mean gap between successive works of a stream where the second had been released in time; gaps far above the median left out."""
     works, gaps = recording.works, []
@@ -174,12 +106,13 @@ def _launch_gap(recording: Recording, order: Order) -> float:
     return sum(usual) / len(usual)
 
 
-def _stream_waits(recording: Recording, order: Order, streams: _Streams) -> None:
+def _stream_waits(recording: Recording, order: Order, streams: Streams) -> None:
     works, calls = recording.works, recording.calls
-    records = {call.correlation: call.start_s for call in calls if call.kind is CallKind.EVENT_RECORD and call.correlation > 0}
+    records = _records(calls)
     pending: dict[int, list[int]] = {}
-    previous: dict[int, tuple[int, int]] = {}
+    previous: dict[int, Lane] = {}
     firsts: dict[int, int] = {}
+    recent = Recent(streams)
     for index in streams.by_launch:
         firsts.setdefault(works[index].call, index)
     for number, call in enumerate(calls):
@@ -188,7 +121,7 @@ def _stream_waits(recording: Recording, order: Order, streams: _Streams) -> None
             if sync is None or sync.stream < 0 or sync.wait_on_stream < 0:
                 pending.setdefault(call.thread, []).append(number)
                 continue
-            for lane in [lane for lane in streams.lanes if lane[1] == sync.stream]:
+            for lane in streams.of_stream(sync.stream):
                 position = bisect_right(streams.launches_s[lane], call.start_s)
                 if position < len(streams.lanes[lane]):
                     source = (lane[0], sync.wait_on_stream)
@@ -206,8 +139,13 @@ def _stream_waits(recording: Recording, order: Order, streams: _Streams) -> None
                     _wait(order, works, index, [streams.launched(last, latest)])
                 else:
                     by = works[index].start_s + DEVICE_CLOCK_S
-                    _wait(order, works, index, [streams.ended(other, latest, by) for other in streams.recent(latest) if other != lane])
+                    _wait(order, works, index, [streams.ended(other, latest, by) for other in recent.before(latest) if other != lane])
             previous[call.thread] = lane
+
+
+def _records(calls: Sequence[Call]) -> dict[int, float]:
+    """When events were recorded, by the correlation id of the call."""
+    return {call.correlation: call.start_s for call in calls if call.kind is CallKind.EVENT_RECORD and call.correlation > 0}
 
 
 def _wait(order: Order, works: Sequence[Work], index: int, others: Iterable[int]) -> None:
@@ -219,8 +157,9 @@ def _wait(order: Order, works: Sequence[Work], index: int, others: Iterable[int]
         known += [other for other in dict.fromkeys(kept) if other not in known]
 
 
-def _host_waits(recording: Recording, order: Order, streams: _Streams) -> None:
+def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
     calls, works = recording.calls, recording.works
+    records = _records(calls)
     launches = [call.end_s - call.start_s for call in calls if call.kind is CallKind.LAUNCH]
     slow_s = max(SLOW_LAUNCH_S, SLOW_LAUNCH * median(launches)) if launches else 0.0
     position = {index: at for members in order.lanes.values() for at, index in enumerate(members)}
@@ -228,7 +167,9 @@ def _host_waits(recording: Recording, order: Order, streams: _Streams) -> None:
     for index, work in enumerate(works):
         if work.call >= 0:
             of_call.setdefault(work.call, []).append(index)
-    last: dict[int, tuple[int, int]] = {}
+    last: dict[int, Lane] = {}
+    recent, unsynchronised = Recent(streams), Recent(streams)
+    early = [lane for lane, members in streams.lanes.items() if works[members[0]].call < 0]  # launched before the recording
     for number, call in enumerate(calls):
         until = call.end_s + HOST_CLOCK_S
         found: list[int] = []
@@ -243,11 +184,13 @@ def _host_waits(recording: Recording, order: Order, streams: _Streams) -> None:
                     if done >= 0 and position[index] - position[done] >= FULL_QUEUE and works[done].end_s > call.start_s:
                         found.append(done)
         elif call.kind is CallKind.DEVICE_SYNC:
-            found = [streams.ended(lane, call.start_s, until) for lane in streams.lanes]
+            lanes = [*unsynchronised.take(call.start_s), *early]
+            early = []
+            found = [streams.ended(lane, call.start_s, until) for lane in lanes]
         elif call.kind is CallKind.STREAM_SYNC:
-            found = _stream_sync(recording, number, last.get(call.thread), streams, until)
+            found = _stream_sync(recording, number, last.get(call.thread), streams, recent, until)
         elif call.kind is CallKind.EVENT_SYNC:
-            found = _event_sync(recording, number, streams, until)
+            found = _event_sync(recording, number, records, streams, recent, until)
         kept = [index for index in dict.fromkeys(found) if index >= 0]
         if kept:
             order.call_after[number] = kept
@@ -259,37 +202,36 @@ def _blocks(call: Call, work: Work) -> bool:
     return "Pageable" in work.name or (work.category == MEMCPY and "Async" not in call.name and "Graph" not in call.name)
 
 
-def _stream_sync(recording: Recording, number: int, last: tuple[int, int] | None, streams: _Streams, until: float) -> list[int]:
+def _stream_sync(recording: Recording, number: int, last: Lane | None, streams: Streams, recent: Recent, until: float) -> list[int]:
     call, sync = recording.calls[number], recording.syncs.get(number)
     if sync is not None and sync.stream >= 0:
-        return [streams.ended(lane, call.start_s, until) for lane in streams.lanes if lane[1] == sync.stream]
+        return [streams.ended(lane, call.start_s, until) for lane in streams.of_stream(sync.stream)]
     if last is not None:
         found = streams.launched(last, call.start_s)
         if found >= 0 and recording.works[found].end_s <= until:
             idle = call.end_s - max(call.start_s, recording.works[found].end_s)
-            return [found] if idle <= UNEXPLAINED_S else [found, _latest(recording.works, streams, call.start_s, until)]
-    return [_latest(recording.works, streams, call.start_s, until)]
+            return [found] if idle <= UNEXPLAINED_S else [found, _latest(recording.works, streams, recent, call.start_s, until)]
+    return [_latest(recording.works, streams, recent, call.start_s, until)]
 
 
-def _event_sync(recording: Recording, number: int, streams: _Streams, until: float) -> list[int]:
+def _event_sync(recording: Recording, number: int, records: dict[int, float], streams: Streams, recent: Recent, until: float) -> list[int]:
     call, sync = recording.calls[number], recording.syncs.get(number)
     if sync is not None and sync.wait_on_stream >= 0:
-        recorded = [c.start_s for c in recording.calls if c.kind is CallKind.EVENT_RECORD and c.correlation == sync.record_correlation]
-        before = recorded[0] if recorded else call.start_s
-        return [streams.ended(lane, before, until) for lane in streams.lanes if lane[1] == sync.wait_on_stream]
-    return [_latest(recording.works, streams, call.start_s, until)]
+        before = records.get(sync.record_correlation, call.start_s)
+        return [streams.ended(lane, before, until) for lane in streams.of_stream(sync.wait_on_stream)]
+    return [_latest(recording.works, streams, recent, call.start_s, until)]
 
 
-def _latest(works: Sequence[Work], streams: _Streams, before_s: float, by_s: float) -> int:
+def _latest(works: Sequence[Work], streams: Streams, recent: Recent, before_s: float, by_s: float) -> int:
     """Of all recently used lanes, the work that ended last by `by_s`, -1 for none."""
-    found = (streams.ended(lane, before_s, by_s) for lane in streams.recent(before_s))
+    found = (streams.ended(lane, before_s, by_s) for lane in recent.before(before_s))
     return max((index for index in found if index >= 0), key=lambda index: works[index].end_s, default=-1)
 
 
-def _explain(recording: Recording, order: Order, streams: _Streams) -> None:
+def _explain(recording: Recording, order: Order, streams: Streams) -> None:
     """Work that starts late for no known reason, or without a launch, waits for what ended last before it; note what stays unexplained."""
     works = recording.works
-    device_ends = {device: _Ends(works, device) for device in {work.device for work in works}}
+    device_ends = {device: Ends(works, device) for device in {work.device for work in works}}
     for lane, members in order.lanes.items():
         before = float("-inf")
         for index in members:
@@ -302,7 +244,9 @@ def _explain(recording: Recording, order: Order, streams: _Streams) -> None:
             if work.start_s - known <= UNEXPLAINED_S:
                 continue
             launched = streams.launched_s[index] if call is not None else float("inf")
-            near = [i for i in device_ends[work.device].around(work.start_s) if streams.lane_of[i] != lane and streams.launched_s[i] <= launched]
+            near = [
+                i for i in device_ends[work.device].around(work.start_s) if streams.lane_of[i] != lane and streams.launched_s[i] <= launched
+            ]
             ended = [i for i in near if known < works[i].end_s <= work.start_s + DEVICE_CLOCK_S]
             if ended:
                 cause = max(ended, key=lambda i: works[i].end_s)
@@ -315,16 +259,3 @@ def _explain(recording: Recording, order: Order, streams: _Streams) -> None:
                     order.work_after.setdefault(index, []).append(min(full, key=lambda i: works[i].end_s))
                 else:
                     order.delayed[index] = delay
-
-
-class _Ends:
-    """The works of a device in order of their ends."""
-
-    def __init__(self, works: Sequence[Work], device: int):
-        self._members = sorted((i for i, work in enumerate(works) if work.device == device), key=lambda i: works[i].end_s)
-        self._ends = [works[i].end_s for i in self._members]
-
-    def around(self, time_s: float) -> list[int]:
-        """The works that ended last before a time, and those that ended next."""
-        at = bisect_right(self._ends, time_s + DEVICE_CLOCK_S)
-        return self._members[max(0, at - MOST_STREAMS) : at + MOST_STREAMS]

@@ -1,0 +1,214 @@
+"""Replay against recording: period, busy time per stream, exposed communication, and the kernels placed worst.
+
+*GPU period*: with B(i) the end of the last device work of iterations up to i, an iteration's length is B(i) − B(i−1), and the period the
+mean over all but the first; of a single iteration, from where the work before it ended (or its own first start) to its end. It is not the
+profiler's step, since the host may run ahead of the device.
+
+*Exposed communication*: time within the iterations in which a collective runs on a device and no compute kernel does, per iteration,
+mean over the devices that communicate. Copies and sets count as neither.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+
+from traces.recording import COLLECTIVE, KERNEL
+from traces.synchronisation import UNEXPLAINED_S
+from traces.timeline import Span, Timeline, busy_seconds
+
+from .plan import Plan, Task
+from .replay import Replay, Step
+from .replay_nodes import ARRIVAL
+
+#: Placed worse than this is worth a line.
+MISPLACED_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class StepLengths:
+    """One iteration, recorded and simulated."""
+
+    name: str
+    measured_s: float
+    simulated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """Seconds in which a stream is busy, per iteration."""
+
+    device: str
+    stream: str
+    measured_s: float
+    simulated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A work whose start the replay misses by `error_s` (later than recorded: positive), and why."""
+
+    task: str
+    name: str
+    measured_start_s: float
+    simulated_start_s: float
+    error_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplayComparison:
+    """A replay beside its recording. Times of starts count from the beginning of the recording."""
+
+    period_measured_s: float
+    period_simulated_s: float
+    steps: tuple[StepLengths, ...]
+    streams: tuple[StreamUse, ...]
+    exposed_measured_s: float
+    exposed_simulated_s: float
+    worst: tuple[Misplaced, ...]
+    kernels: int
+
+    @property
+    def error(self) -> float:
+        """simulated / measured − 1 of the period."""
+        return self.period_simulated_s / self.period_measured_s - 1.0 if self.period_measured_s else 0.0
+
+    @property
+    def spread(self) -> float:
+        """(longest − shortest) / mean of the recorded iterations that the period is the mean of; 0 for a single one."""
+        lengths = [step.measured_s for step in self.steps[1:]]
+        return (max(lengths) - min(lengths)) / fmean(lengths) if len(lengths) > 1 and fmean(lengths) else 0.0
+
+
+def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayComparison:
+    """Compare `simulate_replay(replay)` with what was recorded. `worst`: how many misplaced works to explain."""
+    if replay.recorded is None:
+        raise ValueError("this replay carries no recorded timeline; build it from traces")
+    measured = replay.recorded
+    predicted = _merged(replay.plan, simulated)
+    sides = [(boundaries(replay.plan, replay.steps, t), t) for t in (measured, predicted)]
+    lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
+    steps = tuple(StepLengths(step.name, m, s) for step, m, s in zip(replay.steps, *lengths, strict=True))
+    exposed = [_exposed(replay.plan, t, borders[0], borders[-1]) / len(steps) for borders, t in sides]
+    periods = [fmean(side[1:]) if len(side) > 1 else side[0] for side in lengths]
+    return ReplayComparison(
+        *periods, steps, _streams(sides, len(steps)), *exposed, _worst(replay, measured, simulated, predicted, worst), len(measured.spans)
+    )
+
+
+def boundaries(plan: Plan, steps: Sequence[Step], timeline: Timeline) -> list[float]:
+    """When each iteration's device work is over, after the begin of the first: the end of what came before it, else its first start."""
+    position = {task.name: index for index, task in enumerate(plan.tasks)}
+    works = sorted((position[span.task], span) for span in timeline.spans if plan.tasks[position[span.task]].body.kind == "recorded")
+    firsts, reached = [index for index, _ in works], []
+    latest = float("-inf")
+    for _, span in works:
+        latest = max(latest, span.end_s)
+        reached.append(latest)
+    before = bisect_right(firsts, position[steps[0].first_task] - 1)
+    last = bisect_right(firsts, position[steps[0].last_task])
+    begin = reached[before - 1] if before else min(span.start_s for _, span in works[:last])
+    return [begin, *(reached[bisect_right(firsts, position[step.last_task]) - 1] for step in steps)]
+
+
+def _arrivals(plan: Plan) -> dict[str, str]:
+    """By collective that ranks join, the task that stands for its rank's arrival: the one before it in its lane."""
+    found: dict[str, str] = {}
+    waiting: dict[tuple[str, int], str] = {}
+    for task in plan.tasks:
+        if ARRIVAL in task.name:
+            waiting[task.lane] = task.name
+        elif task.lane in waiting:
+            found[task.name] = waiting.pop(task.lane)
+    return found
+
+
+def _merged(plan: Plan, simulated: Timeline) -> Timeline:
+    """The works of a simulated replay; a collective that ranks join runs from its own arrival."""
+    arrivals = _arrivals(plan)
+    works = {task.name for task in plan.tasks if task.body.kind == "recorded"} - set(arrivals.values())
+    starts = {span.task: span.start_s for span in simulated.spans}
+    spans = (span for span in simulated.spans if span.task in works)
+    return replace(simulated, spans=tuple(replace(s, start_s=starts[arrivals[s.task]]) if s.task in arrivals else s for s in spans))
+
+
+def _streams(sides: Sequence[tuple[list[float], Timeline]], steps: int) -> tuple[StreamUse, ...]:
+    busy: list[dict[tuple[str, str], float]] = []
+    for borders, timeline in sides:
+        lanes: dict[tuple[str, str], list[Span]] = {}
+        for span in timeline.spans:
+            lanes.setdefault((span.device, span.lane), []).append(span)
+        busy.append({lane: busy_seconds(spans, borders[0], borders[-1]) / steps for lane, spans in lanes.items()})
+    return tuple(StreamUse(*lane, measured, busy[1].get(lane, 0.0)) for lane, measured in busy[0].items())
+
+
+def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> float:
+    """Seconds in the window with a collective and without a compute kernel, mean over the devices with collectives."""
+    category = {task.name: task.body.category for task in plan.tasks if task.body.kind == "recorded"}
+    moving: dict[str, list[Span]] = {}
+    computing: dict[str, list[Span]] = {}
+    for span in timeline.spans:
+        kinds = {COLLECTIVE: moving, KERNEL: computing}
+        if category[span.task] in kinds:
+            kinds[category[span.task]].setdefault(span.device, []).append(span)
+    found = []
+    for device, spans in moving.items():
+        others = computing.get(device, [])
+        found.append(busy_seconds(spans + others, begin_s, end_s) - busy_seconds(others, begin_s, end_s))
+    return fmean(found) if found else 0.0
+
+
+def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[Misplaced, ...]:
+    """The works with the largest errors; of those that one cause misplaces only the one that is furthest off."""
+    tasks = {task.name: task for task in replay.plan.tasks}
+    recorded = {span.task: span.start_s for span in measured.spans}
+    starts = {span.task: span.start_s for span in predicted.spans}
+    released_by = _releases(replay.plan, simulated)
+    errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
+    roots: dict[str, str] = {}  # in issue order, so that what released a work has its root already
+    for task in replay.plan.tasks:
+        name = task.name
+        if name in errors:
+            by = released_by.get(name)
+            inherits = by in roots and abs(errors[name] - errors[by]) <= 0.5 * abs(errors[name])
+            roots[name] = roots[by] if inherits else name
+    found: dict[str, Misplaced] = {}
+    for name in sorted(roots, key=lambda name: -abs(errors[name])):
+        if len(found) == count or abs(errors[name]) <= MISPLACED_S:
+            break
+        root = roots[name]
+        if root not in found:
+            reason = _reason(tasks, root, released_by.get(root), errors[root])
+            if root != name:
+                reason = f"follows {root}, {abs(errors[root]) * 1e6:.0f} us {'late' if errors[root] > 0 else 'early'}: {reason}"
+            found[root] = Misplaced(name, tasks[name].body.name, recorded[name], starts[name], errors[name], reason)
+    return tuple(found.values())
+
+
+def _releases(plan: Plan, simulated: Timeline) -> dict[str, str]:
+    """By work, what ended last of all that it waited for in the simulation (of a joined collective: for its own arrival)."""
+    ends = {span.task: span.end_s for span in simulated.spans}
+    last: dict[tuple[str, int], str] = {}
+    found: dict[str, str] = {}
+    for task in plan.tasks:
+        others = [other for other in (*task.after, last.get(task.lane)) if other in ends]
+        if others:
+            found[task.name] = max(others, key=ends.__getitem__)
+        last[task.lane] = task.name
+    return found | {name: found[arrival] for name, arrival in _arrivals(plan).items() if arrival in found}
+
+
+def _reason(tasks: dict[str, Task], name: str, by: str | None, error_s: float) -> str:
+    launched = by is not None and tasks[by].body.kind == "host"
+    same_stream = by is not None and tasks[by].lane == tasks[name].lane
+    if error_s < -UNEXPLAINED_S:
+        return "the recording waits for something that left no trace: an event without ids, or SMs that were taken"
+    if error_s < 0:
+        return "its launch took longer than usual" if launched else "the pause before it was longer than usual"
+    if by is None:
+        return "nothing released it"
+    if launched:
+        return f"the host reaches {tasks[by].body.label!r} later"
+    return f"its stream is still busy with {by}" if same_stream else f"waits for {by} on stream {tasks[by].stream}"

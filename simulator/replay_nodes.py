@@ -1,0 +1,127 @@
+"""The graph that a recording becomes on its way to a plan: nodes, lanes, and one issue order for all of it."""
+
+import re
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+
+from .bodies.host import Host
+from .bodies.recorded import Recorded
+from .plan import FORWARD, Task
+
+HOST = "host"
+#: Ends the label of the moment when a rank reaches a collective; the transfer is the next task of its lane.
+ARRIVAL = " arrival"
+#: Issue order: iteration, then time.
+Key = tuple[int, float]
+
+
+@dataclass(slots=True)
+class Node:
+    """A task to be. `after`: positions of the nodes it waits for beside the one before it in its lane."""
+
+    label: str
+    body: Host | Recorded
+    device: str
+    stream: int
+    key: Key
+    after: list[int] = field(default_factory=list)
+    phase: str = FORWARD
+    recorded_s: tuple[float, float] | None = None
+
+
+class Graph:
+    """Nodes by position. Those of one lane are added in the lane's order."""
+
+    def __init__(self):
+        self.nodes: list[Node] = []
+        self.dropped = 0
+        self._names: dict[str, int] = {}
+
+    def add(self, node: Node) -> int:
+        """The position of a new node."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def host(self, stream: int, label: str, duration_s: float, key: Key) -> int:
+        """A new node of a host thread."""
+        return self.add(Node(label, Host(max(0.0, duration_s), label), HOST, stream, key))
+
+    def lasts(self, position: int, duration_s: float) -> None:
+        """Set a host node's duration."""
+        node = self.nodes[position]
+        node.body = replace(node.body, duration_s=max(0.0, duration_s))
+
+    def tasks(self) -> tuple[list[Task], list[int]]:
+        """The tasks in issue order, and the node of each.
+
+        Every edge points back in it. Edges that contradict one another (a damaged recording, ranks whose collectives cross) would stop it:
+        then the first head of a lane goes on without the edges it still waits for, which `dropped` counts.
+        """
+        order = self._order()
+        names = {position: self._name(self.nodes[position].label) for position in order}
+        issued: set[int] = set()
+        tasks = []
+        for position in order:
+            node = self.nodes[position]
+            after = tuple(names[other] for other in dict.fromkeys(node.after) if other in issued)
+            tasks.append(Task(names[position], node.body, node.device, node.stream, after=after, phase=node.phase))
+            issued.add(position)
+        return tasks, order
+
+    def _name(self, label: str) -> str:
+        number = self._names[label] = self._names.get(label, 0) + 1
+        return f"{label} #{number}"
+
+    def _order(self) -> list[int]:
+        nodes = self.nodes
+        waits = [set(node.after) - {position} for position, node in enumerate(nodes)]
+        previous: dict[tuple[str, int], int] = {}
+        before = [-1] * len(nodes)
+        for position, node in enumerate(nodes):
+            lane = (node.device, node.stream)
+            before[position] = previous.get(lane, -1)
+            previous[lane] = position
+            if before[position] >= 0:
+                waits[position].add(before[position])
+        followers: list[list[int]] = [[] for _ in nodes]
+        for position, others in enumerate(waits):
+            for other in others:
+                followers[other].append(position)
+        left = [len(others) for others in waits]
+        ready = [(node.key, position) for position, node in enumerate(nodes) if not left[position]]
+        heapify(ready)
+        order: list[int] = []
+        done = [False] * len(nodes)
+        next_in_lane = {other: position for position, other in enumerate(before) if other >= 0}
+        heads = [(node.key, position) for position, node in enumerate(nodes) if before[position] < 0]
+        heapify(heads)
+        while len(order) < len(nodes):
+            while not ready:
+                _, head = heappop(heads)
+                if not done[head]:
+                    self.dropped += left[head]
+                    left[head] = 0
+                    ready.append((nodes[head].key, head))
+            _, position = heappop(ready)
+            if done[position]:
+                continue
+            done[position] = True
+            order.append(position)
+            if position in next_in_lane:
+                heappush(heads, (nodes[next_in_lane[position]].key, next_in_lane[position]))
+            for follower in followers[position]:
+                left[follower] -= 1
+                if not left[follower]:
+                    heappush(ready, (nodes[follower].key, follower))
+        return order
+
+
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|^void |^std::|^\s+")
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name for people: without return type, namespaces, template and call arguments."""
+    text = _ANONYMOUS.sub("", kernel)
+    head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
+    name = (text if kernel.startswith("Mem") else head.rsplit("::", 1)[-1]) or text
+    return " ".join(name.split())[:60] or "kernel"
