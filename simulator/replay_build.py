@@ -115,7 +115,7 @@ class _Builder:
         prefix = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
         shift = self.shifts_s[number]
         host = add_threads(graph, rank, order, found, streams, prefix, self.begin_s - shift, shift)
-        updates = [(a.start_s, a.end_s) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
+        updates = [(a.start_s, a.end_s, a.name) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
         nodes: dict[int, int] = {}
         links: list[tuple[int, list[int]]] = []
         for (device, stream), members in order.lanes.items():
@@ -135,14 +135,14 @@ class _Builder:
                 body = Recorded(work.name, work.category, work.end_s - work.start_s, work.bytes, work.grid)
                 label = prefix + short_name(work.name)
                 after = [node for node in (host.release.get(work.call, -1), lost) if node >= 0]
-                phase = _phase(rank, index, updates)
+                phase, layer = _annotated(rank, index, updates)
                 if (number, index) in transfers:
                     arrival = Recorded(work.name, work.category, 0.0)
                     arrivals[number, index] = first = graph.add(Node(label + ARRIVAL, arrival, name, stream, key, after, phase))
                     links.append((first, order.work_after.get(index, [])))
                     body, after = Recorded(work.name, work.category, transfers[number, index], work.bytes, work.grid), []
                 times = (work.start_s + shift - self.begin_s, work.end_s + shift - self.begin_s)
-                nodes[index] = graph.add(Node(label, body, name, stream, key, after, phase, times))
+                nodes[index] = graph.add(Node(label, body, name, stream, key, after, phase, times, layer))
                 if (number, index) not in transfers:
                     links.append((nodes[index], order.work_after.get(index, [])))
                 previous = index
@@ -222,15 +222,16 @@ def _common(found: list[Iterations]) -> list[Iterations]:
     return result
 
 
-def _phase(rank: Recording, index: int, updates: list[tuple[float, float]]) -> str:
+def _annotated(rank: Recording, index: int, updates: list[tuple[float, float, str]]) -> tuple[str, str]:
+    """Phase and layer of a work: the optimizer's annotation is the layer of its updates."""
     work = rank.works[index]
     if work.category == COLLECTIVE_WORK:
-        return COLLECTIVE
+        return COLLECTIVE, ""
     if work.category == MEMCPY:
-        return TRANSFER
+        return TRANSFER, ""
     if work.call >= 0 and updates:
         start = rank.calls[work.call].start_s
-        at = bisect_right(updates, (start, float("inf"))) - 1
+        at = bisect_right(updates, (start, float("inf"), "")) - 1
         if at >= 0 and start < updates[at][1]:
-            return UPDATE
-    return FORWARD
+            return UPDATE, updates[at][2]
+    return FORWARD, ""

@@ -27,6 +27,7 @@ class Node:
     after: list[int] = field(default_factory=list)
     phase: str = FORWARD
     recorded_s: tuple[float, float] | None = None
+    layer: str = ""
 
 
 class Graph:
@@ -64,7 +65,7 @@ class Graph:
         for position in order:
             node = self.nodes[position]
             after = tuple(names[other] for other in dict.fromkeys(node.after) if other in issued)
-            tasks.append(Task(names[position], node.body, node.device, node.stream, after=after, phase=node.phase))
+            tasks.append(Task(names[position], node.body, node.device, node.stream, after=after, phase=node.phase, layer=node.layer))
             issued.add(position)
         return tasks, order
 

@@ -24,7 +24,7 @@ class _Events:
         self.span("kernel", name, 0, stream, start_us, length_us, **more)
 
 
-def write_trace(path: Path, steps: int = 4) -> Path:
+def write_trace(path: Path, steps: int = 4, rank: int = 0) -> Path:
     """Steps of 1000 us, on the GPU: gemm 200, two wgrads of 200 with an all-reduce of 300 behind the first, two updates of 50."""
     made = _Events()
     for number in range(steps):
@@ -41,7 +41,12 @@ def write_trace(path: Path, steps: int = 4) -> Path:
         made.kernel("multi_tensor_apply_kernel<add>", at + 75, at + 770, 50.0)
         made.correlation += 1
         made.span("cuda_runtime", "cudaDeviceSynchronize", MAIN, MAIN, at + 85, 740.0, correlation=made.correlation)
-    document = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a GPU", "numSms": 108}], "traceEvents": made.events}
+    document = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "a GPU", "numSms": 108}],
+        "distributedInfo": {"rank": rank, "world_size": 2},
+    }
+    document["traceEvents"] = made.events
     text = json.dumps(document)
     if path.name.endswith(".gz"):
         path.write_bytes(gzip.compress(text.encode(), mtime=0))

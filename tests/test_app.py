@@ -9,6 +9,7 @@ import pytest
 import streamlit
 from page_samples import result, skipped, two_lanes, validation
 from sample_runs import comparisons, sample_validation
+from small_traces import write_trace
 from streamlit.testing.v1 import AppTest
 
 import ui
@@ -138,6 +139,50 @@ def test_what_if_with_unusable_requests_shows_one_line(start):
     app.button[0].click().run()
     assert "no strategy chosen" in app.error[0].value
     assert not app.exception
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return write_trace(tmp_path_factory.mktemp("traces") / "job.json.gz")
+
+
+def open_replay(start, *arguments):
+    app = start(*arguments)
+    return app.radio[0].set_value("Replay").run()
+
+
+def test_replay_without_a_trace_says_how_to_name_one(start):
+    app = open_replay(start)
+    assert not app.exception
+    assert "stepcast ui --trace" in app.info[0].value
+
+
+def test_replay_over_the_recording_and_what_if(start, trace):
+    app = open_replay(start, f"--trace={trace}")
+    assert not app.exception
+    assert titles(app) == ["predicted 1.00 ms, measured 1.00 ms: +0.0 %"]
+    assert [metric.value for metric in app.metric] == ["1.00 ms", "1.00 ms", "+0.0 %"]
+    assert "24 kernels on 2 streams" in text_of(app)
+    assert "remove:REGEX" in text_of(app)
+    app.text_area[0].set_value("remove:nccl\n\nkernel:gemm*=0.5")
+    app.sidebar.button[0].click().run()
+    assert not app.exception
+    assert [metric.value for metric in app.metric][3:] == ["1.00 ms", "0.800 ms", "1.25x"]
+    assert len(titles(app)) == 2
+    assert "all others keep their recorded durations" in text_of(app)
+
+
+def test_replay_with_unusable_rules_or_files_is_one_message(start, trace, tmp_path):
+    app = open_replay(start, f"--trace={trace}")
+    app.text_area[0].set_value("faster")
+    app.sidebar.button[0].click().run()
+    assert not app.exception
+    assert "unknown what-if rule" in app.error[0].value
+    (tmp_path / "bad.json").write_text("{")
+    app = open_replay(start, f"--trace={tmp_path / 'bad.json'}", f"--trace={trace}")
+    assert not app.exception
+    assert len(app.error) == 1
+    assert app.sidebar.selectbox[0].options == ["bad.json", "job.json.gz", "all 2, as ranks of one job"]
 
 
 def test_settings():

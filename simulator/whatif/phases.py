@@ -15,7 +15,7 @@ _OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|adam|sgd_|lamb_|rmsprop|adag
 #: Kernels that PyTorch's for-loop form of an optimizer launches.
 _ELEMENTWISE = re.compile(r"elementwise_kernel", re.IGNORECASE)
 _BACKWARD_KERNEL = re.compile(r"backward|bwd|_bw_|wgrad|dgrad", re.IGNORECASE)
-_FUSED = re.compile(r"fused|adam_kernel|sgd_kernel", re.IGNORECASE)
+_FUSED = re.compile(r"fused|(adam|adamw|sgd|adagrad)_?(kernel|functor)", re.IGNORECASE)
 _OPTIMIZER_CLASS = re.compile(r"#(\w+)\.step")
 
 
