@@ -10,6 +10,7 @@ from small_traces import write_trace
 from simulator.whatif import rules
 from traces.replay_result import ReplayResult
 from traces.timeline import Timeline
+from ui.app_model import start_command
 
 REPLAY = {
     "schema", "gpu_period_measured_s", "gpu_period_simulated_s", "error", "steps", "kernels", "streams", "unmatched_kernels",
@@ -92,6 +93,13 @@ def test_ranks_of_one_job(stepcast, trace, tmp_path):
     assert (done.status, done.err) == (0, "")
     assert done.document["streams"] == 4
     assert done.document["what_if"]["speedup"] > 1
+
+
+def test_the_app_takes_traces(stepcast, tmp_path):
+    done = stepcast.call("ui", "--trace", tmp_path / "gone.json")
+    assert done.status == 2
+    assert "no trace at" in done.err
+    assert start_command(8501, ["report"], traces=["a.json"])[-2:] == ["report", "--trace=a.json"]
 
 
 @pytest.mark.parametrize(

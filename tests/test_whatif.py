@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from small_replays import host, kernel, launched, recording, rows
+from small_replays import host, kernel, launched, random_recording, recording, rows
 
 from simulator.replay import Step
 from simulator.whatif import apply_rules, optimizer, rules
@@ -300,6 +300,34 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
         apply_rules(found, ["cuda-graph"])
 
 
+def test_each_device_has_its_own_graph(monkeypatch):
+    from simulator.whatif import cuda_graph
+
+    monkeypatch.setattr(cuda_graph, "LAUNCH_S", 0.25)
+    ranks = [launched(f"{name}{rank}", 1.0, thread=rank, device=f"cuda:{rank}") for name in "ab" for rank in range(2)]
+    assert changed(recording(*ranks), "cuda-graph") == [
+        ("graph launch 0", 0.0, 0.25),
+        ("graph launch 1", 0.0, 0.25),
+        ("a0", 0.25, 1.25),
+        ("a1", 0.25, 1.25),
+        ("b0", 1.25, 2.25),
+        ("b1", 1.25, 2.25),
+    ]
+
+
+def test_updates_in_a_graph_move_without_their_launch():
+    graph = [kernel("f", 1.0, after="graph"), kernel("wgrad", 1.0, after="graph"), kernel("h", 1.0, after="graph")]
+    updates = [kernel("u0", 2.0, called="sgd_", after="graph"), kernel("u1", 3.0, called="sgd_", after="graph")]
+    assert changed(recording(host("graph", 1.0), *graph, *updates), "backward-fusion") == [
+        ("graph", 0.0, 1.0),
+        ("f", 1.0, 2.0),
+        ("wgrad", 2.0, 3.0),
+        ("u1 fused", 3.0, 6.0),
+        ("u0 fused", 6.0, 8.0),
+        ("h", 8.0, 9.0),
+    ]
+
+
 def test_an_urgent_stream_no_longer_shares():
     replay = recording(launched("a", 8.0), launched("b", 4.0, stream=8), launched("c", 1.0, stream=8))
     assert device_rows(replay) == [("a", 1.0, 9.0), ("b", 2.0, 6.0), ("c", 6.0, 7.0)]
@@ -364,6 +392,21 @@ def test_a_hostile_regular_expression_is_stopped(monkeypatch):
     with pytest.raises(StepcastError, match="write a simpler one"):
         apply_rules(recording(launched("a", 1.0, called="a" * 40)), ["remove:(a+)+b"])
     assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_rules_do_the_plan_stays_sound(seed):
+    replay = random_recording(seed)
+    texts = ["kernel:gemm*=0.5", "host*=0.5", "network*=2", "remove:elementwise", "optimizer=foreach", "optimizer=fused"]
+    for text in [*texts, "backward-fusion", "backward-fusion=3", "cuda-graph", "priority:nccl=-1", "priority:gemm=-2"]:
+        try:
+            found, assumed = apply_rules(replay, [text])
+        except StepcastError:
+            continue  # nothing there that the rule could change
+        rows(found)  # validates the plan and simulates it to its end
+        order = [task.name for task in found.plan.tasks]
+        assert assumed
+        assert all(order.index(step.first_task) <= order.index(step.last_task) for step in found.steps)
 
 
 def test_every_rule_says_how_it_is_written():

@@ -6,6 +6,8 @@ from . import words
 
 #: Rows of a table of streams or kernels.
 SHOWN = 12
+#: Worst-placed kernels that are explained in the terminal.
+EXPLAINED = 3
 
 
 def replay_words(result: ReplayResult) -> list[str]:
@@ -75,6 +77,16 @@ def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
         }
         for row in result.misplaced[:SHOWN]
     ]
+
+
+def misplaced_words(result: ReplayResult) -> list[str]:
+    """The worst-placed kernels with the reasons, a sentence each."""
+    found = []
+    for row in result.misplaced[:EXPLAINED]:
+        off_s = row.simulated_start_s - row.measured_start_s
+        when = f"{words.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        found.append(f"{row.task} on {words.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+    return found
 
 
 def _count(number: int, what: str) -> str:

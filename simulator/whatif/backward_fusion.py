@@ -1,6 +1,7 @@
 """Updates moved to their gradients."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -136,8 +137,12 @@ def _repeats(run: Sequence[Task]) -> int:
 
 
 def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str]) -> dict[str, list[Task]]:
-    """For each kernel of the run, host tasks that go with it: what lies between the launch before it in the run and its own, and that."""
-    wanted = {launch_of[task.name]: task.name for task in run if task.name in launch_of}
+    """For each kernel of the run, host tasks that go with it: what lies between the launch before it in the run and its own, and that.
+
+    None for kernels that share their launch (with other nodes of a CUDA graph).
+    """
+    users = Counter(launch_of.values())
+    wanted = {launch_of[task.name]: task.name for task in run if users[launch_of.get(task.name, "")] == 1}
     kept = waits_for_device(tasks) | (set(launch_of.values()) - set(wanted))
     found: dict[str, list[Task]] = {task.name: [] for task in run}
     gathering: dict[tuple[str, int], list[Task]] = {}

@@ -55,8 +55,8 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
     woven = [each for task in tasks for each in ((in_front[task.name], task) if task.name in in_front else (task,))]
     changed = without(with_tasks(replay, woven), instead.keys(), instead)
     return changed, [
-        f"{collapsed} launches become {len(in_front)} of {LAUNCH_S * 1e6:g} us each, one per step; host time from the first to the last"
-        " launch of a step goes on every thread, host time between steps stays",
+        f"{collapsed} launches become {len(in_front)} of {LAUNCH_S * 1e6:g} us each, one per step and device; host time from the first"
+        " to the last launch of a step goes on every thread, host time between steps stays",
         f"{kept} synchronisations stay, behind the launch of their step; a real capture refuses them inside the graph, and needs static"
         " shapes and addresses",
         "kernels keep their durations, their streams' order and the usual recorded gap to the next",
@@ -64,11 +64,14 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
 
 
 def _groups(replay: Replay, launch_of: dict[str, str]) -> list[set[str]]:
-    """The launches of each step, rank by rank; without steps all of a rank are one group."""
+    """The launches of each step, device by device; without steps all of a device are one group."""
     position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
     borders = sorted(position[launch_of.get(step.first_task, step.first_task)] for step in replay.steps)
     groups: dict[tuple[int, str], set[str]] = {}
-    for launch in dict.fromkeys(launch_of.values()):
-        step = bisect_right(borders, position[launch])
-        groups.setdefault((step, replay.plan.tasks[position[launch]].device), set()).add(launch)
+    taken: set[str] = set()
+    for kernel, launch in launch_of.items():
+        if launch not in taken:
+            taken.add(launch)
+            step = bisect_right(borders, position[launch])
+            groups.setdefault((step, replay.plan.tasks[position[kernel]].device), set()).add(launch)
     return list(groups.values())

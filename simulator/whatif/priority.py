@@ -78,7 +78,7 @@ def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int
             for name in running:
                 if new[name] > old[name]:
                     saved[name] = saved.get(name, 0.0) + seconds * (1 - old[name] / new[name])
-    return {name: tasks[name].body.duration_s - seconds for name, seconds in saved.items()}
+    return {name: max(0.0, tasks[name].body.duration_s - seconds) for name, seconds in saved.items()}
 
 
 def _segments(timeline: Timeline, names: set[str]) -> Iterator[tuple[float, list[str]]]:

@@ -40,10 +40,11 @@ def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, 
     for title, cells in (
         ("Busiest streams", replay_words.busy_cells(result)),
         ("Steps", replay_words.step_cells(result)),
-        ("Worst-placed kernels", replay_words.misplaced_cells(result)),
     ):
         if cells:
             console.print(_table(title, cells))
+    for line in replay_words.misplaced_words(result):
+        console.print(f"- {line}", highlight=False, markup=False)
     if result.what_if is not None:
         for line in replay_words.what_if_words(result.what_if):
             console.print(f"- {line}", highlight=False, markup=False)
@@ -52,7 +53,7 @@ def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, 
 def _table(title: str, cells: list[dict[str, str]]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for head in cells[0]:
-        table.add_column(head, justify="left" if head in ("stream", "step", "kernel", "why") else "right", overflow="fold")
+        table.add_column(head, justify="left" if head in ("stream", "step") else "right", overflow="fold")
     for row in cells:
         table.add_row(*map(Text, row.values()))
     return table
