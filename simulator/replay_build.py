@@ -132,7 +132,7 @@ class _Builder:
                     lost, key = self._lost_launch(rank, order, index, previous, next_stream, links, shift, key, prefix)
                     next_stream += lost >= 0
                     released = key[1]
-                body = Recorded(work.name, work.category, work.end_s - work.start_s, work.bytes, work.grid)
+                body = Recorded(work.name, work.category, work.duration_s, work.bytes, work.grid)
                 label = prefix + short_name(work.name)
                 after = [node for node in (host.release.get(work.call, -1), lost) if node >= 0]
                 phase, layer = _annotated(rank, index, updates)

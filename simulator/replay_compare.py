@@ -190,12 +190,13 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
 def _releases(plan: Plan, simulated: Timeline) -> dict[str, str]:
     """By work, what ended last of all that it waited for in the simulation (of a joined collective: for its own arrival)."""
     ends = {span.task: span.end_s for span in simulated.spans}
+    hosts = {task.name for task in plan.tasks if task.body.kind == "host"}
     last: dict[tuple[str, int], str] = {}
     found: dict[str, str] = {}
     for task in plan.tasks:
         others = [other for other in (*task.after, last.get(task.lane)) if other in ends]
         if others:
-            found[task.name] = max(others, key=ends.__getitem__)
+            found[task.name] = max(others, key=lambda other: (round(ends[other], 9), other not in hosts))
         last[task.lane] = task.name
     return found | {name: found[arrival] for name, arrival in _arrivals(plan).items() if arrival in found}
 

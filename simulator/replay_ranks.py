@@ -31,7 +31,7 @@ def joined(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> tuple[
             for position, group in enumerate(found):
                 partner = position + offset
                 if 0 <= partner < len(other):
-                    shortest = min(_length(ranks[0][reference[position]]), _length(ranks[rank][other[partner]]))
+                    shortest = min(ranks[0][reference[position]].duration_s, ranks[rank][other[partner]].duration_s)
                     if abs(ends[position] - other_ends[partner]) <= max(AGREE_S, 0.5 * shortest):
                         group[rank] = other[partner]
         groups += [group for group in found if len(group) > 1]
@@ -41,11 +41,7 @@ def joined(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> tuple[
 
 def transfer_s(group: dict[int, int], ranks: Sequence[Sequence[Work]]) -> float:
     """What is left of a collective once all have arrived: the shortest of the ranks' durations."""
-    return min(_length(ranks[rank][index]) for rank, index in group.items())
-
-
-def _length(work: Work) -> float:
-    return work.end_s - work.start_s
+    return min(ranks[rank][index].duration_s for rank, index in group.items())
 
 
 def _by_name(works: Sequence[Work]) -> dict[str, list[int]]:

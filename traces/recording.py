@@ -50,6 +50,11 @@ class Work(NamedTuple):
         """(device, stream)."""
         return (self.device, self.stream)
 
+    @property
+    def duration_s(self) -> float:
+        """Length, to the picosecond."""
+        return round(self.end_s - self.start_s, 12)
+
 
 class Call(NamedTuple):
     """One call of the CUDA runtime or driver that matters for order. `thread`: by first appearance."""

@@ -32,7 +32,7 @@ def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, li
                 rows.append(row)
             elif row is None:
                 row = min(rows, key=lambda row: works[row[-1]].end_s)
-            others = [other[-1] for other in rows if other and other is not row and works[other[-1]].end_s <= start]
+            others = [ended for other in rows if other is not row and (ended := _ended(works, other, start)) >= 0]
             if others:
                 beside[index] = others
             row.append(index)
@@ -41,6 +41,12 @@ def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, li
             lanes[device, spare] = row
             spare += 1
     return lanes, beside
+
+
+def _ended(works: Sequence[Work], row: list[int], by_s: float) -> int:
+    """The last work of a row that had ended, -1 for none."""
+    at = bisect_right(row, by_s, key=lambda index: works[index].end_s)
+    return row[at - 1] if at else -1
 
 
 class Streams:

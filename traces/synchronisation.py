@@ -24,7 +24,7 @@ from .recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
 from .streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, lanes_of
 
 #: How far the clocks of host and device may disagree.
-HOST_CLOCK_S = 10e-6
+HOST_CLOCK_S = 5e-6
 #: A start this much later than explained has a cause that was not seen.
 UNEXPLAINED_S = 20e-6
 #: The last wave of work that held all SMs: at most this share of the time that the other waited.
@@ -58,8 +58,8 @@ def recover(recording: Recording) -> Order:
     for index, others in beside.items():
         order.work_after[index] = others
     streams = Streams(recording, order.lanes)
-    order.launch_gap_s = _launch_gap(recording, order)
     _stream_waits(recording, order, streams)
+    order.launch_gap_s = _launch_gap(recording, order)
     _host_waits(recording, order, streams)
     _explain(recording, order, streams)
     return order
@@ -93,12 +93,16 @@ def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]
 
 
 def _launch_gap(recording: Recording, order: Order) -> float:
-    """Mean gap between successive works of a stream where the second had been released in time; gaps far above the median left out."""
+    """Mean gap between successive works of a stream where the second had been released in time and waited for no other stream.
+
+    Gaps that something unseen explains, far above the median, are left out.
+    """
     works, gaps = recording.works, []
     for members in order.lanes.values():
         for before, after in pairwise(members):
-            if order.released_s[after] < works[before].end_s - HOST_CLOCK_S:
-                gaps.append(max(0.0, works[after].start_s - works[before].end_s))
+            gap = max(0.0, works[after].start_s - works[before].end_s)
+            if order.released_s[after] < works[before].end_s - HOST_CLOCK_S and after not in order.work_after and gap <= UNEXPLAINED_S:
+                gaps.append(gap)
     if not gaps:
         return 0.0
     limit = 3.0 * max(median(gaps), 1e-6)

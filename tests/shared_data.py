@@ -1,0 +1,12 @@
+"""Where other people's measurements lie: beside the repository, or where the environment variable STEPCAST_SHARED says."""
+
+import os
+from pathlib import Path
+
+
+def shared_folder(name: str) -> Path | None:
+    """The folder `data/NAME` of the shared files, None where there is none."""
+    root = Path(__file__).resolve().parents[1]
+    given = os.environ.get("STEPCAST_SHARED")
+    places = [Path(given)] if given else [parent / "shared" for parent in root.parents]
+    return next((place / "data" / name for place in places if (place / "data" / name).is_dir()), None)
