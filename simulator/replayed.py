@@ -10,11 +10,14 @@ from traces.kineto import load_trace
 from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StreamBusy, WhatIf
 from traces.timeline import Timeline
 
+from .plan import BACKWARD, UPDATE
 from .replay import Replay, simulate_replay
 from .replay_build import build_replay
 from .replay_compare import boundaries, compare
 from .replay_nodes import HOST
 from .whatif import apply_rules
+from .whatif.edit import with_tasks
+from .whatif.phases import backward_names
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Answer:
 def replayed(traces: Sequence[Path | str]) -> Replayed:
     """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed."""
     recordings = [load_trace(trace) for trace in traces]
-    replay = build_replay(recordings)
+    replay = with_backward(build_replay(recordings))
     unmatched = sum(recording.unmatched for recording in recordings)
     del recordings
     simulated = simulate_replay(replay)
@@ -69,6 +72,18 @@ def replayed(traces: Sequence[Path | str]) -> Replayed:
         notes=replay.notes,
     )
     return Replayed(replay, simulated, result)
+
+
+def with_backward(replay: Replay) -> Replay:
+    """The replay of a training step with backward told apart, where the recording says so by its threads or its kernels' names."""
+    tasks = replay.plan.tasks
+    updates = [task.name for task in tasks if task.phase == UPDATE]
+    names = backward_names(tasks, updates) if updates else set()
+    if not names:
+        return replay
+    changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in tasks])
+    spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recorded.spans)
+    return replace(changed, recorded=replace(replay.recorded, spans=spans))
 
 
 def ask(found: Replayed, rules: Sequence[str]) -> Answer:
