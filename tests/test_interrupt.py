@@ -27,15 +27,24 @@ def marked(*args, **kwargs):
     return result if {after} else original(*args, **kwargs)
 setattr(owner, name, marked)
 """
+#: The same when torch is about to be imported.
+MARK_IMPORT = """
+import pathlib, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'torch':
+            pathlib.Path({mark!r}).touch()
+sys.meta_path.insert(0, Finder())
+"""
+STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
 LONG = ("--model", "lenet5", "--batch", 256)
 #: Longest wait for what takes a few seconds: reaching it means that the process hangs.
 HANGS_S = 120
 
 
-def interrupted(folder: Path, module: str, function: str, *arguments: object, count: int = 1, after: bool = False, before: str = ""):
-    """Start the command line, send SIGINT when `function` is called for the nth time, and return (status, out, err)."""
+def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, str]:
+    """Start the command line, send SIGINT when `code` has left its file, and return (status, out, err)."""
     mark = folder / "mark"
-    code = before + MARK.format(module=module, function=function, count=count, mark=str(mark), after=after)
     process = start(code, *arguments, folder=folder)
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
@@ -65,9 +74,14 @@ CASES = {
 def test_one_line_and_nothing_half_written(case, tmp_path):
     (tmp_path / "out").mkdir()
     module, function, arguments, count = CASES[case]
-    status, out, err = interrupted(tmp_path, module, function, *arguments, count=count)
-    assert (status, out, err) == (130, "", "stepcast: stopped; nothing half-written is left\n")
+    code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False)
+    assert interrupted(tmp_path, code, *arguments) == STOPPED
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_ctrl_c_waits_until_torch_is_loaded(tmp_path):
+    code = MARK_IMPORT.format(mark=str(tmp_path / "mark"))
+    assert interrupted(tmp_path, code, "run", *LONG, "--strategy", "baseline") == STOPPED
 
 
 def test_a_calibration_goes_on_where_it_stopped(tmp_path, stepcast):
@@ -75,8 +89,8 @@ def test_a_calibration_goes_on_where_it_stopped(tmp_path, stepcast):
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.session\ncalibrate.session.GROUP = 4\n"
     # profile.save is called once per group; the third group is being measured when the signal arrives
-    status, out, err = interrupted(tmp_path, "traces.profile", "Profile.save", *job, count=2, after=True, before=small)
-    assert (status, out, err) == (130, "", "stepcast: stopped; nothing half-written is left\n")
+    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True)
+    assert interrupted(tmp_path, small + mark, *job) == STOPPED
     stopped = Profile.load(profile).costs
     assert len(stopped) >= 8
     assert len(stopped) % 4 == 0
