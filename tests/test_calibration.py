@@ -10,6 +10,7 @@ from small_plans import mm, plan_of, value
 from calibrate import session
 from calibrate.identity import this_cpu
 from calibrate.noise import Disturbance, Watch
+from calibrate.operands import OperandPool, fill
 from calibrate.planned import plan_all, require_memory_together
 from calibrate.profiles import foreign, open_profile, own_profile
 from calibrate.sampler import Sampler
@@ -50,6 +51,27 @@ def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):
     assert sampler.failures == {}
     assert len(sampler.samples) > 10
     assert all(len(s.cold_s) == len(s.warm_s) == 1 and s.cold_s[0] > 0 for s in sampler.samples.values())
+
+
+def test_operands_are_told_apart_and_make_sense(two_cores):
+    plan = planned(f"{mlp.__file__}:make", two_cores, optimizer="adam")[0]
+    update = plan.tasks[-1]
+    tensors = fill(update, plan, OperandPool())
+    assert len({item.data_ptr() for item in tensors.values()}) == len(tensors) == 5 * 4
+    assert all(float(item) == 10 for name, item in tensors.items() if name.endswith("::step"))
+    assert all(float(item.min()) >= 0 for name, item in tensors.items() if name.endswith("::exp_avg_sq"))
+    assert any(float(item.min()) < 0 for name, item in tensors.items() if name.endswith("::exp_avg"))
+
+
+def test_a_sampled_task_fetches_its_operands_as_in_its_plan(two_cores, backend):
+    plan = tiny(two_cores)[0]
+    sampler = Sampler(backend)
+    sampler.add(plan, plan.keys(two_cores))
+    for key, samples in sampler.samples.items():
+        _, instance, written = sampler._compiled[key]
+        local = {o.value for o in (*samples.task.inputs, *samples.task.writes) if plan.storage_of(o) not in plan.carried}
+        assert len(instance.slots) == len(local), key
+        assert len(written) == len(samples.task.writes)
 
 
 def test_what_is_known_is_not_measured_again(two_cores, backend, tmp_path):
