@@ -60,9 +60,12 @@ def _made_fake(built: Built, fake: FakeTensorMode) -> Built:
     """`built` with its real tensors replaced by fake ones."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        return fake.from_tensor(tensor.detach(), static_shapes=True)
+        if not isinstance(tensor, FakeTensor):
+            return fake.from_tensor(tensor.detach(), static_shapes=True)
+        with fake:  # a deep copy of a fake tensor has another storage than its views, by which views could not be told
+            if torch.ops.aten.alias.default(tensor).untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+                return tensor
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
     built.replace_tensors(convert)
     return built

@@ -155,6 +155,8 @@ class Recorder(TorchDispatchMode):
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
             return
+        if func.is_view and self._knows(args[0]):  # as a task it would hide that two values share memory
+            raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
         encoder = _Inputs(self, mutated)
         text, named = encode(args, kwargs, encoder)
         reads, mutates = encoder.finish()
@@ -175,6 +177,10 @@ class Recorder(TorchDispatchMode):
             self.notes.append(f"draws random numbers in {self.layer or 'the model'} ({func})")
         body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results))
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
+
+    def _knows(self, tensor: Any) -> bool:
+        """Whether it lies on a storage seen before; a real tensor among fake ones is a constant, and nobody changes that."""
+        return isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata in self._by_storage
 
     def _view(self, func, args, kwargs, results: list[Any]) -> bool:
         """Remember results that alias the first tensor argument as views of it; False when the op computes something."""
