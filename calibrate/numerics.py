@@ -8,7 +8,7 @@ import torch
 from executors.reference import Reference
 from executors.run import Backend, Executable
 from executors.tensors import job_tensors
-from simulator.capture import Built
+from simulator.built import Built
 from simulator.factory import brief
 from simulator.job import Job
 from simulator.plan import Plan

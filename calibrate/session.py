@@ -93,7 +93,7 @@ def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -
     if sampler.backend.anchors:
         taken = [s for anchor in sampler.backend.anchors for s in anchor.take()]
         if taken:
-            profile.anchor_s = Stats.of(taken).mean_s
+            profile.anchor_s = Stats.of(taken).median_s
 
 
 def raw_samples(sampler: Sampler) -> list[dict]:

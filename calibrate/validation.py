@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from executors.cpu import CpuBackend
-from executors.measured import steady_steps, timeline_of
-from executors.run import Executable, Measured
+from executors.measured import Measured, steady_steps, timeline_of
+from executors.run import Executable
 from executors.tensors import job_tensors
 from executors.workers import available_cores
 from simulator.costs import CostModel
@@ -133,10 +133,10 @@ def _take_over(sampler: Sampler, profile: Profile, rounds: "_Rounds", calibrate:
     """Put what was measured into the profile; the anchor's time in the steps as a multiple of that at calibration."""
     if calibrate:
         store(sampler, profile, [r + 1 for r in rounds.chosen])
-        profile.anchor_s = Stats.of(rounds.anchor_calibration_s).mean_s if rounds.anchor_calibration_s else profile.anchor_s
+        profile.anchor_s = Stats.of(rounds.anchor_calibration_s).median_s if rounds.anchor_calibration_s else profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
-    return Stats.of(rounds.anchor_steps_s).mean_s / profile.anchor_s if rounds.anchor_steps_s and profile.anchor_s else None
+    return Stats.of(rounds.anchor_steps_s).median_s / profile.anchor_s if rounds.anchor_steps_s and profile.anchor_s else None
 
 
 def _document(job: Job, drift: float | None, spread: float | None, plain_s: float | None, rows: Sequence[ValidationResult]) -> Validation:
@@ -170,6 +170,7 @@ def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progre
         contender.program.run(WARM_UP)
     _plain_steps(plain, WARM_UP)
     sampler.visit(list(sampler.samples), 0)
+    _take_anchors(sampler.backend)
     total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []

@@ -1,12 +1,24 @@
 """From measured task times to steps, losses and a timeline."""
 
+import statistics
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from simulator.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
-from .run import Measured
+
+@dataclass(frozen=True)
+class Measured:
+    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core."""
+
+    index: int
+    period: int
+    start_s: float
+    end_s: float
+    core: int
+    anchor_s: float = 0.0
 
 
 def period_ends(times: list[Measured]) -> dict[int, float]:
@@ -52,8 +64,19 @@ def critical_anchors(times: list[Measured]) -> dict[int, float]:
     return dict(found)
 
 
+def without_anchors(times: list[Measured]) -> list[Measured]:
+    """The times of one lane as they would have been without anchors."""
+    moved, shift_s = [], 0.0
+    for item in sorted(times, key=lambda m: m.start_s):
+        shift_s += item.anchor_s
+        moved.append(replace(item, start_s=item.start_s - shift_s, end_s=item.end_s - shift_s, anchor_s=0.0))
+    return moved
+
+
 def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) -> Timeline:
-    """Measured spans; the window is the last full period."""
+    """Measured spans; the window is the last full period. On one lane the time of anchors is taken out, and later spans move up."""
+    if len({task.lane for task in plan.tasks}) == 1:
+        times = without_anchors(times)
     zero = min(item.start_s - item.anchor_s for item in times)
     tasks = plan.tasks
     spans = tuple(
@@ -75,7 +98,7 @@ def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) 
     full = [p for p in sorted(ends) if sum(s.period == p for s in spans) == len(tasks)] or sorted(ends)
     last = full[-1]
     window = ((ends[last - 1] - zero) if last - 1 in ends else spans[0].start_s, ends[last] - zero)
-    step_s = sorted(per_step)[len(per_step) // 2] if per_step else window[1] - window[0]
+    step_s = statistics.median(per_step) if per_step else window[1] - window[0]
     length = window[1] - window[0]
     use = tuple(
         DeviceUse(name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, 0)

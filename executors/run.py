@@ -10,17 +10,7 @@ from simulator.plan import Plan
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
-
-@dataclass(frozen=True)
-class Measured:
-    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core."""
-
-    index: int
-    period: int
-    start_s: float
-    end_s: float
-    core: int
-    anchor_s: float = 0.0
+from .measured import Measured, steady_steps, timeline_of
 
 
 @dataclass
@@ -78,8 +68,6 @@ def execute(
     `tensors` are copied, never changed. `keep` names values (such as gradients) to hold beyond their last reader. Peak bytes come from an
     untimed extra run.
     """
-    from .measured import steady_steps, timeline_of
-
     program = backend.load(plan, tensors, seed, keep)
     times = program.run(steps)
     drained = program.sync()

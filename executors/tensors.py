@@ -2,7 +2,7 @@
 
 import torch
 
-from simulator.capture import Built
+from simulator.built import Built
 from simulator.graph import TrainingGraph
 from simulator.job import Job
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from simulator.capture import Built
+from simulator.built import Built
 from simulator.job import Job
 from simulator.plan import Plan
 

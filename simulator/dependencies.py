@@ -80,6 +80,7 @@ class Dependencies:
         self.steady = self.largest_lag + 1
         self._derived: dict[int, list[list[tuple[Edge, ...]]]] = {}
         self._waits: dict[int, list[tuple[Edge, ...]]] = {}
+        self._rows(self.steady + 1)
 
     def edges(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
         """Edges by task index of `period`, in order of (period, index); skipped tasks have none.

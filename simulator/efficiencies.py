@@ -33,7 +33,7 @@ class Number(NamedTuple):
 
 
 class Row(BaseModel):
-    """One op class: shares of peak FLOP/s (by precision) and of bandwidth, least kernel time, and launch geometry.
+    """One op class: shares of peak FLOP/s (by precision) and of bandwidth, least time of a kernel (an op call) and what a cold one adds.
 
     `tile` is the number of output elements per block; a kernel also splits its FLOPs over blocks of `split_flops` until the SMs are full.
     """
@@ -43,6 +43,7 @@ class Row(BaseModel):
     compute: dict[str, Number]
     memory: Number
     least_s: Number
+    cold_start_s: Number | None = None
     tile: Number | None = None
     blocks_per_sm: Number | None = None
     split_flops: Number | None = None
@@ -104,7 +105,8 @@ def seconds(site: Site, op_class: str, flops: float, moved_bytes: float, precisi
     by_compute = flops / (site.peak_flops.get(precision, site.peak_flops["fp32"]) * compute.value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
     error = max((least, row.least_s.error), (by_compute, compute.error), (by_memory, row.memory.error))[1]
-    return Seconds(least + max(by_compute, by_memory / faster), least + max(by_compute, by_memory), error)
+    cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
+    return Seconds(least + max(by_compute, by_memory / faster), cold_start + least + max(by_compute, by_memory), error)
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:

@@ -4,7 +4,10 @@ Lanes are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sm
 timeline to the bit: no clock, no random number and no hash order enters, and simultaneous events have one order (`clock`).
 """
 
+import gc
+import time
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from simpy import Environment
 
@@ -17,9 +20,9 @@ from .dependencies import Dependencies
 from .hosts import EagerHost, GraphHost, IssueTimes
 from .lanes import Lane, Recipe, World
 from .links import Links
-from .machine import Machine
+from .machine import Device, Machine
 from .memory import memory_over_time, peaks
-from .plan import Plan
+from .plan import Plan, Task
 from .sms import Sms, shape_of
 from .steady import Rounds, Whole
 from .summary import summarise
@@ -50,11 +53,43 @@ def simulate(
     Raises ValueError for a plan of several segments, costs that do not fit it, or a mode the machine lacks; StepcastError for a device
     or link that the machine lacks.
     """
+    return timed_simulation(
+        plan,
+        machine,
+        costs,
+        mode=mode,
+        iterations=iterations,
+        dependencies=dependencies,
+        use_cache=use_cache,
+        pair_multipliers=pair_multipliers,
+    )[0]
+
+
+def timed_simulation(
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    *,
+    mode: str = EAGER,
+    iterations: int | None = None,
+    dependencies: Dependencies | None = None,
+    use_cache: bool = True,
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+) -> tuple[Timeline, float]:
+    """`simulate`, and the seconds it took from derived dependencies and resolved costs to the last event."""
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
-    simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
-    simulation.play()
-    return simulation.timeline()
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here dies in cycles before the end; walking a heap with torch in it costs more than the simulation
+    try:
+        begin = time.perf_counter()
+        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
+        simulation.play()
+        wall_s = time.perf_counter() - begin
+        return simulation.timeline(), wall_s
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
@@ -65,7 +100,7 @@ def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, itera
     if len(costs) != len(plan.tasks):
         raise ValueError(f"got {len(costs)} costs for {len(plan.tasks)} tasks; expected one per task, in issue order")
     for task, cost in zip(plan.tasks, costs, strict=True):
-        if not (0.0 <= cost.warm_s < float("inf") and 0.0 <= cost.cold_s < float("inf")):
+        if not (0.0 <= cost.warm_s < inf and 0.0 <= cost.cold_s < inf):
             raise ValueError(f"task {task.name!r} costs {cost.warm_s} s warm, {cost.cold_s} s cold; expected finite numbers of at least 0")
     if mode not in (EAGER, GRAPH):
         raise ValueError(f"unknown mode {mode!r}; expected {EAGER!r} or {GRAPH!r}")
@@ -116,7 +151,7 @@ class Simulation:
         for task, cost, share in zip(plan.tasks, costs, shares, strict=True):
             device, body = machine.device(task.device), task.body
             saturation = machine.memory(task.device).saturation_share
-            overhead = device.task_overhead_s if self._hosts[task.device] is None else 0.0
+            overhead = self._overhead_s(device)
             shape = shape_of(cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
             core = shape._replace(waves=1, need=1, last_need=1, held=True) if device.kind == "cpu" else None  # a worker moves the bytes
@@ -129,6 +164,15 @@ class Simulation:
             else:
                 found.append(Recipe(seconds, task.priority, shape if seconds else None))
         return found
+
+    def _overhead_s(self, device: Device) -> float:
+        """Executor seconds per task: none on a device with a host lane, more where a device's workers serve several lanes."""
+        if self._hosts[device.name] is not None:
+            return 0.0
+        return device.shared_overhead_s if self._several_lanes(device.name) else device.task_overhead_s
+
+    def _several_lanes(self, device: str) -> bool:
+        return len({task.stream for task in self.plan.tasks if task.device == device}) > 1
 
     def _lanes(self, recipes: list[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None) -> list[Lane]:
         """A lane per stream. Lanes whose kernels meet no others' need no SMs: alone a kernel takes its solo time."""
@@ -149,7 +193,11 @@ class Simulation:
             if memory_of[lane[0]] not in contended:
                 for index in indices:
                     recipes[index].shape = None
-        return [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+        made = [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+        for lane in made:
+            if self._hosts[lane.name[0]] is None:
+                lane.cross_gap_s = self.machine.device(lane.name[0]).wake_s
+        return made
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""
@@ -158,9 +206,7 @@ class Simulation:
         for lane in lanes:
             if self._hosts[lane.name[0]] is not None:
                 fed.setdefault(self._hosts[lane.name[0]].name, []).append(lane)
-        launches = [
-            task.body.launches if task.body.kind == "host" else cost.launches for task, cost in zip(self.plan.tasks, costs, strict=True)
-        ]
+        launches = [_launches(*each) for each in zip(self.plan.tasks, costs, self.world.recipes, strict=True)]
         for name, streams in fed.items():
             host = hosts[name]
             if self.mode == GRAPH:
@@ -208,13 +254,19 @@ class Simulation:
             window_s=window_s,
             mode=self.mode,
             devices=summary.devices,
-            critical_path=critical_path(run, self.dependencies, last, window_s[0], hosts),
+            critical_path=critical_path(run, self.dependencies, last, window_s[0] or -inf, hosts),  # from the very start: tasks of 0 s too
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,
             settled=rounds.settled,
             period_lengths_s=tuple(rounds.lengths_s),
         )
+
+
+def _launches(task: Task, cost: Cost, recipe: Recipe) -> int:
+    if recipe.route is not None and recipe.route.alias:
+        return 0  # an event, and no copy
+    return task.body.launches if task.body.kind == "host" else cost.launches
 
 
 def _last_ended(run: Unrolled, periods: int, end_s: float) -> int:

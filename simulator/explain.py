@@ -9,19 +9,19 @@ from .intervals import clipped_seconds
 #: Differences below this share of the baseline's step are not worth a sentence.
 LEAST_SHARE = 0.005
 
-_WHERE = {
-    Cause.DEPENDENCY: "in tasks that waited for another task's result",
-    Cause.LANE: "in tasks that queued behind the task before them in their lane",
-    Cause.LAUNCH: "in tasks that waited for the host to issue them",
-    Cause.LINK: "in tasks that waited for a link",
-    Cause.SMS: "in tasks that waited for SMs or cores",
-    Cause.START: "in tasks at the start",
+#: Why the tasks counted in a sentence did not start earlier. Running right behind one's predecessor, by data or by lane, is the ordinary
+#: case and needs no words: which of the two it was says nothing about the time.
+_BEHIND = frozenset({Cause.DEPENDENCY, Cause.LANE, Cause.START})
+_HELD_UP = {
+    Cause.LAUNCH: "held up by the host that issues them",
+    Cause.LINK: "held up by a link",
+    Cause.SMS: "held up by SMs or cores that others used",
 }
 _NAMES = {"host": "issuing tasks from the host", "transfer": "the transfers", "collective": "the collectives"}
 
 
 def explain(baseline: Timeline, other: Timeline) -> list[str]:
-    """Sentences, the first on the step times, then one per (phase, cause) in which the critical paths differ, largest first.
+    """Sentences, the first on the step times, then one per phase (and what held it up) in which the critical paths differ, largest first.
 
     Milliseconds are per step. Each sentence counts the tasks on the critical path only; what runs beside it costs no time.
     """
@@ -29,19 +29,28 @@ def explain(baseline: Timeline, other: Timeline) -> list[str]:
     for timeline, name in ((baseline, "baseline"), (other, "other")):
         if not timeline.critical_path:
             return [*lines, f"the {name} timeline carries no critical path, so nothing can be said about its causes"]
-    before, after = path_seconds(baseline), path_seconds(other)
+    before, after = _grouped(path_seconds(baseline)), _grouped(path_seconds(other))
     changes = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in before | after}
     least = LEAST_SHARE * baseline.step_s
     ranked = sorted((item for item in changes.items() if abs(item[1]) > least), key=lambda item: (-abs(item[1]), item[0]))
-    for (phase, cause), change in ranked:
-        was, now = (_ms(side.get((phase, cause), 0.0)) for side in (before, after))
+    for (phase, held_up), change in ranked:
+        was, now = (_ms(side.get((phase, held_up), 0.0)) for side in (before, after))
         subject = _NAMES.get(phase, f"the {phase} phase")
         verb = "take" if phase in ("transfer", "collective") else "takes"
         less = "less" if change < 0 else "more"
-        lines.append(f"{subject} {verb} {_ms(abs(change))} {less} on the critical path: {now} instead of {was} {_WHERE[cause]}")
+        tasks = f" in tasks {held_up}" if held_up else ""
+        lines.append(f"{subject} {verb} {_ms(abs(change))} {less} on the critical path: {now} instead of {was}{tasks}")
     if not ranked:
         lines.append(f"no phase differs by more than {LEAST_SHARE:.1%} of the step on the critical path")
     return lines
+
+
+def _grouped(seconds: dict[tuple[str, Cause], float]) -> dict[tuple[str, str], float]:
+    """Seconds by phase and what held its tasks up ("" for nothing but their predecessors)."""
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for (phase, cause), value in seconds.items():
+        found[phase, "" if cause in _BEHIND else _HELD_UP[cause]] += value
+    return found
 
 
 def path_seconds(timeline: Timeline) -> dict[tuple[str, Cause], float]:

@@ -22,11 +22,11 @@ class Factory:
 
 
 def call_factory(factory: Factory, batch: int):
-    """Run the factory and bring what it returns into one form (`capture.Built`), the module in training mode.
+    """Run the factory and bring what it returns into one form (`built.Built`), the module in training mode.
 
     Raises StepcastError when it raises or returns something else.
     """
-    from .capture import Built, FactoryFailedError
+    from .built import Built, FactoryFailedError
 
     try:
         made = factory.call(batch)
@@ -39,7 +39,7 @@ def call_factory(factory: Factory, batch: int):
     module, inputs, target, loss = _parts(factory.name, made)
     keywords = dict(inputs) if isinstance(inputs, dict) else {}
     positional: tuple[Any, ...] = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    built = Built(module.train(), positional, keywords, target, loss)
+    built = Built(module if module.training else module.train(), positional, keywords, target, loss)
     _check_module(factory.name, module)
     _check_batch(factory.name, batch, built.named_inputs())
     return built

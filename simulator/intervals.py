@@ -1,7 +1,8 @@
 """How sure a predicted step time is: errors of costs carried along the critical path.
 
-An error belongs to a **key**: all tasks of one key are too long or too short together. With S_k the seconds of key k on the critical path
-and r_k the relative standard deviation of its cost, the path of length S = Σ S_k has
+An error belongs to a **key**: all tasks of one key are too long or too short together. A guessed key's error belongs to its op class: what
+the table says of a class is too high or too low for all of it. With S_k the seconds of key (or class) k on the critical path and r_k the
+relative standard deviation of its cost, the path of length S = Σ S_k has
 
     r² = Σ (r_k · S_k / S)² + common²
 
@@ -17,7 +18,7 @@ from scipy.special import ndtri
 
 from traces.timeline import CriticalSpan, Timeline
 
-from .cost import Cost
+from .cost import GUESSED, Cost
 
 #: Half the distance between the quartiles of a normal distribution, in standard deviations.
 QUARTILE = 0.6745
@@ -35,18 +36,15 @@ def step_interval(timeline: Timeline, costs_by_task: Mapping[str, Cost], level: 
     """
     if not 0 < level < 1:
         raise ValueError(f"level {level} is not a probability; expected a number between 0 and 1, such as 0.9")
-    seconds: dict[str, float] = defaultdict(float)
-    deviations: dict[str, float] = {}
+    wrong_s: dict[str, float] = defaultdict(float)
     total = 0.0
     for span in timeline.critical_path:
         length = clipped_seconds(span, timeline.window_s)
         total += length
         cost = costs_by_task.get(span.task)
         if cost is not None:
-            seconds[cost.key] += length
-            deviations[cost.key] = relative_deviation(cost)
-    by_key = math.fsum((deviations[key] * length) ** 2 for key, length in seconds.items())
-    relative = math.hypot(math.sqrt(by_key) / total if total else 0.0, common)
+            wrong_s[cost.op_class if cost.source == GUESSED else cost.key] += length * relative_deviation(cost)
+    relative = math.hypot(math.hypot(*wrong_s.values()) / total if total else 0.0, common)
     reach = float(ndtri((1 + level) / 2)) * relative
     return timeline.step_s * math.exp(-reach), timeline.step_s * math.exp(reach)
 

@@ -89,7 +89,7 @@ class Job:
         return find_factory(self.model, self.image_size)
 
     def build(self, batch: int | None = None):
-        """Make module, inputs and target (`capture.Built`) for `batch` samples, seeded, in the job's precision and layout."""
+        """Make module, inputs and target (`built.Built`) for `batch` samples, seeded, in the job's precision and layout."""
         import torch
 
         from .factory import call_factory

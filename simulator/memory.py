@@ -14,19 +14,10 @@ from traces.timeline import Span
 from .plan import INPUT, Plan
 
 
-def instance_storages(plan: Plan) -> list[tuple[str, ...]]:
-    """Per task, the per-iteration storages it accesses, each once, in the order of its operands."""
-    carried = plan.carried
-    return [
-        tuple(dict.fromkeys(name for o in (*task.inputs, *task.writes) if (name := plan.storage_of(o)) not in carried))
-        for task in plan.tasks
-    ]
-
-
 def access_counts(plan: Plan) -> dict[str, int]:
     """How many tasks of one iteration access each per-iteration storage. After that many have, its instance can go."""
     counts: dict[str, int] = {}
-    for names in instance_storages(plan):
+    for names in plan.instances:
         for name in names:
             counts[name] = counts.get(name, 0) + 1
     return counts
@@ -34,7 +25,7 @@ def access_counts(plan: Plan) -> dict[str, int]:
 
 def last_accesses(plan: Plan) -> list[tuple[str, ...]]:
     """Per task, the per-iteration storages whose last access in the sequential program it is."""
-    used = instance_storages(plan)
+    used = plan.instances
     last: dict[str, int] = {}
     for index in sorted(range(len(used)), key=lambda i: plan.tasks[i].lag):  # an iteration meets its tasks in order of (lag, issue)
         for name in used[index]:
@@ -79,7 +70,7 @@ def peaks(memory: dict[str, tuple[tuple[float, int], ...]]) -> dict[str, int]:
 
 def _changes(plan: Plan, spans: Sequence[Span]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(times, bytes that come or go) by device."""
-    used = instance_storages(plan)
+    used = plan.instances
     names = list(access_counts(plan))
     if not names or not spans:
         return {}

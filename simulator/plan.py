@@ -179,6 +179,15 @@ class Plan:
                 written |= {self.values[o.value].storage for o in task.writes}
         return frozenset(carried)
 
+    @cached_property
+    def instances(self) -> tuple[tuple[str, ...], ...]:
+        """Per task, the per-iteration storages it accesses, each once, in the order of its operands."""
+        carried, values = self.carried, self.values
+        return tuple(
+            tuple(dict.fromkeys(name for o in (*task.inputs, *task.writes) if (name := values[o.value].storage) not in carried))
+            for task in self.tasks
+        )
+
     def storage_of(self, operand: Operand) -> str:
         """The storage that an operand lies on."""
         return self.values[operand.value].storage

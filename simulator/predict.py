@@ -1,6 +1,5 @@
 """Predicting a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from . import strategies
 from .cost import Cost
 from .costs import CostModel
 from .dependencies import Dependencies
-from .engine import simulate
+from .engine import timed_simulation
 from .intervals import step_interval
 from .machine import Machine
 from .plan import Plan
@@ -50,9 +49,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     plan.validate(machine)
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
-    begin = time.perf_counter()
-    timeline = simulate(plan, machine, costs, mode=mode, dependencies=dependencies)
-    wall_s = time.perf_counter() - begin
+    timeline, wall_s = timed_simulation(plan, machine, costs, mode=mode, dependencies=dependencies)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
     return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task), shares, wall_s)

@@ -6,7 +6,6 @@ roofline    t = t0 + max(flops / F, bytes / B)
 log-linear  log t = a + b·log flops + c·log bytes
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ LEAST_KEYS = 4
 #: A regression with three coefficients needs more than that.
 LEAST_KEYS_LOG_LINEAR = 8
 #: How far beyond the smallest and largest key, as a factor, a law is trusted.
-REACH = 4.0
+REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +33,19 @@ class Point:
 class Fit:
     """A fitted law. `error`: root mean square of the leave-one-out residuals of log t; `keys`: how many it was fitted on.
 
-    `reach`: the least and most FLOPs and bytes of those keys, widened four times. Beyond it `scale`, which has the table's shape, answers.
+    `reach`: ranges of those keys' FLOPs, bytes and FLOPs per byte, widened. Beyond them `scale`, which has the table's shape, answers.
     """
 
     law: str
     error: float
     keys: int
     predict: Callable[[Point], float]
-    reach: tuple[float, float, float, float] = (0.0, math.inf, 0.0, math.inf)
+    reach: tuple[tuple[float, float], ...] = ()
     scale: "Fit | None" = None
 
     def at(self, point: Point) -> tuple[float, float]:
         """Predicted seconds, and one standard deviation of their logarithm."""
-        within = self.reach[0] <= point.flops <= self.reach[1] and self.reach[2] <= point.bytes <= self.reach[3]
+        within = all(least <= measure <= most for measure, (least, most) in zip(_measures(point), self.reach, strict=False))
         used = self if within or self.scale is None else self.scale
         return used.predict(point), used.error
 
@@ -60,9 +59,12 @@ def fit(points: Sequence[Point]) -> Fit | None:
     found = [scale, _roofline(usable)]
     if len(usable) >= LEAST_KEYS_LOG_LINEAR:
         found.append(_log_linear(usable))
-    flops, moved = [p.flops for p in usable], [p.bytes for p in usable]
-    reach = (min(flops) / REACH, max(flops) * REACH, min(moved) / REACH, max(moved) * REACH)
+    reach = tuple((min(column) / REACH, max(column) * REACH) for column in zip(*map(_measures, usable), strict=True))
     return replace(min(found, key=lambda f: f.error), reach=reach, scale=scale)
+
+
+def _measures(point: Point) -> tuple[float, float, float]:
+    return point.flops, point.bytes, point.flops / max(point.bytes, 1.0)
 
 
 def fit_scale(points: Sequence[Point]) -> Fit | None:

@@ -57,8 +57,8 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
 
     __slots__ = (
-        "anchor_s", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_s", "number", "order", "pool", "priority",
-        "queued", "rate", "seconds", "shape", "sms", "start_s",
+        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_border",
+        "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool"):
@@ -70,7 +70,8 @@ class Kernel:
 
     def progress(self, now_s: float) -> float:
         """Solo seconds of work done."""
-        return min(self.seconds, self.done + (now_s - self.anchor_s) * self.rate)
+        done = self.done + (now_s - self.anchor_s) * self.rate
+        return done if done < self.seconds else self.seconds
 
 
 class Pool:
@@ -92,18 +93,22 @@ class Sms:
         """`devices`: SMs by device."""
         self._env = env
         self.pools = {name: Pool(sms) for name, sms in devices.items()}
+        self._all_pools = tuple(self.pools.values())
         self._multipliers = multipliers
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
         self._timer: Event | None = None
         self._timer_s = inf
         self._settling = False
+        self._moved = False  # whether SMs have changed hands, or a last wave has begun, since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
         """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
         kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
-        kernel.order = (priority, self._env.now, number)
-        kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, self._env.now, -1.0
+        now = self._env.now
+        kernel.order = (priority, now, number)
+        kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
+        kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
         kernel.goal = shape.last_need if kernel.last else shape.need
         insort(kernel.pool.queue, kernel)
         self._soon()
@@ -114,6 +119,7 @@ class Sms:
         pool.free += kernel.sms
         pool.freed_by = kernel.number
         kernel.sms = 0
+        self._moved = True
         self._running.remove(kernel)
         if kernel.queued:
             kernel.queued = False
@@ -128,32 +134,35 @@ class Sms:
     def _settle(self, _: Event) -> None:
         self._settling = False
         now = self._env.now
-        for pool in self.pools.values():
+        for pool in self._all_pools:
             if pool.queue:
                 self._place(pool, now)
-        self._share(now)
+        if self._moved:
+            self._moved = False
+            self._share(now)
         self._arm(now)
 
     def _place(self, pool: Pool, now: float) -> None:
+        queue = pool.queue
         at_border = self._turn(pool, now)
-        while pool.queue:
-            first = pool.queue[0]
+        while queue:
+            first = queue[0]
             want = first.goal - first.sms
             if want > 0:
                 for kernel in at_border:
                     if want > pool.free and kernel.priority > first.priority and kernel.sms:
                         self._give_up(kernel, min(kernel.sms, want - pool.free))
-                got = min(want, pool.free)
+                got = want if want < pool.free else pool.free
                 if got:
                     self._grant(first, got, now)
             if first.goal > first.sms or not first.last:
                 break
-            pool.queue.pop(0)
+            del queue[0]
             first.queued = False
-        for kernel in pool.queue[1:]:
+        for kernel in queue[1:]:
             if kernel.last and kernel.sms >= kernel.goal:
                 kernel.queued = False
-                pool.queue.remove(kernel)
+                queue.remove(kernel)
 
     def _turn(self, pool: Pool, now: float) -> list[Kernel]:
         """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""
@@ -164,9 +173,10 @@ class Sms:
             waves = kernel.shape.waves
             reached = kernel.progress(now) * waves / kernel.seconds
             nearest = round(reached)
-            on_border = nearest >= 1 and abs(reached - nearest) <= _ON_BORDER
-            if reached >= waves - 1 - _ON_BORDER:
-                kernel.last, kernel.goal = True, kernel.shape.last_need
+            on_border = kernel.arrived or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
+            kernel.arrived = False
+            if max(reached, kernel.border) >= waves - 1 - _ON_BORDER:
+                kernel.last, kernel.goal, self._moved = True, kernel.shape.last_need, True
                 if kernel.sms > kernel.goal:
                     self._give_up(kernel, kernel.sms - kernel.goal)
             if on_border:
@@ -177,6 +187,7 @@ class Sms:
         kernel.sms -= sms
         kernel.pool.free += sms
         kernel.pool.freed_by = kernel.number
+        self._moved = True
         if not kernel.sms:
             self._running.remove(kernel)
             self._set_rate(kernel, 0.0, self._env.now)
@@ -186,6 +197,7 @@ class Sms:
             self._running.append(kernel)
         kernel.sms += sms
         kernel.pool.free -= sms
+        self._moved = True
         if kernel.start_s < 0.0:
             kernel.start_s = now
             kernel.freed_by = kernel.pool.freed_by
@@ -233,8 +245,9 @@ class Sms:
     def _arm(self, now: float) -> None:
         soonest = inf
         for kernel in self._running:
-            kernel.next_s = self._next(kernel, now)
-            soonest = min(soonest, kernel.next_s)
+            kernel.next_s = moment = self._next(kernel, now)
+            if moment < soonest:
+                soonest = moment
         if soonest != self._timer_s:
             self._timer_s = soonest
             self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
@@ -249,7 +262,9 @@ class Sms:
             return kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
         first, border = queue[0], shape.waves - 1
         if first.priority < kernel.priority and first.goal > first.sms:
-            border = min(border, int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER) + 1)
+            reached = int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER)
+            border = min(border, max(reached, kernel.border) + 1)
+        kernel.next_border = border
         return kernel.anchor_s + (kernel.seconds * border / shape.waves - kernel.done) / kernel.rate
 
     def _tick(self, timer: Event) -> None:
@@ -257,10 +272,16 @@ class Sms:
             return  # rates have changed since it was set
         now = self._env.now
         self._timer, self._timer_s = None, inf
-        for kernel in [k for k in self._running if k.ending and k.next_s <= now]:
-            self.leave(kernel)
-            kernel.event.succeed()
-        self._soon()
+        for kernel in [k for k in self._running if k.next_s <= now]:
+            if kernel.ending:
+                self.leave(kernel)
+                kernel.event.succeed()
+            else:  # said rather than computed from the time, which may be too coarse for a short wave
+                kernel.border, kernel.arrived = kernel.next_border, True
+        if self._settling or self._env.peek() <= now:
+            self._soon()
+        else:
+            self._settle(timer)  # nothing else happens at this instant
 
 
 def _demand(kernel: Kernel) -> float:

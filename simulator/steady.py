@@ -74,7 +74,7 @@ class Whole:
 
     def watch(self, run: Unrolled, now_s: float) -> bool:
         """Note the periods that are complete by now. Never enough before the end."""
-        while len(self.makespans) < self.horizon and not run.unfinished[len(self.makespans)]:
+        while not self.over and len(self.makespans) < len(run.unfinished) and not run.unfinished[len(self.makespans)]:
             self.makespans.append(now_s)
         return False
 

@@ -193,7 +193,7 @@ def test_every_number_of_the_table_names_a_source():
     for rows in efficiencies.table().values():
         for row in rows.classes.values():
             numbers += [*row.compute.values(), row.memory, row.least_s]
-            numbers += [n for n in (row.tile, row.blocks_per_sm, row.split_flops) if n is not None]
+            numbers += [n for n in (row.cold_start_s, row.tile, row.blocks_per_sm, row.split_flops) if n is not None]
     numbers += [efficiencies.Number(*number) for number in document["update_tensors"].values()]
     assert {n.source for n in numbers} == set(document["sources"])
     assert all(n.value > 0 and n.error >= 0 for n in numbers)

@@ -43,6 +43,14 @@ def test_tasks_of_one_key_err_together_and_different_keys_do_not():
     assert relative(different, 2.0) == pytest.approx(0.1 / math.sqrt(2))
 
 
+def test_guesses_of_one_class_err_together():
+    costs = {
+        name: Cost(name, 1.0, 1.0, "guessed", error=0.1, op_class=op_class)
+        for name, op_class in zip("abc", ("conv", "conv", "pool"), strict=True)
+    }
+    assert relative(step_interval(timeline(1.0, 1.0, 2.0), costs), 4.0) == pytest.approx(0.1 / math.sqrt(2))
+
+
 def test_a_common_factor_does_not_average_out():
     interval = step_interval(timeline(1.0, 1.0), {"a": cost("k"), "b": cost("l")}, common=0.03)
     assert relative(interval, 2.0) == pytest.approx(0.03)

@@ -49,3 +49,11 @@ def test_work_of_zero_is_no_obstacle():
     found = fit([Point(0.0, b, b / 1e9, seconds=1e-6 + b / 1e8) for b in (1e3, 1e4, 1e5, 1e6, 1e7)])
     assert found.predict(Point(0.0, 1e8, 0.1)) == pytest.approx(1.0, rel=0.3)
     assert fit([Point(0.0, 0.0, 1e-6, seconds=2e-6)] * 5).predict(Point(0.0, 0.0, 1e-6)) == pytest.approx(2e-6)
+
+
+def test_far_from_what_it_saw_a_law_yields_to_the_scaled_table():
+    found = fit(points(lambda f, b: max(f / 1e10, b / 1e8)))
+    near, far = Point(1e9, 1e6, 7.0), Point(1e15, 1e6, 7.0)
+    assert found.at(near) == (found.predict(near), found.error)
+    assert found.at(far) == (found.scale.predict(far), found.scale.error)
+    assert found.scale.error > found.error

@@ -110,7 +110,7 @@ def gpu(*devices: str, sms: int = 10, host: HostLane | None = None, links: tuple
     """GPUs with a memory each (or one `memory` for all). Without `host`, launches cost nothing."""
     names = devices or ("d",)
     made = tuple(Device(name, "gpu", sms, {"fp32": 1e12}, memory or f"hbm.{name}", priority_levels=3) for name in names)
-    memories = tuple(Memory(name, 10**9, 1e9, 0, **more) for name in dict.fromkeys(d.memory for d in made))
+    memories = tuple(Memory(name, 10**9, 1e9, **{"cache_bytes": 0, **more}) for name in dict.fromkeys(d.memory for d in made))
     return Machine("tiny-gpu", made, memories, (host,) if host else (), links)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from .errors import UnusableFileError
-from .files import read_document, write_json
+from .files import first_fault, read_document, write_json
 
 SCHEMA = "stepcast.timeline/1"
 
@@ -98,9 +98,7 @@ class Timeline:
         try:
             return _ADAPTER.validate_python(document)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UnusableFileError(f"timeline {path} is damaged at {where}: {first['msg']}; make it again") from error
+            raise UnusableFileError(f"timeline {path} is damaged {first_fault(error)}; make it again") from error
 
 
 _ADAPTER = TypeAdapter(Timeline)

@@ -194,6 +194,8 @@ def forecast_details_ui(answer: Forecast) -> None:
     middle.metric("90 % interval, ms", words.interval(prediction.interval_s))
     right.metric("Speed-up", words.speedup(prediction.speedup))
     st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
+    if answer.why:
+        st.write("Against the baseline: " + _plain("; ".join(answer.why)) + ".")
     st.write(_plain(" ".join(story.prediction_words(prediction))))
     if answer.timeline.memory:
         st.plotly_chart(charts.memory_figure(answer.timeline), key="forecast memory")

@@ -49,10 +49,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction and the timeline that it was read from."""
+    """The answer for one strategy: its prediction, the timeline that it was read from, and why it differs from the baseline."""
 
     prediction: Prediction
     timeline: Timeline
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from calibrate.profiles import foreign, own_profile
 from simulator import strategies, workloads
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs import CostModel
+from simulator.explain import explain
 from simulator.job import PRECISIONS, Job
 from simulator.machine import Machine
 from simulator.predict import check_shared, forecast_many, prediction
@@ -104,15 +105,19 @@ def progress(title: str, quiet: bool = False):
 
 
 def choices() -> Choices:
-    """What the app offers."""
+    """What the app offers, the likeliest first."""
     return Choices(
-        models=tuple(workloads.names()),
-        optimizers=tuple(STATE),
-        forms=FORMS,
+        models=_first("resnet18", workloads.names()),
+        optimizers=_first("momentum", STATE),
+        forms=_first("foreach", FORMS),
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
-        machines=tuple(machine_names()),
+        machines=_first(THIS_CPU, machine_names()),
     )
+
+
+def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    return (name, *(other for other in names if other != name))
 
 
 def predict_many(request: Request) -> list[Forecast | Refusal]:
@@ -127,9 +132,11 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     base = found["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [
-        Refusal(name, str(found[name]))
-        if isinstance(found[name], StepcastError)
-        else Forecast(prediction(found[name], base, job.precision), found[name].timeline)
-        for name in request.strategies
-    ]
+    return [_answer(name, found[name], base, job.precision) for name in request.strategies]
+
+
+def _answer(name: str, found, base, precision: str) -> Forecast | Refusal:
+    if isinstance(found, StepcastError):
+        return Refusal(name, str(found))
+    why = tuple(explain(base.timeline, found.timeline)) if found is not base else ()
+    return Forecast(prediction(found, base, precision), found.timeline, why)

@@ -113,12 +113,20 @@ def _label_spans(axes: Axes, spans: tuple[Span, ...], at: dict[tuple[str, str], 
     numbered = len({span.micro_batch for span in spans}) > 1
     ms_per_inch = axes.get_xlim()[1] / (axes.get_position().width * WIDTH_IN)
     for span in (s for s in spans if s.phase in ("forward", "backward")):
-        text = str(span.micro_batch) if numbered else span.layer.rpartition(".")[2]
         start, stop = max(span.start_s, origin), min(span.end_s, end)
-        if text and (stop - start) * 1e3 > ROOM * ms_per_inch * (0.085 * len(text) + 0.02):
+        room = (stop - start) * 1e3 / (ROOM * ms_per_inch)
+        names = [str(span.micro_batch)] if numbered else _names(span.layer)
+        text = next((name for name in names if room > 0.085 * len(name) + 0.02), "")
+        if text:
             colour = "white" if span.phase == "forward" else INK
             middle = ((start + stop) / 2 - origin) * 1e3
             axes.text(middle, at[span.device, span.lane] - 0.04, text, fontsize=9, color=colour, ha="center", va="center", parse_math=False)
+
+
+def _names(layer: str) -> list[str]:
+    """The layer's path, then shorter ends of it that still start with a word: `layer1.0.conv1`, `conv1`; never a bare number."""
+    parts = layer.split(".")
+    return [".".join(parts[first:]) for first in range(len(parts)) if parts[first] and not parts[first].isdigit()]
 
 
 def _phase_legend(figure: Figure, phases: set[str], critical: bool, top: float) -> None:

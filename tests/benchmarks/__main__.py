@@ -1,0 +1,33 @@
+"""Run the benchmarks, each in a process of its own: all, or those named.
+
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy]...
+"""
+
+import subprocess
+import sys
+
+MODULES = {
+    "engine": "bench_engine",
+    "startup": "startup",
+    "profile": "profile_load",
+    "calibration": "calibration",
+    "accuracy": "accuracy",
+}
+
+
+def main() -> int:
+    """Run the modules named on the command line, or all; the first failure's status."""
+    chosen = sys.argv[1:] or list(MODULES)
+    unknown = [name for name in chosen if name not in MODULES]
+    if unknown:
+        print(f"unknown benchmark {unknown[0]!r}; expected some of: {', '.join(MODULES)}", file=sys.stderr)
+        return 2
+    status = 0
+    for name in chosen:
+        print(f"== {name}", flush=True)
+        status = status or subprocess.run([sys.executable, "-m", f"tests.benchmarks.{MODULES[name]}"], check=False).returncode
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Predicted against measured on this machine: five models, every strategy, each model in a process of its own.
+
+Stated: median |drift-corrected error| at most 6 %, worst 15 %, where |error| counts as met at max(stated, 2 x A/A spread); the sign of a
+speed-up right wherever it differs from 1 by more than the A/A spread + 3 %. Every run made is printed.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+
+from traces.comparison import Validation
+
+MODELS = (
+    ("lenet5", 256, None),
+    ("resnet18", 16, 64),
+    ("mobilenet_v2", 16, 64),
+    ("vgg16", 16, 32),
+    ("transformer_base", 4, 16),
+)
+
+
+def validated(model: str, batch: int, size: int | None) -> Validation:
+    """One `stepcast validate --json`."""
+    arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
+    command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    document = json.loads(done.stdout)
+    document.pop("schema")
+    return Validation.model_validate(document)
+
+
+def main() -> None:
+    """Print a row per strategy and the pooled figures."""
+    errors, right, asked = [], 0, 0
+    names = ("model", "strategy", "predicted", "measured", "error", "corrected", "speed-ups", "A/A")
+    print("{:18}{:18}{:>11}{:>11}{:>8}{:>11}{:>21}{:>7}".format(*names))
+    for model, batch, size in MODELS:
+        found = validated(model, batch, size)
+        for row in found.ran:
+            errors.append(abs(row.error_drift_corrected))
+            print(
+                f"{model:18}{row.strategy:18}{1e3 * row.predicted_step_s:8.1f} ms{1e3 * row.measured_step_s:8.1f} ms{row.error:+8.1%}"
+                f"{row.error_drift_corrected:+11.1%}{row.predicted_speedup:15.3f} /{row.measured_speedup:.3f}{found.aa_spread:7.1%}",
+                flush=True,
+            )
+        right, asked = right + found.signs[0], asked + found.signs[1]
+    print(f"median |drift-corrected error| {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    print(f"signs of speed-ups right: {right} of {asked}")
+
+
+if __name__ == "__main__":
+    main()
