@@ -11,9 +11,9 @@ from calibrate import session
 from traces.profile import Profile
 from traces.profile_files import read_samples
 
-#: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time.
+#: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time, and then waits a while.
 MARK = """
-import importlib, pathlib
+import importlib, pathlib, time
 owner = importlib.import_module({module!r})
 for part in {function!r}.split('.')[:-1]:
     owner = getattr(owner, part)
@@ -24,6 +24,7 @@ def marked(*args, **kwargs):
     calls.append(1)
     if len(calls) == {count}:
         pathlib.Path({mark!r}).touch()
+        time.sleep({wait_s})
     return result if {after} else original(*args, **kwargs)
 setattr(owner, name, marked)
 """
@@ -74,7 +75,8 @@ CASES = {
 def test_one_line_and_nothing_half_written(case, tmp_path):
     (tmp_path / "out").mkdir()
     module, function, arguments, count = CASES[case]
-    code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False)
+    wait_s = 0 if module == "executors.workers" else HANGS_S  # workers must be at work; a simulation could end too soon
+    code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False, wait_s=wait_s)
     assert interrupted(tmp_path, code, *arguments) == STOPPED
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -89,7 +91,7 @@ def test_a_calibration_goes_on_where_it_stopped(tmp_path, stepcast):
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.session\ncalibrate.session.GROUP = 4\n"
     # profile.save is called once per group; the third group is being measured when the signal arrives
-    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True)
+    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0)
     assert interrupted(tmp_path, small + mark, *job) == STOPPED
     stopped = Profile.load(profile).costs
     assert len(stopped) >= 8

@@ -249,6 +249,7 @@ def main() -> None:
         status = _usage(error) if hasattr(error, "format_message") else _known(error)
     if status == STOPPED:  # what newer versions of typer make of Ctrl-C
         _leave()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said: Ctrl-C must not show in the libraries' own clearing up
     sys.exit(status if isinstance(status, int) else 0)
 
 
