@@ -11,15 +11,18 @@ from simulator.bodies.host import Host
 from simulator.plan import Plan, Segment, Task
 from traces.profile import Dispatch, Profile
 
+from .unfamiliar import unfamiliar_s
+
 _TASKS = 2000
 
 
 def measure_host(backend: CpuBackend, profile: Profile) -> None:
-    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes about two seconds."""
+    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
     device = next(iter(backend.groups))
-    profile.dispatch = Dispatch(task_overhead_s=_task_overhead_s(backend, device, lanes=1))
+    gap_s = _gap_s(backend, device, lanes=1)
+    profile.dispatch = Dispatch(task_overhead_s=gap_s + unfamiliar_s(backend))
     if len(backend.groups[device]) > 1:
-        profile.dispatch.shared_overhead_s = _task_overhead_s(backend, device, lanes=2)
+        profile.dispatch.shared_overhead_s = max(0.0, _gap_s(backend, device, lanes=2) - gap_s)
         profile.dispatch.wake_s = _wake_s(backend, device)
     found: dict[str, float] = {}
 
@@ -35,7 +38,7 @@ def measure_host(backend: CpuBackend, profile: Profile) -> None:
     profile.cache_bytes = int(found["cache"])
 
 
-def _task_overhead_s(backend: CpuBackend, device: str, lanes: int) -> float:
+def _gap_s(backend: CpuBackend, device: str, lanes: int) -> float:
     """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks.
 
     With two lanes the other has one task only: what is measured is the executor's way of serving several lanes.

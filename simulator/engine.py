@@ -169,7 +169,7 @@ class Simulation:
         """Executor seconds per task: none on a device with a host lane, more where a device's workers serve several lanes."""
         if self._hosts[device.name] is not None:
             return 0.0
-        return device.shared_overhead_s if self._several_lanes(device.name) else device.task_overhead_s
+        return device.task_overhead_s + (device.shared_overhead_s if self._several_lanes(device.name) else 0.0)
 
     def _several_lanes(self, device: str) -> bool:
         return len({task.stream for task in self.plan.tasks if task.device == device}) > 1

@@ -29,12 +29,12 @@ _SOURCES = MappingProxyType({
     ),
     "cache": "/sys/devices/system/cpu",
     "memory": "psutil.virtual_memory",
-    "task_overhead": "this executor on an AMD EPYC (Zen 4): 1 us on one lane, 5 us with several, 20 us to start one on a sleeping worker",
+    "task_overhead": "this executor on an AMD EPYC (Zen 4): 5 us a task, 3 us more with several lanes, 20 us to start one on a sleeping worker",
 })  # fmt: skip
 #: Where neither the clock nor a cache size can be read.
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
 _BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
-_TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 1e-6, 5e-6, 20e-6
+_TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 3e-6, 20e-6
 #: Workers pick the most urgent stream head themselves: any number of levels would do.
 _PRIORITY_LEVELS = 64
 
