@@ -11,13 +11,19 @@ from simulator.bodies.host import Host
 from simulator.plan import Plan, Segment, Task
 from traces.profile import Dispatch, Profile
 
+from .unfamiliar import unfamiliar_s
+
 _TASKS = 2000
 
 
 def measure_host(backend: CpuBackend, profile: Profile) -> None:
-    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes about two seconds."""
+    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
     device = next(iter(backend.groups))
-    profile.dispatch = Dispatch(task_overhead_s=_task_overhead_s(backend, device))
+    gap_s = _gap_s(backend, device, lanes=1)
+    profile.dispatch = Dispatch(task_overhead_s=gap_s + unfamiliar_s(backend))
+    if len(backend.groups[device]) > 1:
+        profile.dispatch.shared_overhead_s = max(0.0, _gap_s(backend, device, lanes=2) - gap_s)
+        profile.dispatch.wake_s = _wake_s(backend, device)
     found: dict[str, float] = {}
 
     def work(_: int) -> None:
@@ -32,13 +38,30 @@ def measure_host(backend: CpuBackend, profile: Profile) -> None:
     profile.cache_bytes = int(found["cache"])
 
 
-def _task_overhead_s(backend: CpuBackend, device: str) -> float:
-    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks."""
-    tasks = tuple(Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS))
-    program = backend.load(Plan("overhead", (Segment(tasks),), {}, {}), {})
+def _gap_s(backend: CpuBackend, device: str, lanes: int) -> float:
+    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks.
+
+    With two lanes the other has one task only: what is measured is the executor's way of serving several lanes.
+    """
+    tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
+    tasks += [Task(f"other{lane}", Host(0.0), device, stream=lane) for lane in range(1, lanes)]
+    program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
-    times = program.run(1)
+    times = [item for item in program.run(1) if item.index < _TASKS]
     gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
+    return statistics.median(gaps)
+
+
+def _wake_s(backend: CpuBackend, device: str) -> float:
+    """Seconds from the end of a task on a busy lane to the start of one that it releases on an idle lane: median of 200."""
+    tasks = []
+    for i in range(200):
+        tasks.append(Task(f"busy{i}", Host(3e-4), device))
+        tasks.append(Task(f"released{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
+    program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
+    program.run(1)
+    times = {item.index: item for item in program.run(1)}
+    gaps = [times[i + 1].start_s - times[i + 1].anchor_s - times[i].end_s for i in range(0, len(tasks), 2)]
     return statistics.median(gaps)
 
 

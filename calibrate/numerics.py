@@ -16,7 +16,7 @@ from traces.errors import StepcastError
 
 STEPS = 5
 #: Largest error that still counts as the same numbers, by precision. The others leave room for another order of summation.
-TOLERANCE = {"fp64": 1e-10, "fp32": 2e-2, "tf32": 1e-1, "bf16": 1e-1}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ import json
 
 import torch
 
-from simulator.plan import Plan, Task, Value
+from simulator.plan import OPTIMIZER_STATE, Plan, Task, Value
+
+#: Optimizer state that holds sums of squares: never negative.
+_SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 
 
 class OperandPool:
@@ -17,18 +20,21 @@ class OperandPool:
         self._made: dict[tuple, torch.Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
 
-    def tensor(self, value: Value, high: int, role: str) -> torch.Tensor:
-        """A tensor with the value's geometry; integers in [0, high)."""
-        key = (value.shape, value.strides, value.dtype, high, role)
+    def tensor(self, value: Value, high: int, role: str, number: int = 0) -> torch.Tensor:
+        """A tensor with the value's geometry; integers in [0, high). `number` tells apart those that one task uses together."""
+        key = (value.shape, value.strides, value.dtype, high, role, number)
         if key not in self._made:
-            self._made[key] = self._make(value, high)
+            self._made[key] = self._make(value, high, role)
         return self._made[key]
 
-    def _make(self, value: Value, high: int) -> torch.Tensor:
+    def _make(self, value: Value, high: int, role: str) -> torch.Tensor:
         dtype = getattr(torch, value.dtype)
         tensor = torch.empty_strided(value.shape, value.strides, dtype=dtype)
+        if role == "step":  # a count: with a negative one the bias correction would be complex
+            return tensor.fill_(10)
         if dtype.is_floating_point or dtype.is_complex:
-            return tensor.normal_(generator=self._generator)
+            tensor.normal_(generator=self._generator)
+            return tensor.abs_() if role == "squares" else tensor
         if dtype == torch.bool:
             return tensor.bernoulli_(0.5, generator=self._generator)
         return tensor.random_(0, max(1, high), generator=self._generator)
@@ -61,13 +67,27 @@ def integer_range(task: Task, plan: Plan) -> dict[str, int]:
     return {operand.value: bound for operand in task.inputs}
 
 
+def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
+    """What tells the tensors of a task's operands apart, by value: geometry, role, and the how manieth of its like."""
+    changed = {operand.value for operand in task.mutates}
+    seen: dict[tuple, int] = {}
+    found: dict[str, tuple] = {}
+    for name in dict.fromkeys(operand.value for operand in task.inputs):
+        value = plan.values[name]
+        like = (value.shape, value.strides, value.dtype, _role(value, name in changed))
+        found[name] = (*like, seen.setdefault(like, 0))
+        seen[like] += 1
+    return found
+
+
+def _role(value: Value, changed: bool) -> str:
+    state = value.name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
+    if state == "step":
+        return "step"
+    return "squares" if state in _SQUARES else "changed" if changed else "read"
+
+
 def fill(task: Task, plan: Plan, pool: OperandPool) -> dict[str, torch.Tensor]:
     """A tensor for every value the task reads or changes."""
     bounds = integer_range(task, plan)
-    changed = {operand.value for operand in task.mutates}
-    found: dict[str, torch.Tensor] = {}
-    for operand in task.inputs:
-        if operand.value not in found:
-            role = "changed" if operand.value in changed else "read"
-            found[operand.value] = pool.tensor(plan.values[operand.value], bounds[operand.value], role)
-    return found
+    return {name: pool.tensor(plan.values[name], bounds[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}

@@ -15,6 +15,8 @@ from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
 
+from .operands import geometries
+
 
 def machine_here(profile: Profile | None) -> Machine:
     """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
@@ -84,16 +86,19 @@ def _carried_bytes(plan: Plan) -> int:
 
 
 def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
-    """Bytes of the tensors that `operands.OperandPool` makes for the keys of `plans`: one per geometry, read and changed ones apart."""
-    sizes: dict[tuple, int] = {}
+    """Bytes of the tensors that `sampler.Sampler` holds for the keys of `plans`: pooled by geometry, and a copy of each carried one."""
+    copies = 0
+    pooled: dict[tuple, int] = {}
+    keys: set[str] = set()
     for plan in plans:
-        for task in plan.keys(machine).values():
-            if task.body.kind in UNMEASURED:
+        for key, task in plan.keys(machine).items():
+            if key in keys or task.body.kind in UNMEASURED:
                 continue
-            for operands, role in ((task.reads, "read"), (task.mutates, "changed")):
-                for value in (plan.values[operand.value] for operand in operands):
-                    sizes[value.shape, value.strides, value.dtype, role] = value.operand().bytes
-    return sum(sizes.values())
+            keys.add(key)
+            for name, geometry in geometries(task, plan).items():
+                size = pooled[geometry] = plan.values[name].operand().bytes
+                copies += size if plan.values[name].storage in plan.carried else 0
+    return copies + sum(pooled.values())
 
 
 def _gb(count: int) -> str:

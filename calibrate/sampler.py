@@ -4,7 +4,7 @@ Per visit of a key: clear the caches, run once (the cold sample), run again at o
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -12,7 +12,7 @@ from executors.binding import Binding, Instance
 from executors.cpu import CpuBackend
 from executors.kernels import handlers
 from simulator.factory import brief
-from simulator.plan import INPUT, Plan, Segment, Task
+from simulator.plan import INPUT, Plan, Segment, Task, Value
 
 from .operands import OperandPool, fill
 
@@ -56,8 +56,7 @@ class Sampler:
         tensors = fill(task, plan, self._pool)
         names = {o.value for o in (*task.inputs, *task.writes)}
         values = {name: plan.values[name] for name in names}
-        # Sources are the job's business: here every input is simply fed by its own name.
-        values = {name: _detached(value) for name, value in values.items()}
+        values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
         alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
         binding = Binding(alone, tensors, self.backend.device)
         run = handlers()[task.body.kind](task, binding)
@@ -104,7 +103,6 @@ def _timed(run, instance: Instance, written: list[int]) -> float:
     return (time.perf_counter_ns() - begin) * 1e-9
 
 
-def _detached(value):
-    from dataclasses import replace
-
-    return replace(value, source=value.operand() if value.kind != INPUT else None)
+def _detached(value: Value, carried: bool) -> Value:
+    """The value as its task alone sees it: fetched as in the whole plan, a carried one bound for good, all others from an instance."""
+    return replace(value, source=value.operand()) if carried else replace(value, source=None, kind=INPUT)

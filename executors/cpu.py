@@ -5,8 +5,6 @@ itself; there is no host lane. Streams are serial, so a plan with one stream run
 """
 
 import gc
-import heapq
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -25,6 +23,7 @@ from .binding import Binding, Instance, storage_users
 from .kernels import handlers
 from .measured import Measured
 from .run import TaskFailedError
+from .schedule import Entry, Schedule
 from .workers import Workers, available_cores
 
 
@@ -122,12 +121,12 @@ class CpuExecutable:
         self._period = 0
         return measured
 
-    def _entries(self, first: int, end: int, iterations: int) -> list[tuple[int, int]]:
+    def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
         return [
             (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
         ]
 
-    def _go(self, entries: list[tuple[int, int]], iterations: int | None = None) -> list[Measured]:
+    def _go(self, entries: list[Entry], iterations: int | None = None) -> list[Measured]:
         """Run entries in order; `iterations` is known when draining, and decides which tasks are skipped."""
         if not entries:
             return []
@@ -143,18 +142,19 @@ class CpuExecutable:
         self._finish(entries)
         return measured
 
-    def _serial(self, entries: list[tuple[int, int]]) -> list[Measured]:
+    def _serial(self, entries: list[Entry]) -> list[Measured]:
         """One lane: one worker runs everything in order; the cores of the group take turns from call to call."""
         group = self.backend.groups[self.tasks[0].device]
         measured: list[Measured] = []
 
         def work(position: int) -> None:
-            measured.extend(self._one(entry, position) for entry in entries)
+            measured.extend(self._one(entry, position, release=True) for entry in entries)
 
         self.backend.workers.run(work, (group[self._calls % len(group)],))
         return measured
 
-    def _one(self, entry: tuple[int, int], position: int) -> Measured:
+    def _one(self, entry: Entry, position: int, release: bool) -> Measured:
+        """Run one task. `release`: drop what nothing waits for; of several workers that is the schedule's to serialise."""
         period, index = entry
         instance = self._instances[period - self.tasks[index].lag]
         anchors = self.backend.anchors
@@ -166,7 +166,8 @@ class CpuExecutable:
             raise _failure(self.tasks[index], error) from error
         if self.watch is not None:
             self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
-        self._release(instance, index)
+        if release:
+            self._release(instance, index)
         end = time.perf_counter_ns()
         return Measured(index, period, begin * 1e-9, end * 1e-9, position, anchor_ns * 1e-9)
 
@@ -179,24 +180,32 @@ class CpuExecutable:
                 for slot in self._freed[storage]:
                     instance.slots[slot] = None
 
-    def _parallel(self, entries: list[tuple[int, int]], iterations: int | None) -> list[Measured]:
+    def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        schedule = _Schedule(self, entries, iterations)
+        schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
+        measured: list[Measured] = []
+
+        def ended(item: Measured) -> None:
+            measured.append(item)
+            self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
 
         def work(position: int) -> None:
-            while (entry := schedule.next(device_of[position])) is not None:
+            device = device_of[position]
+            entry = schedule.first(device)
+            while entry is not None:
                 try:
-                    schedule.done(entry, self._one(entry, position))
+                    item = self._one(entry, position, release=False)
                 except BaseException:
                     schedule.stop()
                     raise
+                entry = schedule.advance(entry, device, lambda item=item: ended(item))
 
         self.backend.workers.run(work, positions)
-        return sorted(schedule.measured, key=lambda m: m.start_s)
+        return sorted(measured, key=lambda m: m.start_s)
 
-    def _finish(self, entries: list[tuple[int, int]]) -> None:
+    def _finish(self, entries: list[Entry]) -> None:
         """Collect losses that are known, and drop iterations whose last task has run."""
         last_period = entries[-1][0]
         for iteration, instance in sorted(self._instances.items()):
@@ -214,68 +223,3 @@ def _failure(task: Task, error: Exception) -> Exception:
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")
-
-
-class _Schedule:
-    """Ready stream heads by device, guarded by one condition."""
-
-    def __init__(self, program: CpuExecutable, entries: list[tuple[int, int]], iterations: int | None):
-        self.tasks = program.tasks
-        self.measured: list[Measured] = []
-        self._changed = threading.Condition()
-        self._left = len(entries)
-        self._lanes: dict[tuple[str, int], deque] = {}
-        self._running: set[tuple[str, int]] = set()
-        self._ready: dict[str, list] = {task.device: [] for task in self.tasks}
-        self._order = {entry: i for i, entry in enumerate(entries)}
-        self._missing: dict[tuple[int, int], int] = {}
-        self._followers: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for entry in entries:
-            period, index = entry
-            before = [(period - e.delta, e.index) for e in program.dependencies.edges(period, iterations)[index]]
-            before = [b for b in before if b in self._order]
-            self._missing[entry] = len(before)
-            for b in before:
-                self._followers.setdefault(b, []).append(entry)
-            self._lanes.setdefault(self.tasks[index].lane, deque()).append(entry)
-        for lane in self._lanes:
-            self._offer(lane)
-
-    def _offer(self, lane: tuple[str, int]) -> bool:
-        queue = self._lanes[lane]
-        if not queue or lane in self._running or self._missing[queue[0]]:
-            return False
-        self._running.add(lane)
-        entry = queue.popleft()
-        heapq.heappush(self._ready[lane[0]], (self.tasks[entry[1]].priority, self._order[entry], entry))
-        return True
-
-    def next(self, device: str) -> tuple[int, int] | None:
-        """The most urgent ready entry of a device; waits for one; None when all is done."""
-        with self._changed:
-            while self._left and not self._ready[device]:
-                self._changed.wait()
-            return heapq.heappop(self._ready[device])[2] if self._ready[device] else None
-
-    def done(self, entry: tuple[int, int], measured: Measured) -> None:
-        """Record an entry's end and offer what it was holding back."""
-        with self._changed:
-            self.measured.append(measured)
-            self._left -= 1
-            lane = self.tasks[entry[1]].lane
-            self._running.discard(lane)
-            offered = self._offer(lane)
-            for follower in self._followers.get(entry, ()):
-                self._missing[follower] -= 1
-                if not self._missing[follower]:
-                    offered |= self._offer(self.tasks[follower[1]].lane)
-            if not self._left or offered:
-                self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Let every worker end."""
-        with self._changed:
-            self._left = 0
-            for queue in self._ready.values():
-                queue.clear()
-            self._changed.notify_all()

@@ -20,7 +20,7 @@ from .dependencies import Dependencies
 from .hosts import EagerHost, GraphHost, IssueTimes
 from .lanes import Lane, Recipe, World
 from .links import Links
-from .machine import Machine
+from .machine import Device, Machine
 from .memory import memory_over_time, peaks
 from .plan import Plan, Task
 from .sms import Sms, shape_of
@@ -151,7 +151,7 @@ class Simulation:
         for task, cost, share in zip(plan.tasks, costs, shares, strict=True):
             device, body = machine.device(task.device), task.body
             saturation = machine.memory(task.device).saturation_share
-            overhead = device.task_overhead_s if self._hosts[task.device] is None else 0.0
+            overhead = self._overhead_s(device)
             shape = shape_of(cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
             core = shape._replace(waves=1, need=1, last_need=1, held=True) if device.kind == "cpu" else None  # a worker moves the bytes
@@ -164,6 +164,15 @@ class Simulation:
             else:
                 found.append(Recipe(seconds, task.priority, shape if seconds else None))
         return found
+
+    def _overhead_s(self, device: Device) -> float:
+        """Executor seconds per task: none on a device with a host lane, more where a device's workers serve several lanes."""
+        if self._hosts[device.name] is not None:
+            return 0.0
+        return device.task_overhead_s + (device.shared_overhead_s if self._several_lanes(device.name) else 0.0)
+
+    def _several_lanes(self, device: str) -> bool:
+        return len({task.stream for task in self.plan.tasks if task.device == device}) > 1
 
     def _lanes(self, recipes: list[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None) -> list[Lane]:
         """A lane per stream. Lanes whose kernels meet no others' need no SMs: alone a kernel takes its solo time."""
@@ -184,7 +193,11 @@ class Simulation:
             if memory_of[lane[0]] not in contended:
                 for index in indices:
                     recipes[index].shape = None
-        return [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+        made = [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+        for lane in made:
+            if self._hosts[lane.name[0]] is None:
+                lane.cross_gap_s = self.machine.device(lane.name[0]).wake_s
+        return made
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""

@@ -39,7 +39,7 @@ def call_factory(factory: Factory, batch: int):
     module, inputs, target, loss = _parts(factory.name, made)
     keywords = dict(inputs) if isinstance(inputs, dict) else {}
     positional: tuple[Any, ...] = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    built = Built(module.train(), positional, keywords, target, loss)
+    built = Built(module if module.training else module.train(), positional, keywords, target, loss)
     _check_module(factory.name, module)
     _check_batch(factory.name, batch, built.named_inputs())
     return built
@@ -102,9 +102,10 @@ def _place(error: BaseException) -> str:
     """Where the user's own code was when it happened; empty where none of it was."""
     import torch
 
-    ours, torchs = Path(__file__).parent.parent, Path(torch.__file__).parent
+    ours = Path(__file__).parents[1]
+    skipped = [Path(torch.__file__).parent, *(ours / name for name in ("simulator", "executors", "calibrate", "ui"))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and not path.is_relative_to(torchs) and (not path.is_relative_to(ours) or "user_models" in path.parts):
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in skipped):
             return f" (in {frame.filename}, line {frame.lineno})"
     return ""

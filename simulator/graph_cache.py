@@ -13,7 +13,8 @@ from traces.files import read_json, write_json
 from .graph import TrainingGraph
 
 _ADAPTER = TypeAdapter(TrainingGraph)
-_CODE = ("capture.py", "built.py", "layers.py", "gradients.py", "graph.py", "intercept.py", "aten_json.py", "plan.py", "bodies/opcall.py")
+#: Another capture makes other graphs.
+_CODE = ("aten_json", "bodies/opcall", "built", "capture", "gradients", "graph", "intercept", "layers", "plan", "recorder")
 
 
 def folder() -> Path:
@@ -25,8 +26,8 @@ def _path(key: tuple) -> Path:
     from importlib.metadata import version
 
     digest = hashlib.blake2b(repr((key, version("torch"))).encode(), digest_size=16)
-    for name in _CODE:  # another capture makes other graphs
-        digest.update((Path(__file__).parent / name).read_bytes())
+    for name in _CODE:
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     return folder() / f"{digest.hexdigest()}.json.gz"
 
 

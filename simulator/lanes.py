@@ -78,7 +78,8 @@ class Lane:
         self.transfer = Transfer()
         self.host: EagerHost | None = None
         self.graphs: GraphHost | None = None
-        #: Least time between two of its tasks, and between a task and one that it releases on another lane (nodes of a CUDA graph).
+        #: Least time between two of its tasks, and between a task and one that it releases on another lane (nodes of a CUDA graph; a CPU
+        #: worker that must be woken).
         self.gap_s = self.cross_gap_s = 0.0
         self.cause, self.by = START, -1
         self.last = -1
@@ -105,7 +106,7 @@ class Lane:
         waiting, unfinished, earliest_s = run.waiting, run.unfinished, run.earliest_s
         start_s, end_s, causes, released_by = run.start_s, run.end_s, run.cause, run.released_by
         successors, timeout, cross_gap_s = run.successors(period), env.timeout, self.cross_gap_s
-        launched = host is not None or graphs is not None
+        launched = host is not None or graphs is not None or cross_gap_s > 0
         now = env.now
         for index in indices:
             number = base + index

@@ -129,7 +129,7 @@ def _import_module(name: str):
         sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StepcastError(f"module {name} does not import: {brief(error)}; check --model and the installation") from error
     return module, Path(module.__file__).parent if module.__file__ else Path.cwd()
 

@@ -53,7 +53,7 @@ def test_batch_norm_changes_its_statistics_although_its_schema_does_not_say_so()
 
 
 def test_hidden_mutations_are_what_the_ops_really_change():
-    from simulator.capture import HIDDEN_MUTATIONS
+    from simulator.recorder import HIDDEN_MUTATIONS
 
     for target, positions in HIDDEN_MUTATIONS.items():
         assert target == "aten.native_batch_norm.default"
@@ -177,3 +177,35 @@ def test_attention_inside_multi_head_attention_is_canonical_too(weights):
     targets = [op.body.target for op in graph_of(Block(), torch.randn(2, 3, 4)).ops]
     assert targets.count("aten.native_dropout.default") == 1
     assert not [target for target in targets if "attention" in target or "bernoulli" in target]
+
+
+def test_a_transpose_in_place_is_a_view():
+    class Transposes(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).transpose_(0, 1)[1]
+
+    graph = graph_of(Transposes(3, 2), torch.randn(4, 3))
+    assert not [op for op in graph.ops if "transpose" in op.body.target]
+    total = next(op for op in graph.ops if op.name == "loss/sum")
+    assert total.reads[0].shape == (4,)
+    assert [step.target for step in total.reads[0].views] == ["aten.as_strided.default", "aten.select.int"]
+
+
+def test_a_step_may_look_at_constants():
+    class Causal(nn.Linear):
+        def forward(self, x):
+            mask = torch.ones(3, 3).tril()
+            return super().forward(x) * (2 if bool((mask == mask.tril()).all()) else 1)
+
+    assert any("mul" in op.name for op in graph_of(Causal(3, 2), torch.randn(2, 3)).ops)
+
+
+def test_submodules_that_the_user_put_in_eval_mode_stay_so():
+    from simulator.factory import Factory, call_factory
+
+    def make(batch: int):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        model[1].eval()
+        return model, torch.randn(batch, 3), torch.randint(0, 3, (batch,))
+
+    assert not call_factory(Factory("mine", make, ""), 2).module[1].training

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simulator.capture import _flops
+from simulator.recorder import _flops
 
 aten = torch.ops.aten
 

@@ -115,6 +115,8 @@ class Dispatch(_Part):
     """Seconds the host or the executor spends around a task; None where not measured. Names as in `simulator.machine`."""
 
     task_overhead_s: Measure | None = None
+    shared_overhead_s: Measure | None = None
+    wake_s: Measure | None = None
     dispatch_s: Measure | None = None
     record_s: Measure | None = None
     wait_s: Measure | None = None

@@ -52,14 +52,16 @@ def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
 
 def _append(path: Path, data: bytes) -> None:
     """Append all of `data`, or on any failure nothing: half a gzip member would damage what comes after it."""
-    before = path.stat().st_size if path.exists() else 0
+    before = path.stat().st_size if path.exists() else None
     try:
         with path.open("ab", buffering=0) as file:
             while data:
                 data = data[file.write(data) :]
     except BaseException:
-        if path.exists():
+        if before is not None:
             os.truncate(path, before)
+        else:
+            path.unlink(missing_ok=True)
         raise
 
 

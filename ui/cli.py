@@ -1,8 +1,11 @@
 """The command line. It imports typer alone; everything else is loaded when a command needs it, so that --help answers at once."""
 
 import os
+import signal
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -65,33 +68,25 @@ AsJson = Annotated[bool, typer.Option("--json", callback=_reserve_stdout, help="
 @app.command()
 def models(json: AsJson = False):
     """List the built-in models."""
-    from .commands import listing
-
-    listing.models(json)
+    _commands("listing").models(json)
 
 
 @app.command()
 def strategies(json: AsJson = False):
     """List the strategies and their options."""
-    from .commands import listing
-
-    listing.strategies(json)
+    _commands("listing").strategies(json)
 
 
 @app.command()
 def machines(json: AsJson = False):
     """List the machines that predictions can be made for."""
-    from .commands import listing
-
-    listing.machines(json)
+    _commands("listing").machines(json)
 
 
 @app.command()
 def profiles(json: AsJson = False):
     """List the calibrations kept on this machine."""
-    from .commands import listing
-
-    listing.profiles(json)
+    _commands("listing").profiles(json)
 
 
 @app.command()
@@ -117,10 +112,8 @@ def calibrate(
 
     Goes on where an interrupted calibration stopped: what is in the profile is not measured again.
     """
-    from .commands import measuring
-
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    measuring.calibrate(job, strategy or [], set_ or [], output, (device, devices, mode), json)
+    _commands("measuring").calibrate(job, strategy or [], set_ or [], output, (device, devices, mode), json)
 
 
 @app.command()
@@ -148,10 +141,8 @@ def predict(
 
     Costs come from --profile (measured) or from --machine (a preset, guessed). Exit status 1 when the plan does not fit in memory.
     """
-    from .commands import predicting
-
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    predicting.predict(job, strategy, set_ or [], profile, machine, (device, devices, mode), timeline, json)
+    _commands("predicting").predict(job, strategy, set_ or [], profile, machine, (device, devices, mode), timeline, json)
 
 
 @app.command()
@@ -177,10 +168,8 @@ def run(
     json: AsJson = False,
 ):
     """Run a strategy's plan for real and report its measured step time."""
-    from .commands import measuring
-
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    measuring.run(job, strategy, set_ or [], profile, steps, (device, devices, mode), metrics, timeline, json)
+    _commands("measuring").run(job, strategy, set_ or [], profile, steps, (device, devices, mode), metrics, timeline, json)
 
 
 @app.command()
@@ -208,10 +197,8 @@ def validate(
 
     Exit status 1 when a plan's numbers differ from plain PyTorch's.
     """
-    from .commands import measuring
-
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    measuring.validate(job, strategy or [], set_ or [], profile, calibration, (device, devices, mode), out, json)
+    _commands("measuring").validate(job, strategy or [], set_ or [], profile, calibration, (device, devices, mode), out, json)
 
 
 @app.command()
@@ -220,9 +207,7 @@ def demo(
     json: AsJson = False,
 ):
     """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
-    from .commands import measuring
-
-    measuring.demo(out, json)
+    _commands("measuring").demo(out, json)
 
 
 @app.command()
@@ -237,9 +222,7 @@ def replay(
 
     Record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
     """
-    from .commands import replaying
-
-    replaying.replay(traces, what_if or [], timeline, perfetto, json)
+    _commands("replaying").replay(traces, what_if or [], timeline, perfetto, json)
 
 
 @app.command()
@@ -249,9 +232,20 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):
     """Open the app: reports, what-if predictions, and replays of recorded traces. Serves this machine only."""
-    from .commands import serving
+    _commands("serving").serve(port, reports or [], trace or [])
 
-    serving.serve(port, reports or [], trace or [])
+
+def _commands(name: str) -> ModuleType:
+    """A module of commands, loaded with Ctrl-C held back: PyTorch's libraries die of it while they load."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        found = import_module(f".commands.{name}", __package__)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+    return found
 
 
 def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout):
@@ -275,6 +269,7 @@ def main() -> None:
         status = _usage(error) if hasattr(error, "format_message") else _known(error)
     if status == STOPPED:  # what newer versions of typer make of Ctrl-C
         _leave()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said: Ctrl-C must not show in the libraries' own clearing up
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -309,8 +304,6 @@ def _known(error: Exception) -> int:
 
 def _leave() -> None:
     """End at once after Ctrl-C: a worker thread may be inside an op that takes minutes, and must not meet a dying interpreter."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _fail("stopped; nothing half-written is left", STOPPED)
     sys.stderr.flush()

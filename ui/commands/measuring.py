@@ -55,10 +55,10 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_writable(place)
     found, skipped = plan_all(job, chosen, shared, machine_here(profile), CostModel(machine_here(profile), profile))
+    if not found:
+        raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
         print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
-    if not found:
-        raise typer.Exit(2)
     _measure_machine(profile)
     machine = machine_here(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:

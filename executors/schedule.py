@@ -1,0 +1,93 @@
+"""Which worker runs which task when a device has several lanes: ready stream heads by device, guarded by one condition."""
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from simulator.dependencies import Dependencies
+from simulator.plan import Task
+
+Entry = tuple[int, int]  # (period, index of the task)
+
+
+class Schedule:
+    """The entries of one run. A worker takes a `first` entry, runs it, and asks `advance` for its next one.
+
+    A lane stays on its worker as long as nothing more urgent is ready: its data are in that core's cache, and nobody must be woken.
+    """
+
+    def __init__(self, tasks: tuple[Task, ...], dependencies: Dependencies, entries: list[Entry], iterations: int | None):
+        """`iterations` is known when draining."""
+        self._tasks = tasks
+        self._changed = threading.Condition()
+        self._left = len(entries)
+        self._lanes: dict[tuple[str, int], deque[Entry]] = {}
+        self._running: set[tuple[str, int]] = set()
+        self._ready: dict[str, list[tuple[int, int, Entry]]] = {task.device: [] for task in tasks}
+        self._order = {entry: i for i, entry in enumerate(entries)}
+        self._missing: dict[Entry, int] = {}
+        self._followers: dict[Entry, list[Entry]] = {}
+        for entry in entries:
+            period, index = entry
+            before = [(period - e.delta, e.index) for e in dependencies.edges(period, iterations)[index]]
+            before = [b for b in before if b in self._order]
+            self._missing[entry] = len(before)
+            for b in before:
+                self._followers.setdefault(b, []).append(entry)
+            self._lanes.setdefault(tasks[index].lane, deque()).append(entry)
+        for lane in self._lanes:
+            self._offer(lane)
+
+    def first(self, device: str) -> Entry | None:
+        """The most urgent ready entry of a device; waits for one; None when all is done."""
+        with self._changed:
+            return self._wait(device)
+
+    def advance(self, entry: Entry, device: str, ended: Callable[[], None]) -> Entry | None:
+        """`entry` has been run: call `ended`, release what waited for it, and take the device's next; None when all is done."""
+        with self._changed:
+            ended()
+            self._left -= 1
+            lane = self._tasks[entry[1]].lane
+            self._running.discard(lane)
+            self._offer(lane)
+            for follower in self._followers.get(entry, ()):
+                self._missing[follower] -= 1
+                if not self._missing[follower]:
+                    self._offer(self._tasks[follower[1]].lane)
+            found = self._take(device, lane)
+            if not self._left or any(self._ready.values()):
+                self._changed.notify_all()
+            return found if found is not None else self._wait(device)
+
+    def stop(self) -> None:
+        """Let every worker end."""
+        with self._changed:
+            self._left = 0
+            for queue in self._ready.values():
+                queue.clear()
+            self._changed.notify_all()
+
+    def _offer(self, lane: tuple[str, int]) -> None:
+        """Put the lane's head among the ready ones, if nothing holds it back."""
+        queue = self._lanes[lane]
+        if queue and lane not in self._running and not self._missing[queue[0]]:
+            self._running.add(lane)
+            entry = queue.popleft()
+            heapq.heappush(self._ready[lane[0]], (self._tasks[entry[1]].priority, self._order[entry], entry))
+
+    def _take(self, device: str, lane: tuple[str, int]) -> Entry | None:
+        """The most urgent ready entry; of equally urgent ones that of `lane`, the one just run."""
+        ready = self._ready[device]
+        if not ready:
+            return None
+        own = next((item for item in ready if self._tasks[item[2][1]].lane == lane and item[0] == ready[0][0]), ready[0])
+        ready.remove(own)
+        heapq.heapify(ready)
+        return own[2]
+
+    def _wait(self, device: str) -> Entry | None:
+        while self._left and not self._ready[device]:
+            self._changed.wait()
+        return heapq.heappop(self._ready[device])[2] if self._ready[device] else None
