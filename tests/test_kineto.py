@@ -298,10 +298,10 @@ def test_host_waits(tmp_path):
 
 def test_a_launch_into_a_full_queue_waits_for_work_that_ended(tmp_path):
     trace = Trace()
-    for i in range(300):
+    for i in range(400):
         trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
-    trace.kernel("k", 700, 30_010, 100, call=9_400)  # until 10,100
-    assert recover(load(trace, tmp_path)).call_after == {300: [99]}
+    trace.kernel("k", 900, 40_010, 100, call=9_200)  # until 10,100
+    assert recover(load(trace, tmp_path)).call_after == {400: [99]}
 
 
 def test_iterations_by_profiler_steps_follow_the_launch(tmp_path):
