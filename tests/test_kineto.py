@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 import tracemalloc
 
 import pytest
@@ -364,7 +363,7 @@ def test_threads_that_work_side_by_side_hand_over_nothing(tmp_path):
     assert hand_overs(load(trace, tmp_path).calls) == {}
 
 
-def test_thousands_of_streams_take_seconds_at_most(tmp_path):
+def test_thousands_of_streams_do_not_multiply_the_edges(tmp_path):
     trace = Trace()
     for i in range(6000):
         trace.call("cudaStreamWaitEvent", i * 10, 1)
@@ -372,7 +371,7 @@ def test_thousands_of_streams_take_seconds_at_most(tmp_path):
         if i % 4 == 0:
             trace.call("cudaDeviceSynchronize", i * 10 + 8, 1)
     recording = load(trace, tmp_path)
-    begun = time.process_time()
-    recover(recording)
+    order = recover(recording)
     assert recording.streams == 3000
-    assert time.process_time() - begun < 30  # a quadratic rule would take minutes
+    assert sum(map(len, order.work_after.values())) < 64 * len(recording.works)
+    assert sum(map(len, order.call_after.values())) < 2 * len(recording.works)  # a device sync waits only for what came since the last
