@@ -196,6 +196,9 @@ class _Builder:
         for rank, order in zip(self.ranks, self.orders, strict=True):
             who = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
             self.notes += [who + note for note in rank.notes]
+            branches = len(order.lanes) - rank.streams
+            if branches:
+                self.notes.append(f"{who}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it")
             if order.delayed:
                 total = sum(order.delayed.values())
                 self.notes.append(f"{who}{len(order.delayed)} works started late for no recorded reason, {total * 1e3:.3g} ms in all")

@@ -70,16 +70,22 @@ def add_threads(
         if call.kind not in _SILENT:
             if call.start_s > cursor[thread]:
                 emit(thread, GAP, call.start_s - cursor[thread], call.start_s, step)
-            if number in released:
+            awaited = order.call_after.get(number)
+            own = awaited is not None and any(works[index].call == number for index in awaited)
+            end_s = max(call.end_s, cursor[thread])
+            if number in released and (own or not awaited):
                 until = max(released[number], cursor[thread])
                 result.release[number] = emit(thread, call.name, until - cursor[thread], until, step)
-            awaited = order.call_after.get(number)
+                end_s = max(end_s, until)
+            elif number in released:
+                end_s = max(end_s, released[number])  # it waits for room in the queue, then launches
             if awaited:
                 ready = max(works[index].end_s for index in awaited) + order.launch_gap_s
-                node = emit(thread, call.name, call.end_s - max(cursor[thread], ready), max(call.end_s, cursor[thread]), step)
+                node = emit(thread, call.name, end_s - max(cursor[thread], ready), end_s, step)
                 result.waiting.append((node, awaited))
+                result.release.setdefault(number, node)
             elif number not in released:
-                emit(thread, call.name, call.end_s - cursor[thread], max(call.end_s, cursor[thread]), step)
+                emit(thread, call.name, end_s - cursor[thread], end_s, step)
         places[number] = _Place(last[thread], cursor[thread])
     for node, awaited_call, start_s in handed:
         place = places[awaited_call]

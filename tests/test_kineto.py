@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 import tracemalloc
 
 import pytest
@@ -298,10 +297,10 @@ def test_host_waits(tmp_path):
 
 def test_a_launch_into_a_full_queue_waits_for_work_that_ended(tmp_path):
     trace = Trace()
-    for i in range(300):
+    for i in range(400):
         trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
-    trace.kernel("k", 700, 30_010, 100, call=9_400)  # until 10,100
-    assert recover(load(trace, tmp_path)).call_after == {300: [99]}
+    trace.kernel("k", 900, 40_010, 100, call=9_200)  # until 10,100
+    assert recover(load(trace, tmp_path)).call_after == {400: [99]}
 
 
 def test_iterations_by_profiler_steps_follow_the_launch(tmp_path):
@@ -364,7 +363,7 @@ def test_threads_that_work_side_by_side_hand_over_nothing(tmp_path):
     assert hand_overs(load(trace, tmp_path).calls) == {}
 
 
-def test_thousands_of_streams_take_seconds_at_most(tmp_path):
+def test_thousands_of_streams_do_not_multiply_the_edges(tmp_path):
     trace = Trace()
     for i in range(6000):
         trace.call("cudaStreamWaitEvent", i * 10, 1)
@@ -372,7 +371,7 @@ def test_thousands_of_streams_take_seconds_at_most(tmp_path):
         if i % 4 == 0:
             trace.call("cudaDeviceSynchronize", i * 10 + 8, 1)
     recording = load(trace, tmp_path)
-    begun = time.process_time()
-    recover(recording)
+    order = recover(recording)
     assert recording.streams == 3000
-    assert time.process_time() - begun < 30  # a quadratic rule would take minutes
+    assert sum(map(len, order.work_after.values())) < 64 * len(recording.works)
+    assert sum(map(len, order.call_after.values())) < 2 * len(recording.works)  # a device sync waits only for what came since the last

@@ -127,6 +127,22 @@ def test_usual_gaps_between_kernels_are_part_of_the_stream(tmp_path):
     assert device_rows(simulate_replay(replay))[-1] == ("k #10", 925, 1025)
 
 
+def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
+    """The last launch waits for room; if the kernels take half as long, so does its wait."""
+    trace = Trace()
+    for i in range(400):
+        trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
+    trace.kernel("last", 900, 40_010, 100, call=9_200)
+    replay = replay_of(tmp_path, trace)
+    assert device_rows(simulate_replay(replay))[-1] == ("last #1", 40_010, 40_110)
+    halved = tuple(
+        replace(t, body=replace(t.body, duration_s=t.body.duration_s / 2)) if t.name.startswith("k #") else t for t in replay.plan.tasks
+    )
+    timeline = simulate_replay(replace(replay, plan=replace(replay.plan, segments=(Segment(halved),))))
+    wait = next(span for span in reversed(timeline.spans) if span.task.startswith("cudaLaunchKernel"))
+    assert wait.end_s < 5.2e-3
+
+
 def test_work_without_a_launch_starts_no_earlier_after_what_ran_before(tmp_path):
     """Launched before the window: the first begins when it did, the second follows it, the third keeps its pause."""
     trace = Trace()

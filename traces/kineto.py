@@ -17,6 +17,8 @@ _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset
 _HOST = frozenset({"cuda_runtime", "runtime", "cuda_driver", "hip_runtime"})
 _PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+#: A recording is shorter than this.
+DAY_NS = 86_400 * 10**9
 _STEP = re.compile(r"^(ProfilerStep#\d+|Optimizer\.step#.*)$")
 _KINDS = {
     "StreamWaitEvent": CallKind.STREAM_WAIT,
@@ -40,7 +42,7 @@ class _RawWork(NamedTuple):
 
 class _RawCall(NamedTuple):
     name: str
-    thread: object
+    thread: str
     correlation: int
     start_ns: int
     end_ns: int
@@ -93,7 +95,7 @@ class _Events:
         if not isinstance(name, str) or not (on_device or on_host or category == "cuda_sync" or _STEP.match(name)):
             return
         start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
-        if start is None or length is None or length < 0:
+        if start is None or length is None or not 0 <= length <= DAY_NS:
             self._damaged += 1
             return
         given = event.get("args")
@@ -102,7 +104,7 @@ class _Events:
         if on_device:
             self.works.append(_RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
         elif on_host:
-            self._calls.append(_RawCall(name, (event.get("pid"), str(event.get("tid"))), correlation, start, start + length))
+            self._calls.append(_RawCall(name, f"{event.get('pid')}/{event.get('tid')}", correlation, start, start + length))
         elif category == "cuda_sync":
             numbers = (_integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
             self._syncs[correlation] = Sync(*numbers)
@@ -112,13 +114,14 @@ class _Events:
     def recording(self, source: str) -> Recording:
         """Everything joined and in order."""
         notes = [f"{self._damaged} events without usable times were left out"] if self._damaged else []
+        self._drop_strays(notes)
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
         self._calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))
         origin = min([self.works[0].start_ns, *(call.start_ns for call in self._calls[:1])])
         launched = _join(self.works, self._calls, notes)
         kinds = [_kind(raw.name, index in launched.users) for index, raw in enumerate(self._calls)]
         kept = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
-        threads: dict[object, int] = {}
+        threads: dict[str, int] = {}
         calls, syncs = [], {}
         for old, new in kept.items():
             raw = self._calls[old]
@@ -138,6 +141,17 @@ class _Events:
         )
         origin_ns = origin + self._base_ns
         return Recording(source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes))
+
+    def _drop_strays(self, notes: list[str]) -> None:
+        """Leave out what lies further than a day from the median work: a clock that was reset, or no clock at all."""
+        middle = sorted(raw.start_ns for raw in self.works)[len(self.works) // 2]
+        total = len(self.works) + len(self._calls)
+        self.works = [raw for raw in self.works if abs(raw.start_ns - middle) <= DAY_NS]
+        self._calls = [raw for raw in self._calls if abs(raw.start_ns - middle) <= DAY_NS]
+        self._annotations = [a for a in self._annotations if abs(a[1] - middle) <= DAY_NS]
+        dropped = total - len(self.works) - len(self._calls)
+        if dropped:
+            notes.append(f"{dropped} events more than a day away from the rest were left out")
 
 
 def _seconds(raw: _RawWork | _RawCall, origin_ns: int) -> tuple[float, float]:

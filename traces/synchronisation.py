@@ -29,8 +29,8 @@ HOST_CLOCK_S = 5e-6
 UNEXPLAINED_S = 20e-6
 #: The last wave of work that held all SMs: at most this share of the time that the other waited.
 LAST_WAVE = 0.25
-#: A launch is throttled if it takes so many times the median, and this long, while this much work of its stream is outstanding.
-SLOW_LAUNCH, SLOW_LAUNCH_S, FULL_QUEUE = 10.0, 50e-6, 100
+#: A launch is throttled if it takes so many times the median while this much work of its stream is outstanding (CUDA takes about 1000).
+SLOW_LAUNCH, FULL_QUEUE = 3.0, 256
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
     calls, works = recording.calls, recording.works
     records = _records(calls)
     launches = [call.end_s - call.start_s for call in calls if call.kind is CallKind.LAUNCH]
-    slow_s = max(SLOW_LAUNCH_S, SLOW_LAUNCH * median(launches)) if launches else 0.0
+    slow_s = SLOW_LAUNCH * median(launches) if launches else 0.0
     position = {index: at for members in order.lanes.values() for at, index in enumerate(members)}
     of_call: dict[int, list[int]] = {}
     for index, work in enumerate(works):

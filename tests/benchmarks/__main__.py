@@ -1,6 +1,6 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy]...
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|replay|op-latency]...
 """
 
 import subprocess
@@ -12,6 +12,8 @@ MODULES = {
     "profile": "profile_load",
     "calibration": "calibration",
     "accuracy": "accuracy",
+    "replay": "replay_traces",
+    "op-latency": "op_latency",
 }
 
 

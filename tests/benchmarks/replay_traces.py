@@ -1,0 +1,124 @@
+"""Replay of every trace in shared/data/kineto: period against recording, exposed communication, and how long it takes.
+
+python -m tests.benchmarks.replay_traces [--hta PYTHON]
+
+`spread`: (longest − shortest) / mean of the recorded iterations. `load`: reading the file; `graph`: launches, streams, waits, plan;
+`replay`: the engine. With `--hta`, HolisticTraceAnalysis' critical path of the same files beside it, run by a Python that has it installed.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from simulator.replay import simulate_replay
+from simulator.replay_build import build_replay
+from simulator.replay_compare import ReplayComparison, compare
+from tests.shared_data import shared_folder
+from traces.kineto import load_trace
+
+ROUNDS = 3
+
+
+def measure(paths: Sequence[Path]) -> tuple[ReplayComparison, int, dict[str, float]]:
+    """The comparison, how much work had no launch, and seconds by stage, medians of `ROUNDS`."""
+    times: dict[str, list[float]] = {"load": [], "graph": [], "replay": []}
+    for _ in range(ROUNDS):
+        marks = [time.perf_counter()]
+        recordings = [load_trace(path) for path in paths]
+        marks.append(time.perf_counter())
+        replay = build_replay(recordings)
+        marks.append(time.perf_counter())
+        timeline = simulate_replay(replay)
+        marks.append(time.perf_counter())
+        for stage, (begin, end) in zip(times, pairwise(marks), strict=True):
+            times[stage].append(end - begin)
+    stages = {stage: statistics.median(seconds) for stage, seconds in times.items()}
+    return compare(replay, timeline), sum(recording.unmatched for recording in recordings), stages
+
+
+def row(name: str, result: ReplayComparison, unmatched: int, seconds: dict[str, float]) -> str:
+    """One line of the table."""
+    period = f"{1e3 * result.period_measured_s:10.3f} {result.spread:7.2%} {1e3 * result.period_simulated_s:10.3f} {result.error:+8.3%}"
+    exposed = f"{1e3 * result.exposed_measured_s:8.3f} {1e3 * result.exposed_simulated_s:8.3f}"
+    stages = " ".join(f"{seconds[stage]:6.2f}" for stage in ("load", "graph", "replay"))
+    return f"{name:<36} {period} {exposed} {result.kernels:7d} {len(result.streams):7d} {unmatched:9d} {stages}"
+
+
+HEAD = (
+    f"{'trace':<36} {'period/ms':>10} {'spread':>7} {'replayed':>10} {'error':>8} {'exposed':>8} {'replayed':>8} "
+    f"{'kernels':>7} {'streams':>7} {'unmatched':>9} {'load':>6} {'graph':>6} {'replay':>6}"
+)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hta", type=Path, help="a Python with HolisticTraceAnalysis")
+    hta = parser.parse_args().hta
+    folder = shared_folder("kineto")
+    if folder is None:
+        print("no shared/data/kineto beside the repository; set STEPCAST_SHARED")
+        return
+    files = sorted(folder.glob("*.json*"))
+    print(HEAD)
+    for path in files:
+        print(row(path.name.partition(".")[0], *measure([path])), flush=True)
+    ranks = [path for path in files if path.name.startswith("v100_dlrm_rank")]
+    if len(ranks) > 1:
+        print(row(f"{len(ranks)} ranks of v100_dlrm, joined", *measure(ranks)))
+    if hta:
+        beside_hta(hta, files)
+
+
+HTA = """
+import json, logging, sys, time, warnings
+logging.disable(logging.CRITICAL); warnings.simplefilter("ignore")
+from hta.trace_analysis import TraceAnalysis
+path, annotation, instance = sys.argv[1:]
+begin = time.perf_counter()
+analysis = TraceAnalysis(trace_files={0: path}, trace_dir="/")
+loaded = time.perf_counter()
+graph, found = analysis.critical_path_analysis(rank=0, annotation=annotation, instance_id=int(instance))
+built = time.perf_counter()
+times = [graph.node_list[node].ts for node in graph.critical_path_nodes]
+total = float(sum(edge.weight for edge in graph.critical_path_edges_set))
+print(json.dumps({"load": loaded - begin, "graph": built - loaded, "path": total, "span": float(max(times) - min(times))}))
+"""
+
+
+def beside_hta(python: Path, files: Sequence[Path]) -> None:
+    """HTA's critical path of one profiler step (the second, where there are several; the whole trace where there are none) beside ours.
+
+    Each one's total against the span it explains: HTA's is the sum of its path's edges against the time between the path's ends, ours the
+    simulated length of the same step against the recorded one.
+    """
+    print(f"\n{'':<36} {'HolisticTraceAnalysis':^46}   {'Stepcast':^46}")
+    columns = f"{'load':>6} {'graph':>6} {'total/ms':>10} {'span/ms':>10} {'error':>8}  "
+    print(f"{'trace':<36} {columns} {columns}")
+    for path in files:
+        result, _, seconds = measure([path])
+        number = min(1, len(result.steps) - 1)
+        step = result.steps[number]
+        annotation = "ProfilerStep" if step.name.startswith("ProfilerStep") else ""
+        command = [str(python), "-c", HTA, str(path), annotation, str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        try:
+            found = json.loads(done.stdout.splitlines()[-1])
+            theirs = _columns(found["load"], found["graph"], found["path"] / 1e3, found["span"] / 1e3)
+        except (IndexError, ValueError):
+            theirs = f"{(done.stderr.strip().splitlines() or ['no output'])[-1][:44]:<44}  "
+        ours = _columns(seconds["load"], seconds["graph"], 1e3 * step.simulated_s, 1e3 * step.measured_s)
+        print(f"{path.name.partition('.')[0]:<36} {theirs} {ours}", flush=True)
+
+
+def _columns(load_s: float, graph_s: float, total_ms: float, span_ms: float) -> str:
+    return f"{load_s:6.2f} {graph_s:6.2f} {total_ms:10.3f} {span_ms:10.3f} {total_ms / span_ms - 1:+8.2%}  "
+
+
+if __name__ == "__main__":
+    main()
