@@ -27,9 +27,9 @@ class Device:
     """Something that runs tasks: a GPU, a partition of one, or a group of CPU cores (an SM is a core).
 
     `peak_flops` by precision (fp32, tf32, bf16, fp64). `priority_levels`: how many distinct levels the hardware has.
-    `task_overhead_s`: time the executor adds to every task on the lane itself (CPU; on a GPU the host lane has it);
-    `shared_overhead_s`: what comes on top where several lanes share the device's workers. `wake_s`: from the end of a task to the start of one that
-    it releases on another lane, whose worker sleeps.
+    `task_overhead_s`: time the executor adds to every task on the lane itself (CPU; on a GPU the host lane has it).
+    `shared_overhead_s`: what comes on top where several lanes share the device's workers. `wake_s`: from the end of a task to the start
+    of one that it releases on another lane, whose worker sleeps.
     """
 
     name: str

@@ -29,7 +29,7 @@ _SOURCES = MappingProxyType({
     ),
     "cache": "/sys/devices/system/cpu",
     "memory": "psutil.virtual_memory",
-    "task_overhead": "this executor on an AMD EPYC (Zen 4): 5 us a task, 3 us more with several lanes, 20 us to start one on a sleeping worker",
+    "task_overhead": "this executor on an AMD EPYC (Zen 4): 5 us, 3 us more with several lanes, 20 us to wake a worker",
 })  # fmt: skip
 #: Where neither the clock nor a cache size can be read.
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
