@@ -9,6 +9,9 @@ from simulator.plan import OPTIMIZER_STATE, Plan, Task, Value
 #: Optimizer state that holds sums of squares: never negative.
 _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 
+RECTIFIED = "rectified"
+_RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
+
 
 class OperandPool:
     """Tensors by geometry, shared between keys so that calibrating a large plan stays small.
@@ -34,7 +37,7 @@ class OperandPool:
             return tensor.fill_(10)
         if dtype.is_floating_point or dtype.is_complex:
             tensor.normal_(generator=self._generator)
-            return tensor.abs_() if role == "squares" else tensor
+            return tensor.abs_() if role == "squares" else tensor.relu_() if role == RECTIFIED else tensor
         if dtype == torch.bool:
             return tensor.bernoulli_(0.5, generator=self._generator)
         return tensor.random_(0, max(1, high), generator=self._generator)
@@ -69,22 +72,28 @@ def integer_range(task: Task, plan: Plan) -> dict[str, int]:
 
 def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
     """What tells the tensors of a task's operands apart, by value: geometry, role, and the how manieth of its like."""
-    changed = {operand.value for operand in task.mutates}
+    changed, positive = {operand.value for operand in task.mutates}, rectified(plan)
     seen: dict[tuple, int] = {}
     found: dict[str, tuple] = {}
     for name in dict.fromkeys(operand.value for operand in task.inputs):
         value = plan.values[name]
-        like = (value.shape, value.strides, value.dtype, _role(value, name in changed))
+        like = (value.shape, value.strides, value.dtype, _role(value, name in changed, name in positive))
         found[name] = (*like, seen.setdefault(like, 0))
         seen[like] += 1
     return found
 
 
-def _role(value: Value, changed: bool) -> str:
+def rectified(plan: Plan) -> set[str]:
+    """Values that hold a ReLU's result. A max-pool of them takes less time than of normal numbers: its comparisons are foreseen."""
+    tasks = [task for task in plan.tasks if getattr(task.body, "target", "") in _RECTIFIERS]
+    return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
+
+
+def _role(value: Value, changed: bool, positive: bool) -> str:
     state = value.name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
     if state == "step":
         return "step"
-    return "squares" if state in _SQUARES else "changed" if changed else "read"
+    return "squares" if state in _SQUARES else "changed" if changed else RECTIFIED if positive else "read"
 
 
 def fill(task: Task, plan: Plan, pool: OperandPool) -> dict[str, torch.Tensor]:

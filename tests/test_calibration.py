@@ -186,3 +186,12 @@ def test_the_watch_returns_shares_of_the_machines_time():
     assert not Disturbance(0.0, 0.0).rejected
     assert Disturbance(0.2, 0.0).rejected
     assert Disturbance(0.0, 0.2).rejected
+
+
+def test_what_a_relu_made_is_calibrated_with_numbers_a_relu_can_make(two_cores):
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(Job("lenet5", 2), two_cores, None, options)
+    pool = next(task for task in plan.tasks if "max_pool2d_with_indices" in task.name)
+    (images,) = fill(pool, plan, OperandPool()).values()
+    assert images.min() == 0
+    assert images.max() > 0
