@@ -34,10 +34,11 @@ def test_five_steps_equal_plain_pytorch(path, strategy, two_cores, backend):
 
 
 @pytest.mark.parametrize("optimizer", STATE)
-def test_every_form_of_every_optimizer(optimizer, two_cores, backend):
-    tied = next(p for p in MODELS if p.stem == "tied_cnn")
+@pytest.mark.parametrize("model", ["tied_cnn", "language_model", "frozen_regression"])
+def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
+    path = next(p for p in MODELS if p.stem == model)
     for form in forms(optimizer):
-        job = job_of(tied, optimizer=optimizer, form=form)
+        job = job_of(path, optimizer=optimizer, form=form)
         built = job.build()
         expected = Expected.of(job, built)
         for strategy in strategies.names():

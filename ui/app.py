@@ -186,7 +186,7 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
         return
     predictions = [answer.prediction for answer in forecasts]
     st.plotly_chart(charts.predictions_figure(predictions), key="predictions")
-    st.dataframe([tables.prediction_cells(prediction) for prediction in predictions], hide_index=True)
+    st.dataframe(tables.prediction_rows(predictions), hide_index=True)
     number = st.selectbox("Look at", range(len(forecasts)), format_func=lambda number: predictions[number].strategy)
     forecast_details_ui(forecasts[number])
 

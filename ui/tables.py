@@ -67,12 +67,11 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     return table
 
 
-def prediction_cells(prediction: Prediction) -> dict[str, str]:
-    """Column name to text, for one prediction."""
-    options = words.options_text(prediction.options)
+def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
+    """Column name to text, for one prediction called `label`."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     return {
-        "strategy": f"{prediction.strategy}:{options}" if options else prediction.strategy,
+        "strategy": label,
         "step ms": words.ms(prediction.step_s),
         "90 % interval": words.interval(prediction.interval_s),
         "speed-up": words.speedup(prediction.speedup),
@@ -85,10 +84,15 @@ def prediction_cells(prediction: Prediction) -> dict[str, str]:
     }
 
 
+def prediction_rows(predictions: Sequence[Prediction]) -> list[dict[str, str]]:
+    """The cells of predictions side by side, each labelled by its strategy and the options in which it differs from others of it."""
+    return [prediction_cells(prediction, label) for prediction, label in zip(predictions, words.row_labels(predictions), strict=True)]
+
+
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
     """Predictions side by side, for the terminal; one that does not fit in memory is marked."""
     table = Table(header_style="bold")
-    rows = [prediction_cells(prediction) for prediction in predictions]
+    rows = prediction_rows(predictions)
     for head in rows[0] if rows else ("strategy",):
         table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
     for row, prediction in zip(rows, predictions, strict=True):

@@ -16,7 +16,7 @@ class Options:
     """Where the updates run."""
 
     update_stream: bool = False
-    """Updates on a second, less urgent stream, beside the rest of backward."""
+    """Updates on a second stream, beside the rest of backward."""
 
 
 def plan(job, machine, costs, options: Options) -> Plan:

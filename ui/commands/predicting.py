@@ -49,7 +49,7 @@ def predict(
     if as_json:
         print_document(document.document())
     else:
-        console = Console()
+        console = Console(width=max(120, Console().width))
         shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
         console.print(tables.prediction_table(shown))
         for line in [*story.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
