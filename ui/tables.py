@@ -1,10 +1,12 @@
 """Validations and predictions as tables: the same cells for the terminal, the report page and the app."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
 
+from simulator import strategies
 from traces.comparison import Prediction, Validation, ValidationResult
 
 from . import words
@@ -85,8 +87,16 @@ def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
 
 
 def prediction_rows(predictions: Sequence[Prediction]) -> list[dict[str, str]]:
-    """The cells of predictions side by side, each labelled by its strategy and the options in which it differs from others of it."""
-    return [prediction_cells(prediction, label) for prediction, label in zip(predictions, words.row_labels(predictions), strict=True)]
+    """The cells of predictions side by side, each labelled by its strategy and the options that are not the strategy's defaults."""
+    return [prediction_cells(prediction, _label(prediction)) for prediction in predictions]
+
+
+def _label(prediction: Prediction) -> str:
+    options = dict(prediction.options)
+    if prediction.strategy in strategies.names():
+        usual = asdict(strategies.get(prediction.strategy).options())
+        options = {name: value for name, value in options.items() if value != usual.get(name)}
+    return f"{prediction.strategy}:{words.options_text(options)}" if options else prediction.strategy
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from traces.comparison import Prediction, ValidationResult
+from traces.comparison import ValidationResult
 
 NONE = "-"
 
@@ -77,7 +77,7 @@ def options_text(options: Mapping[str, object]) -> str:
     return ",".join(f"{name}={_option(value)}" for name, value in options.items())
 
 
-def row_labels(results: Sequence[ValidationResult] | Sequence[Prediction]) -> list[str]:
+def row_labels(results: Sequence[ValidationResult]) -> list[str]:
     """Each row's strategy, with the options in which it differs from other rows of the same strategy."""
     labels = []
     for result in results:
