@@ -87,7 +87,7 @@ class Sampler:
 
     def _sample(self, key: str) -> None:
         run, instance, written = self._compiled[key]
-        self._flush.add_(1.0)
+        self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
         cold = _timed(run, instance, written)
         warm = _timed(run, instance, written)
         samples = self.samples[key]

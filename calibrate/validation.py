@@ -46,18 +46,23 @@ class Contender:
     plan: Plan
     program: Executable
     steps_s: list[list[float]] = field(default_factory=list)  # by round
-    last: list[Measured] = field(default_factory=list)
+    chunks: list[list[Measured]] = field(default_factory=list)  # by round
     numerics: Numerics | None = None
     peak_bytes: int | None = None
 
     def run(self, steps: int) -> None:
         """Run a chunk; its first step, which starts with other tasks' data in the caches, does not count."""
-        self.last = self.program.run(steps)
-        self.steps_s.append(list(steady_steps(self.last, 1)))
+        self.chunks.append(self.program.run(steps))
+        self.steps_s.append(list(steady_steps(self.chunks[-1], 1)))
 
     def step_s(self, rounds: Sequence[int]) -> float:
         """Median step time over the given rounds."""
         return statistics.median(s for r in rounds for s in self.steps_s[r])
+
+    def typical(self, rounds: Sequence[int]) -> list[Measured]:
+        """The chunk whose last step, the one that pictures show, took nearest to the median."""
+        middle = self.step_s(rounds)
+        return self.chunks[min(rounds, key=lambda r: abs(self.steps_s[r][-1] - middle))]
 
 
 @dataclass
@@ -226,7 +231,7 @@ def _compared(
     rows, comparisons = [], {}
     for label, contender in contenders.items():
         row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, calibrated)
-        measured = timeline_of(contender.plan, contender.last, row.measured_runs_s)
+        measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s)
         comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
     return rows, comparisons
