@@ -25,7 +25,7 @@ _SOURCES = MappingProxyType({
     ),
     "bandwidth": (
         "assumed: a core draws 20 GB/s alone (a PyTorch copy on an EPYC: 24), three quarters of the cores saturate the memory (two "
-        "streaming cores take 1.25 to 1.43 times as long as one, CPU.md 8), 200 GB/s at most"
+        "streaming cores were seen to take 1.25 to 1.43 times as long as one), 200 GB/s at most"
     ),
     "cache": "/sys/devices/system/cpu",
     "memory": "psutil.virtual_memory",
