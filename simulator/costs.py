@@ -1,6 +1,7 @@
 """What each task of a plan costs alone: measured where the profile knows its key, else fitted on the profile, else from the table.
 
-GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives cost nothing here: links price them.
+GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives
+cost nothing here: links price them.
 """
 
 import re
