@@ -1,7 +1,7 @@
 """Where the GPU rows of `simulator/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]`.
 
-Reads public measurements (FOLDER defaults to /work/shared/data; nothing of it is in this repository): per-op latencies of BERT and GPT-2 on
-V100 and L4 (NeuSight) and of ResNet-50 on H100 (triosim). Prints, per op class, the efficiency each GPU alone gives and the error of
+Reads public measurements (in FOLDER, by default where `tests.shared_data` finds them; none is in this repository): per-op latencies of
+BERT and GPT-2 on V100 and L4 (NeuSight) and of ResNet-50 on H100 (triosim). Prints, per op class, the efficiency each GPU alone gives and the error of
 predicting every GPU with the median of the others.
 """
 
@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-FOLDER = Path("/work/shared/data")
+from tests.shared_data import shared_folder
+
 TERA, GIGA, MEGA = 1e12, 1e9, 2**20
 #: Peak FLOP/s of the precision in use (H100 convolves in TF32), bytes/s and L2 bytes, from the data sheets named in machines.json.
 GPUS = {
@@ -131,7 +132,7 @@ def rms(values: list[float]) -> float:
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-def main(folder: Path = FOLDER):
+def main(folder: Path):
     """Print the efficiencies by class and GPU, and leave-one-GPU-out errors."""
     groups: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in (*neusight(folder), *triosim(folder)):
@@ -152,4 +153,10 @@ def main(folder: Path = FOLDER):
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))
+    latencies = shared_folder("op_latency")
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    elif latencies is not None:
+        main(latencies.parent)
+    else:
+        print("no public measurements beside the repository; name their folder or set STEPCAST_SHARED")
