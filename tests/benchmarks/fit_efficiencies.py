@@ -1,8 +1,8 @@
 """Where the GPU rows of `simulator/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]`.
 
 Reads public measurements (in FOLDER, by default where `tests.shared_data` finds them; none is in this repository): per-op latencies of
-BERT and GPT-2 on V100 and L4 (NeuSight) and of ResNet-50 on H100 (triosim). Prints, per op class, the efficiency each GPU alone gives and the error of
-predicting every GPU with the median of the others.
+BERT and GPT-2 on V100 and L4 (NeuSight) and of ResNet-50 on H100 (triosim). Prints, per op class, the efficiency each GPU alone gives
+and the error of predicting every GPU with the median of the others.
 """
 
 import ast
