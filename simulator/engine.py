@@ -53,30 +53,15 @@ def simulate(
     Raises ValueError for a plan of several segments, costs that do not fit it, or a mode the machine lacks; StepcastError for a device
     or link that the machine lacks.
     """
-    return timed_simulation(
-        plan,
-        machine,
-        costs,
-        mode=mode,
-        iterations=iterations,
-        dependencies=dependencies,
-        use_cache=use_cache,
-        pair_multipliers=pair_multipliers,
-    )[0]
+    return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)[0]
 
 
-def timed_simulation(
-    plan: Plan,
-    machine: Machine,
-    costs: Sequence[Cost],
-    *,
-    mode: str = EAGER,
-    iterations: int | None = None,
-    dependencies: Dependencies | None = None,
-    use_cache: bool = True,
-    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
-) -> tuple[Timeline, float]:
-    """`simulate`, and the seconds it took from derived dependencies and resolved costs to the last event."""
+def timed_simulation(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, dependencies: Dependencies) -> tuple[Timeline, float]:
+    """The steady state as `simulate` gives it, and the seconds from derived dependencies and resolved costs to the last event."""
+    return _run(plan, machine, costs, mode, None, dependencies, True, None)
+
+
+def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
     collecting = gc.isenabled()

@@ -49,7 +49,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     plan.validate(machine)
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
-    timeline, wall_s = timed_simulation(plan, machine, costs, mode=mode, dependencies=dependencies)
+    timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
     return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task), shares, wall_s)
