@@ -380,7 +380,7 @@ def test_a_graph_does_not_keep_what_it_reads():
         graph.replay()
         gpu.synchronize()
         del x
-        with pytest.raises(FakeGpuError, match="was freed: 12 bytes that aten.add_ uses"):
+        with pytest.raises(FakeGpuError, match=r"was freed: 12 bytes that aten\.add_ uses"):
             graph.replay()
 
 
@@ -487,6 +487,18 @@ def test_columns_that_do_not_overlap(x):
         assert found(gpu) == []
         x.view(torch.int32)[:, 1].sub_(1)
         assert found(gpu) == [("write after write", "add_", "sub_")]
+
+
+def test_views_that_overlap_themselves():
+    x = torch.ones(12)
+    with FakeGpu(races_allowed=True) as gpu:
+        gpu.use(gpu.stream())
+        x[8:].add_(1)
+        gpu.use(gpu.stream())
+        kept = [x[:8].unfold(0, 4, 2) * 2, x[:1].expand(3) * 2]
+        assert found(gpu) == []
+        kept.append(x.unfold(0, 4, 2) * 2)
+        assert found(gpu) == [("read after write", "add_", "mul")]
 
 
 @pytest.mark.parametrize("in_capture", [False, True])
