@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from executors.binding import Binding, Instance
 from executors.dropout import key
 from executors.forms import Forms
 from executors.kernels import handlers
+from executors.kernels.lowering import batch_norm
+from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.oplist import OpList, Step
@@ -129,3 +132,84 @@ def test_forms_refuse_what_they_do_not_know():
         Forms(cuda=True, draws="random")
     with pytest.raises(ValueError, match="the function that seeds"):
         run(plan_of(dropout_task(), "x"), {"x": torch.randn(20, 30)}, Forms(cuda=True))
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("model", ["tied_cnn", "unet"])
+def test_batch_norm_is_what_pytorch_chooses(model, layout, two_cores, backend, monkeypatch):
+    job = Job(f"{MODELS / model}.py:make", 4, precision="fp64", layout=layout, accumulate=2, optimizer="adam")
+    assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
+
+
+KINDS_OF_NORM = """
+import torch
+from torch import nn
+
+class Kinds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        frozen, partly = nn.BatchNorm2d(4).eval(), nn.BatchNorm2d(4)
+        frozen.running_mean.normal_()
+        partly.bias.requires_grad_(False)
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, track_running_stats=False),
+            nn.Conv2d(4, 4, 1), frozen, nn.Conv2d(4, 4, 1), partly, nn.Tanh(),
+        )
+        self.volume, self.line, self.row = nn.BatchNorm3d(2), nn.BatchNorm1d(4, momentum=0.3), nn.BatchNorm1d(4, affine=False)
+
+    def forward(self, x):
+        x = self.body(x[:, :, ::2].transpose(2, 3))
+        x = self.volume(x.unflatten(1, (2, 2))).flatten(1, 2)
+        return self.row(self.line(x.flatten(2).tanh()).mean(-1))
+
+def make(batch_size):
+    return Kinds(), (torch.randn(batch_size, 3, 6, 5),), torch.randint(0, 4, (batch_size,))
+"""
+
+
+def test_every_kind_of_batch_norm(tmp_path, two_cores, backend, monkeypatch):
+    (tmp_path / "kinds.py").write_text(KINDS_OF_NORM)
+    job = Job(f"{tmp_path / 'kinds.py'}:make", 4, precision="fp64", optimizer="momentum")
+    assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
+
+
+def test_what_batch_norm_leaves_for_its_backward_is_freed_by_it(two_cores):
+    job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4)
+    found, options = strategies.parse("baseline")
+    plan = found.plan(job, two_cores, None, options)
+    built = job.build()
+    tensors = job_tensors(job, built, job.graph())
+    binding = Binding(plan, tensors, lambda _: torch.device("cpu"), 0, KEYED)
+    works = [(task, handlers()[task.body.kind](task, binding)) for task in plan.tasks]
+    hidden = [slot for name, slot in binding.slot.items() if name.endswith("::reserve")]
+    assert len(hidden) == 3
+    instance = Instance(0, len(binding.slot), [])
+    binding.feed(instance, tensors)
+    held = []
+    for task, work in works:
+        work(instance)
+        if "batch_norm" in task.name:
+            held.append(sum(instance.slots[slot] is not None for slot in hidden))
+    assert held == [1, 2, 3, 2, 1, 0]
+
+
+def test_a_batch_norm_backward_alone_prepares_itself(two_cores):
+    job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4, precision="fp64")
+    found, options = strategies.parse("baseline")
+    plan = found.plan(job, two_cores, None, options)
+    task = next(task for task in plan.tasks if "native_batch_norm_backward" in task.name)
+    tensors = {o.value: torch.rand(o.shape, dtype=torch.float64) + 0.5 for o in task.inputs}
+    alone = plan_of(task, *tensors)
+    plain, cuda = run(alone, tensors, Forms()), run(alone, tensors, KEYED)
+    for write in task.writes:
+        torch.testing.assert_close(cuda[write.value], plain[write.value], rtol=1e-12, atol=1e-12)
+    binding = Binding(alone, tensors, lambda _: torch.device("cpu"), 0, KEYED)
+    work = handlers()["op"](task, binding)
+    instance = Instance(0, len(binding.slot), [])
+    binding.feed(instance, tensors)
+    calls = []
+    forward = batch_norm._normalize
+    with patch.object(batch_norm, "_normalize", lambda *args: calls.append(args) or forward(*args)):
+        for _ in range(3):
+            work(instance)
+    assert len(calls) == 1
