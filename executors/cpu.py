@@ -19,6 +19,7 @@ from traces.errors import StepcastError
 from . import allocator
 from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
+from .forms import PLAIN
 from .kernels import handlers
 from .measured import Measured, Passage, step_lengths
 from .run import WARM_UP, failure
@@ -30,6 +31,8 @@ class CpuBackend:
     """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
 
     mode = "eager"
+    forms = PLAIN
+    torch_device = torch.device("cpu")
 
     def __init__(self, machine: Machine, anchor: bool = False):
         cores = deque(available_cores())

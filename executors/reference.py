@@ -35,7 +35,8 @@ class Reference:
     `loss(output, target)`, cross-entropy where it is None. With `accumulate`, gradients of that many micro-batches are summed and the
     loss is their mean. With `dropout_seed`, masks are those that a plan draws: with `draws` "keyed" those of `executors.dropout`, with
     "stream" those of PyTorch's generators, seeded once before the first step. `seed_generator` seeds the generator that "keyed" draws
-    from; by default the CUDA device's for tensors on CUDA, and on the CPU masks are replaced.
+    from; by default the CUDA device's for tensors on CUDA, and on the CPU masks are replaced. `capturable`: update in the form that plans
+    have on CUDA.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Reference:
         dropout_seed: int | None = None,
         draws: str = "keyed",
         seed_generator: Callable[[int], None] | None = None,
+        capturable: bool = False,
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
@@ -61,7 +63,7 @@ class Reference:
         self.seed_generator = seed_generator
         self.steps = 0
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper)
+        self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
         self.micro_batches = list(
             zip(split(inputs if isinstance(inputs, dict) else tuple(inputs), accumulate), split(target, accumulate), strict=True)
         )

@@ -12,6 +12,7 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 from .binding import Binding
+from .forms import Forms
 from .measured import Measured, Passage, timeline_of
 
 
@@ -60,9 +61,11 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """Where plans run. `mode`: eager or graph."""
+    """Where plans run. `mode`: eager or graph. `forms`: how canonical ops run there."""
 
     mode: str
+    forms: Forms
+    torch_device: torch.device
 
     def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
         """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""

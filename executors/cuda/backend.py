@@ -9,10 +9,11 @@ from simulator.machine import Machine
 from simulator.plan import Plan
 from traces.errors import StepcastError
 
+from ..forms import Forms
 from ..run import WARM_UP
 from .driver import Driver, Partition
 from .graphs import GraphProgram
-from .program import EagerProgram
+from .program import EagerProgram, Site
 
 
 class CudaBackend:
@@ -24,6 +25,8 @@ class CudaBackend:
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver, self.mode = machine, driver, mode
         self.partitions = _partitions(machine, driver)
+        self.forms = Forms(cuda=True, draws=EagerProgram.draws if mode == EAGER else GraphProgram.draws, seed=driver.seed)
+        self.torch_device = driver.device
         driver.set_precision(precision)
 
     def device(self, name: str) -> torch.device:
@@ -34,10 +37,10 @@ class CudaBackend:
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()
     ) -> EagerProgram | GraphProgram:
         """Bind a plan to copies of `tensors`."""
+        site = Site(self.driver, self.partitions, self.forms)
         if self.mode == EAGER:
-            return EagerProgram(self.driver, self.partitions, plan, tensors, seed, keep)
-        unit = self.machine.host(plan.devices[0]).graph_iterations
-        return GraphProgram(self.driver, self.partitions, plan, tensors, seed, keep, unit)
+            return EagerProgram(site, plan, tensors, seed, keep)
+        return GraphProgram(site, plan, tensors, seed, keep, self.machine.host(plan.devices[0]).graph_iterations)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run; one figure, since all partitions share a memory."""

@@ -17,9 +17,9 @@ from traces.errors import StepcastError
 from ..binding import DRAWS, Instance
 from ..measured import Measured, Passage
 from ..run import WARM_UP
-from .driver import Driver, Event, Graph, Partition
+from .driver import Event, Graph
 from .issue import Issuer, Marks, fork, join
-from .program import EagerProgram
+from .program import EagerProgram, Site
 from .twins import EndMarks, spread, with_starts
 
 #: Replays per timed twin; the first is not counted.
@@ -35,17 +35,8 @@ class GraphProgram(EagerProgram):
     warm_up = 0
     draws = "stream"  # the host cannot seed between the nodes of a graph
 
-    def __init__(
-        self,
-        driver: Driver,
-        partitions: Mapping[str, Partition | None],
-        plan: Plan,
-        tensors: Mapping[str, torch.Tensor],
-        seed: int,
-        keep: tuple[str, ...],
-        unit: int,
-    ):
-        super().__init__(driver, partitions, plan, tensors, seed, keep)
+    def __init__(self, site: Site, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...], unit: int):
+        super().__init__(site, plan, tensors, seed, keep)
         lag = self._compiled.dependencies.largest_lag
         if lag > unit:
             raise StepcastError(f"{plan.strategy} works {lag} iterations behind, more than the {unit} of a graph; use --mode eager")
@@ -58,7 +49,7 @@ class GraphProgram(EagerProgram):
         self._loss_ages: list[int] = []  # their iterations, less the graph's first period
         self._crossing = self._crossing_slots()
         self._lead = next(iter(self._streams.values()))  # graphs are captured from, and launched on, the first lane
-        driver.seed(seed)
+        self.driver.seed(seed)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
         """Issue `steps` more periods; one step length per graph after the call's first. With feeds of their own, steps run eagerly."""

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -25,6 +26,15 @@ TWIN_PERIODS = WARM_UP + 5
 BEHIND = 16
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a program runs: the GPU, the partition of each device (None: all of it), and the forms of canonical ops."""
+
+    driver: Driver
+    partitions: Mapping[str, Partition | None]
+    forms: Forms
+
+
 class EagerProgram:
     """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
 
@@ -32,20 +42,12 @@ class EagerProgram:
     warm_up = WARM_UP - 1  # the first period has no step length of its own
     draws = "keyed"
 
-    def __init__(
-        self,
-        driver: Driver,
-        partitions: Mapping[str, Partition | None],
-        plan: Plan,
-        tensors: Mapping[str, torch.Tensor],
-        seed: int,
-        keep: tuple[str, ...],
-    ):
+    def __init__(self, site: "Site", plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+        driver = site.driver
         self.driver, self.plan = driver, plan
-        forms = Forms(cuda=True, draws=self.draws, seed=driver.seed)
-        self.binding = Binding(plan, tensors, lambda name: driver.device, seed, forms)
+        self.binding = Binding(plan, tensors, lambda name: driver.device, seed, site.forms)
         self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses})
-        self._streams = make_streams(plan, driver, partitions)
+        self._streams = make_streams(plan, driver, site.partitions)
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._inputs = {name: tensor.to(driver.device) for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
         self._instances: dict[int, Instance] = {}

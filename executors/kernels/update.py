@@ -124,14 +124,17 @@ def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
 
 
 def torch_optimizer(
-    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = ()
+    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = (), cuda: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`."""
+    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`.
+
+    With `cuda` its capturable form, which rounds the bias corrections differently; without, what users have by default.
+    """
     parameters = list(parameters)
     arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
-    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, any(p.is_cuda for p in parameters)))
+    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, cuda))
 
 
 def state_dict(
