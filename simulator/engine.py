@@ -197,7 +197,7 @@ class Simulation:
             if self.mode == GRAPH:
                 process = GraphHost(self.world, host, streams).process()
             else:
-                times = IssueTimes(host, self.dependencies, launches, iterations)
+                times = IssueTimes(host, self.dependencies, launches, [cost.issue_s for cost in costs], iterations)
                 process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
             self._env.process(process)
         for lane in lanes:

@@ -6,6 +6,7 @@ but time. A lane whose head must wait parks; whoever releases the head last wake
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from simpy import Environment, Event
@@ -106,6 +107,7 @@ class Lane:
         waiting, unfinished, earliest_s = run.waiting, run.unfinished, run.earliest_s
         start_s, end_s, causes, released_by = run.start_s, run.end_s, run.cause, run.released_by
         successors, timeout, cross_gap_s = run.successors(period), env.timeout, self.cross_gap_s
+        border = graphs.open_until * run.size if graphs is not None else inf  # a later graph waits for this one, not for its nodes
         launched = host is not None or graphs is not None or cross_gap_s > 0
         now = env.now
         for index in indices:
@@ -150,7 +152,7 @@ class Lane:
             for further in successors[index]:
                 later = number + further
                 waiting[later] -= 1
-                if cross_gap_s:
+                if cross_gap_s and later < border:
                     earliest_s[later] = max(earliest_s[later], now + cross_gap_s)
                 if not waiting[later] and later in parked:
                     world.wake(later, DEPENDENCY, number)

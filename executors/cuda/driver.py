@@ -124,7 +124,7 @@ class Driver(Protocol):
         """The kernels that each piece of work launches, in order, from one profiler session; None where the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError where the GPU or software cannot, with the reason."""
+        """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError where that is impossible, and why."""
 
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
         """The SMs that kernels on `stream` run on, by a kernel that asks each of its blocks; in a graph's replay if `replayed`.
