@@ -28,7 +28,7 @@ class Recipe:
     """How one task runs. Without `shape` and `route` it takes `seconds` whatever else runs: it shares nothing.
 
     With a `shape` it is a kernel of `seconds`; with a `route` a transfer of `moved_bytes` after `seconds` of overhead, and with both a
-    transfer that a core makes.
+    transfer that a core makes. `crossed`: no node of its graph, but an edge (an alias) that has paid for crossing lanes on the way in.
     """
 
     seconds: float
@@ -36,6 +36,7 @@ class Recipe:
     shape: Shape | None = None
     route: Route | None = None
     moved_bytes: float = 0.0
+    crossed: bool = False
 
 
 @dataclass(slots=True)
@@ -149,11 +150,12 @@ class Lane:
             start_s[number], end_s[number] = started, now
             causes[number], released_by[number] = self.cause, self.by
             self.last = number
+            gap_s = 0.0 if recipe.crossed else cross_gap_s
             for further in successors[index]:
                 later = number + further
                 waiting[later] -= 1
-                if cross_gap_s and later < border:
-                    earliest_s[later] = max(earliest_s[later], now + cross_gap_s)
+                if gap_s and later < border:
+                    earliest_s[later] = max(earliest_s[later], now + gap_s)
                 if not waiting[later] and later in parked:
                     world.wake(later, DEPENDENCY, number)
             unfinished[period] -= 1

@@ -257,6 +257,17 @@ def test_between_two_graphs_there_is_a_barrier_and_no_gap_of_their_nodes():
     assert starts(simulate(plan, two, costs, iterations=3, mode="graph")) == {"f": [0.0, 3.0, 5.5], "u": [1.5, 4.5, 7.0]}
 
 
+@pytest.mark.parametrize("lane", [("p", 0), ("p", 9), ("q", 9), ("q", 0)])
+def test_an_alias_in_a_graph_is_one_edge_whatever_stream_it_stands_on(lane):
+    plan, costs = build(
+        task("f", 1.0, reads="x", writes="y", on="p"),
+        copy("send", "p", "q", "y", "z", on=lane[0], stream=lane[1]),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+    )
+    machine = gpu("p", "q", memory="hbm", host=host("p", "q", cross_gap_s=0.5))
+    assert starts(simulate(plan, machine, costs, iterations=1, mode="graph"))["g"] == [1.5]
+
+
 def test_host_time_occupies_its_lane():
     plan, costs = build(task("gap", reads="x", writes="y", body=Host(0.5)), task("f", 1.0, reads="y", writes="z"))
     assert rows(simulate(plan, gpu(), costs, iterations=1)) == [("gap", 0.0, 0.5), ("f", 0.5, 1.5)]
