@@ -85,12 +85,12 @@ def _driver(monkeypatch, bindings: Bindings) -> Bindings:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_partitions_of_a_real_gpu_are_disjoint_eager_and_replayed(count):
-    driver = torch_driver.TorchDriver()
+    driver = torch_driver.gpu()
     try:
         parts = driver.partitions(count)
     except StepcastError as error:
         pytest.skip(str(error))
-    for replayed in (False, True):
+    for replayed in (False, True, False):
         seen = [driver.sm_ids(driver.stream(0, part), replayed) for part in parts]
         assert [len(ids) for ids in seen] == [part.sms for part in parts]
         assert len(frozenset().union(*seen)) == sum(part.sms for part in parts)

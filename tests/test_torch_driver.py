@@ -110,17 +110,34 @@ def test_no_two_streams_are_the_same_queue(bindings):
 
 def test_priorities_beyond_pytorchs_are_the_drivers(bindings):
     driver = torch_driver.TorchDriver()
-    handles = [driver.stream(priority).cuda_stream for priority in (-4, -5, -6)]
-    assert [bindings.priorities[handle] for handle in handles] == [-4, -5, -5]
+    streams = [driver.stream(priority) for priority in (-4, -5, -6)]
+    assert [bindings.priorities[stream.cuda_stream] for stream in streams] == [-4, -5, -5]
+
+
+def test_a_queue_that_nobody_uses_is_handed_out_anew_for_its_partition_and_priority(bindings):
+    driver = torch_driver.TorchDriver()
+    for _program in range(50):
+        lanes = [driver.stream(-4)] + [driver.stream(priority, part) for part in driver.partitions(2) for priority in (0, -1)]
+        assert len({lane.cuda_stream for lane in lanes}) == 5
+        parts = [bindings.on_stream[lane.cuda_stream] for lane in lanes[1:]]
+        assert parts == [(part.handle, priority) for part in driver.partitions(2) for priority in (0, -1)]
+        del lanes
+    assert len(bindings.priorities) == 5
+
+
+def test_a_process_has_one_driver_per_gpu(cuda, monkeypatch):
+    monkeypatch.setattr(torch_driver, "_drivers", {})
+    assert torch_driver.gpu() is torch_driver.gpu(0)
 
 
 def test_without_bindings_the_33rd_stream_is_refused(cuda):
     driver = torch_driver.TorchDriver()
-    for _ in range(POOLED):
-        driver.stream(-1)
+    held = [driver.stream(-1) for _ in range(POOLED)]
     with pytest.raises(StepcastError, match="only 32 distinct streams of priority -1; install the package cuda-bindings"):
         driver.stream(-1)
     driver.stream(0)
+    free = held.pop(7).cuda_stream
+    assert driver.stream(-1).cuda_stream == free
 
 
 def test_the_priority_range_needs_the_context(bindings):
@@ -279,7 +296,7 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
 @pytest.mark.gpu
 @needs_gpu
 def test_real_streams_are_distinct():
-    driver = torch_driver.TorchDriver()
+    driver = torch_driver.gpu()
     try:
         streams = [driver.stream(priority) for priority in (0, -1 * driver.facts.priority_levels) for _ in range(POOLED + 2)]
     except StepcastError as error:
@@ -291,7 +308,7 @@ def test_real_streams_are_distinct():
 @pytest.mark.gpu
 @needs_gpu
 def test_a_replayed_graph_times_its_work_by_external_events():
-    driver = torch_driver.TorchDriver()
+    driver = torch_driver.gpu()
     lane, side = driver.stream(), driver.stream(-1)
     x = torch.ones(1 << 20, device=driver.device)
     begin, end = driver.event(timing=True, external=True), driver.event(timing=True, external=True)
@@ -319,7 +336,7 @@ def test_a_replayed_graph_times_its_work_by_external_events():
 @needs_gpu
 @pytest.mark.parametrize("fault", ["error", "unjoined", "illegal"])
 def test_a_failed_capture_leaves_the_gpu_usable(fault):
-    driver = torch_driver.TorchDriver()
+    driver = torch_driver.gpu()
     lane, side, x = driver.stream(), driver.stream(), torch.ones(8, device=driver.device)
     fork = driver.event()
     with pytest.raises((ZeroDivisionError, RuntimeError)) as caught, driver.capture(lane):  # noqa: PT012
@@ -349,7 +366,7 @@ def test_a_failed_capture_leaves_the_gpu_usable(fault):
 @pytest.mark.gpu
 @needs_gpu
 def test_the_profiler_names_the_kernels_of_each_work():
-    driver = torch_driver.TorchDriver()
+    driver = torch_driver.gpu()
     x = torch.ones(1 << 16, device=driver.device)
     found = driver.kernels([lambda: x.add_(1), lambda: None, lambda: (x.mul_(2), x.add_(1))])
     if found is None:

@@ -1,8 +1,11 @@
-"""Streams of which no two are the same queue, at all priorities the driver has.
+"""Streams of which no two in use are the same queue, at all priorities the driver has.
 
 PyTorch hands its pool of 32 streams per priority out in turn, so the 33rd is the first again; and it ends at priority −3, where the
-driver's range may go on. Both gaps are filled with streams of the driver, if cuda.bindings is there.
+driver's range may go on. Both gaps are filled with streams of the driver, if cuda.bindings is there. A stream is in use as long as its
+object lives; then its queue is handed out anew, so that a thousand programs need no more queues than the largest of them.
 """
+
+import weakref
 
 import torch
 
@@ -12,13 +15,17 @@ from . import green
 from .bindings import DriverApi
 from .driver import Partition
 
+#: Streams per priority in PyTorch's pool (c10/cuda/CUDAStream.cpp, kStreamsPerPool).
+POOLED = 32
+
 
 class Streams:
-    """Every stream handed out on one GPU; they live as long as this object."""
+    """The streams of one GPU. There must be no second such object for it in the process: the two would hand out the same."""
 
     def __init__(self, device: torch.device, api: DriverApi | None):
         self._device, self._api = device, api
-        self._handed: dict[int, torch.cuda.Stream] = {}
+        self._used: weakref.WeakValueDictionary[int, torch.cuda.Stream] = weakref.WeakValueDictionary()
+        self._spare: dict[tuple[object, int], list[int]] = {}
         least, greatest = torch.cuda.Stream.priority_range()
         self._pooled_levels = least - greatest + 1
         self.levels = self._pooled_levels
@@ -30,29 +37,29 @@ class Streams:
     def open(self, priority: int, partition: Partition | None = None) -> torch.cuda.Stream:
         """A stream of its own. Raises StepcastError where PyTorch's are used up and cuda.bindings is missing."""
         priority = min(0, max(1 - self.levels, priority))
-        if partition is not None:
-            if self._api is None or partition.handle is None:
-                raise StepcastError(f"partition {partition.index} is not one of this GPU's; take it from partitions()")
-            return self._keep(self._wrapped(green.open_stream(self._api, partition, priority)))
-        if priority > -self._pooled_levels:
-            pooled = torch.cuda.Stream(self._device, priority=priority)
-            if pooled.cuda_stream not in self._handed:
-                return self._keep(pooled)
+        if partition is None and priority > -self._pooled_levels:
+            for _ in range(POOLED):
+                pooled = torch.cuda.Stream(self._device, priority=priority)
+                if pooled.cuda_stream not in self._used:
+                    self._used[pooled.cuda_stream] = pooled
+                    return pooled
         if self._api is None:
-            count = sum(stream.priority == priority for stream in self._handed.values())
             raise StepcastError(
-                f"PyTorch has only {count} distinct streams of priority {priority}; install the package cuda-bindings to get more, "
+                f"PyTorch has only {POOLED} distinct streams of priority {priority}; install the package cuda-bindings to get more, "
                 "or run a plan with fewer lanes"
             )
-        with torch.cuda.device(self._device):  # the driver makes a stream in the context that is current
-            flags = int(self._api.names.CUstream_flags.CU_STREAM_NON_BLOCKING)
-            return self._keep(self._wrapped(int(self._api("cuStreamCreateWithPriority", flags, priority))))
+        return self._own(self._api, priority, partition)
 
-    def _wrapped(self, handle: int) -> torch.cuda.Stream:
-        return torch.cuda.ExternalStream(handle, device=self._device)
-
-    def _keep(self, stream: torch.cuda.Stream) -> torch.cuda.Stream:
-        if stream.cuda_stream in self._handed:
-            raise StepcastError(f"the driver returned stream {stream.cuda_stream:#x} twice; restart the process")
-        self._handed[stream.cuda_stream] = stream
+    def _own(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
+        spare = self._spare.setdefault((partition, priority), [])
+        handle = spare.pop() if spare else self._created(api, priority, partition)
+        stream = torch.cuda.ExternalStream(handle, device=self._device)
+        self._used[handle] = stream
+        weakref.finalize(stream, spare.append, handle).atexit = False
         return stream
+
+    def _created(self, api: DriverApi, priority: int, partition: Partition | None) -> int:
+        if partition is not None:
+            return green.open_stream(api, partition, priority)
+        with torch.cuda.device(self._device):  # the driver makes a stream in the context that is current
+            return int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))

@@ -28,6 +28,8 @@ _BLOCKS_PER_SM = {(7, 0): 32, (7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8
 class TorchDriver:
     """GPU `index` of this machine. Making one starts CUDA and makes the GPU PyTorch's current one.
 
+    Take it from `gpu`: a second driver of one GPU would hand out the first one's streams, and split the GPU again.
+
     `uuid` names the GPU for NVML. `connections` is the number of hardware queues asked for, or a sentence where CUDA had already started.
     """
 
@@ -121,6 +123,16 @@ class TorchDriver:
         if self._probe is None:
             self._probe = Probe()
         return self._probe.sm_ids(self, stream, replayed)
+
+
+_drivers: dict[int, TorchDriver] = {}
+
+
+def gpu(index: int = 0) -> TorchDriver:
+    """The process's driver of GPU `index`, made at the first call. Raises StepcastError where there is no such GPU."""
+    if index not in _drivers:
+        _drivers[index] = TorchDriver(index)
+    return _drivers[index]
 
 
 def _set_connections() -> str:
