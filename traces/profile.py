@@ -52,6 +52,7 @@ class KeyCost(NamedTuple):
     """What one cost key costs alone: `warm` with its reads in the cache, `cold` without (None: not measured, as warm).
 
     `grid` and `blocks_per_sm` are the kernel's geometry where it is known; `op_class`, `flops` and `bytes` as the task's body counts them.
+    `issue_s`: host seconds to issue the task; `geometry_from`: `profiler`, `partitions` or `table`.
     """
 
     warm: Stats
@@ -61,6 +62,8 @@ class KeyCost(NamedTuple):
     bytes: Measure = 0.0
     grid: Blocks | None = None
     blocks_per_sm: Blocks | None = None
+    issue_s: Measure | None = None
+    geometry_from: str = ""
 
 
 class _Part(BaseModel):
@@ -172,6 +175,9 @@ class Profile(_Part):
     memory_bytes: Count | None = None
     bandwidth_bytes_per_s: Measure | None = None
     peak_flops: dict[str, Measure] = {}
+    priority_levels: Count | None = None
+    partition_sms: dict[str, Count] = {}
+    notes: list[str] = []
 
     @staticmethod
     def load(path: Path | str) -> "Profile":
