@@ -104,4 +104,3 @@ def repeated(issue: Issue) -> Callable[[int], None]:
             issue()
 
     return copies
-

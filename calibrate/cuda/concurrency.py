@@ -84,10 +84,8 @@ def _as_long(kernels: list[tuple[Bench, Issue]]) -> list[Issue]:
         bench.run(issue)
         seconds.append(bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2))
     target_s = _TIMES * max(*seconds, *(bench.effort.graph_s for bench, _ in kernels))
-    return [
-        lambda issue=issue, count=max(1, round(target_s / s)): repeated(issue)(count)
-        for (_, issue), s in zip(kernels, seconds, strict=True)
-    ]
+    counts = [max(1, round(target_s / s)) for s in seconds]
+    return [lambda issue=issue, count=count: repeated(issue)(count) for (_, issue), count in zip(kernels, counts, strict=True)]
 
 
 def _fork(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: list[Event]) -> None:
@@ -112,5 +110,3 @@ def _side_by_side(bench: Bench, graph, begin: Event, ends: list[Event]) -> Itera
     for _ in range(bench.effort.rounds):
         bench.run(graph.replay)
         yield tuple(begin.elapsed_time(end) * 1e-3 for end in ends)
-
-

@@ -4,7 +4,8 @@ Seconds and counts; `measure_facts` gives one JSON document.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -27,10 +28,10 @@ _TINY = 200
 class Scale:
     """What the facts are measured on; tests choose less. `convolution`: batch, channels and edge; `parameters` of one Adam update."""
 
-    kernels: Sizes = Sizes()
+    kernels: Sizes = field(default_factory=Sizes)
     convolution: tuple[int, int, int] = (32, 128, 28)
     parameters: tuple[int, ...] = (2048 * 1024, 512 * 512 * 9, 2048, 2048)
-    effort: Effort = Effort()
+    effort: Effort = field(default_factory=Effort)
 
 
 def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, object]:
@@ -155,7 +156,7 @@ def timer(driver: Driver, scale: Scale) -> dict[str, float]:
     bench, issue = Bench(driver, effort=scale.effort), tiny_kernel(driver)
     nothing, kernel = bench.between([lambda: None, issue], rounds=100)
     steps = sorted({round(second * 1e9) for second in kernel})
-    return {"nothing_s": min(nothing), "tick_s": min((b - a for a, b in zip(steps, steps[1:], strict=False)), default=0) * 1e-9}
+    return {"nothing_s": min(nothing), "tick_s": min((b - a for a, b in pairwise(steps)), default=0) * 1e-9}
 
 
 def profiler(driver: Driver, scale: Scale) -> dict[str, float]:

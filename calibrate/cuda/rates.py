@@ -2,7 +2,6 @@
 
 import torch
 
-from executors.cuda.driver import Driver
 from traces.profile import Profile
 
 from .bench import Bench, repeated

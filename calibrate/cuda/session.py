@@ -6,7 +6,7 @@ from pathlib import Path
 
 from executors.cuda.driver import Driver, Partition
 from simulator.machine import Machine
-from simulator.plan import Plan, Task
+from simulator.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile
 
