@@ -1,0 +1,18 @@
+"""A simulated GPU on CPU tensors, in virtual time: what a CUDA executor or calibration does to it is timed and checked for races.
+
+    with FakeGpu() as gpu:  # a Driver; every aten op until the end is issued to it
+        gpu.use(gpu.stream())
+        ...
+
+Leaving the block fails if streams raced. What it cannot see: reads that dispatch no op (`tolist`, `numpy`, printing), which on a GPU would
+wait for the stream, and whether a tensor was meant for host or device, except for those of `host_tensor`.
+"""
+
+from .driver import FACTS, FakeGpu
+from .errors import FakeGpuError
+from .graphs import FakeGraph
+from .races import Race
+from .streams import FakeEvent, FakeStream, Ran
+from .times import Times
+
+__all__ = ["FACTS", "FakeEvent", "FakeGpu", "FakeGpuError", "FakeGraph", "FakeStream", "Race", "Ran", "Times"]

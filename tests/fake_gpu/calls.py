@@ -1,0 +1,103 @@
+"""One aten op as the simulation sees it: what it reads, writes and allocates, and whether a GPU would run a kernel for it."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
+from torch.utils._pytree import tree_iter
+
+#: Ops that make the host wait for the stream, as their result, or its shape, is needed at once.
+_SYNCHRONIZE = frozenset(
+    f"aten.{name}"
+    for name in ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount")
+)
+
+#: Ops that only allocate, or change where a tensor lies.
+_ALLOCATE = frozenset(
+    f"aten.{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "set_")
+)
+
+#: Ops that do not read what they write.
+_OVERWRITE = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"))
+
+#: Ops that update running statistics without their schema saying so: the positions of those, and of the switch for training.
+_BATCH_NORMS = {"aten.native_batch_norm": ((3, 4), 5), "aten.cudnn_batch_norm": ((3, 4), 5)}
+
+
+def tensors_in(*trees: Any) -> list[Tensor]:
+    """The tensors in nested arguments or results."""
+    return [leaf for leaf in tree_iter(trees) if isinstance(leaf, Tensor)]
+
+
+def is_simulated(args: tuple, kwargs: dict) -> bool:
+    """Whether the op is on real CPU tensors; shape propagation is not."""
+    if any(isinstance(leaf, FakeTensor) or leaf.device.type != "cpu" for leaf in tensors_in(args, kwargs)):
+        return False
+    device = kwargs.get("device")
+    return device is None or torch.device(device).type == "cpu"
+
+
+class Call:
+    """An op and its arguments; `finish` adds its results."""
+
+    def __init__(self, func: OpOverload, args: tuple, kwargs: dict):
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.name = _name(func)
+        self.reads: list[Tensor] = []
+        self.writes: list[Tensor] = []
+        for position, (name, write) in enumerate(_parameters(func)):
+            value = args[position] if position < len(args) else kwargs.get(name)
+            if value is not None:
+                (self.writes if write else self.reads).extend(tensors_in(value))
+        positions, training = _BATCH_NORMS.get(self.name, ((), 0))
+        if positions and args[training]:
+            self.writes += [args[p] for p in positions if args[p] is not None]
+        self.results: Any = None
+        self.made: list[Tensor] = []
+
+    def finish(self, results: Any) -> None:
+        """Take the results; those that share no storage with an argument are new memory."""
+        self.results = results
+        given = {t.untyped_storage()._cdata for t in (*self.reads, *self.writes)}
+        self.made = [t for t in tensors_in(results) if t.untyped_storage()._cdata not in given]
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether the host waits for the result."""
+        if self.name in ("aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"):
+            return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(self.args[1]))
+        return self.name in _SYNCHRONIZE
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a GPU would run something for it: not for views, metadata and allocation."""
+        return self.name not in _ALLOCATE and bool(self.made or self.writes or self.synchronizes)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether it does not read what it writes."""
+        return self.name in _OVERWRITE or self.func._overloadname.endswith("out")
+
+    @property
+    def elements(self) -> int:
+        """The number of elements that it computes."""
+        return sum(t.numel() for t in (*self.made, *self.writes)) or 1
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether a copy need not have ended when it returns."""
+        return bool(self.kwargs.get("non_blocking") or (self.name == "aten.copy_" and len(self.args) > 2 and self.args[2]))
+
+
+@cache
+def _name(func: OpOverload) -> str:
+    return str(func.overloadpacket)
+
+
+@cache
+def _parameters(func: OpOverload) -> tuple[tuple[str, bool], ...]:
+    return tuple((a.name, a.alias_info is not None and a.alias_info.is_write) for a in func._schema.arguments)

@@ -1,0 +1,341 @@
+"""The simulated GPU itself: it sees every aten op while it is active, and answers as a `Driver`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+
+import torch
+from torch import Tensor
+from torch.optim import adadelta, adam, rmsprop
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from executors.cuda.driver import GpuFacts, Kernel, Partition
+from traces.errors import StepcastError
+
+from .calls import Call, is_simulated, tensors_in
+from .errors import FakeGpuError
+from .graphs import Capture, FakeGraph
+from .memory import Memories, Memory, Region
+from .races import Order, Race
+from .streams import Clock, FakeEvent, FakeStream, Mark, Ran
+from .times import KernelTimes, Times
+
+FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
+
+#: SMs come in groups of this many.
+_GROUP = 8
+
+Launch = Callable[[str, int], tuple[int, int, int, int]]
+
+#: torch.optim refuses its capturable forms on CPU tensors; while the simulation is active these modules accept them.
+_CAPTURABLE: tuple[ModuleType, ...] = (adam, rmsprop, adadelta)
+
+
+def default_launch(op: str, elements: int) -> tuple[int, int, int, int]:
+    """Grid, block, registers per thread and shared bytes per block of an op's kernel."""
+    return -(-elements // 1024), 128, 32, 0
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A kernel's share of an op: what it touches, as far as time and profile need it."""
+
+    func: Callable
+    name: str
+    elements: int
+    reads: list[tuple[Memory, int]]
+    writes: list[tuple[Memory, int]]
+    link: str | None  # "pinned" or "pageable": a copy between host and device
+
+
+class FakeGpu:
+    """A `Driver` on CPU tensors in virtual time. See `times.Times` for what things take.
+
+    `profiler=False`, `partitionable=False`, `compiler=False`: `kernels` is refused, `partitions` and `sm_ids` raise. `streams`: how many
+    can be had. `round_bytes`: the allocator's granularity. `timeline` lists the kernels that ran, `races` the races found.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        times: Times | None = None,
+        facts: GpuFacts = FACTS,
+        *,
+        races_allowed: bool = False,
+        profiler: bool = True,
+        partitionable: bool = True,
+        compiler: bool = True,
+        streams: int = 128,
+        launch: Launch = default_launch,
+        round_bytes: int = 1,
+    ):
+        self.times, self.facts = times or Times(), facts
+        self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
+        self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
+        self.races: list[Race] = []
+        self.timeline: list[Ran] = []
+        self.clock = Clock(self.times.queue_depth)
+        self.order = Order(self.races)
+        self.memories = Memories(self._released)
+        self.kernel_times = KernelTimes(self.times, facts.cache_bytes)
+        self.streams: list[FakeStream] = [FakeStream(self, 0, 0, None)]
+        self.current = self.streams[0]  # the default stream; streams of `stream` do not wait for it
+        self.capture_now: Capture | None = None
+        self._profiled: list[Kernel] | None = None
+        self._active: ExitStack | None = None
+
+    # Activation
+
+    def activate(self) -> None:
+        """From now on, ops of this thread are issued to the GPU."""
+        with ExitStack() as stack:
+            stack.enter_context(_Mode(self))
+            for module in _CAPTURABLE:
+                stack.callback(setattr, module, "_get_capturable_supported_devices", module._get_capturable_supported_devices)
+                module._get_capturable_supported_devices = lambda supports_xla=True: ["cpu", "cuda"]
+            self._active = stack.pop_all()
+
+    def deactivate(self) -> None:
+        """Ops are torch's own again."""
+        self._active.close()
+        self._active = None
+
+    def __enter__(self) -> "FakeGpu":
+        """Activate it."""
+        self.activate()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        """Deactivate it, and fail if streams raced."""
+        self.deactivate()
+        if kind is None and self.races and not self.races_allowed:
+            raise AssertionError("races on the simulated GPU:\n" + "\n".join(map(str, self.races)))
+
+    # The Driver protocol
+
+    def software(self) -> dict[str, str]:
+        """Versions; no cuDNN and no NCCL."""
+        return {"driver": "fake", "cuda": "0.0", "torch": torch.__version__}
+
+    def set_precision(self, precision: str) -> dict[str, object]:
+        """Says what the flags would be; nothing is changed."""
+        return {"matmul.allow_tf32": precision == "tf32", "cudnn.allow_tf32": precision == "tf32"}
+
+    def stream(self, priority: int = 0, partition: Partition | None = None) -> FakeStream:
+        """A new stream."""
+        if len(self.streams) > self._stream_limit:
+            raise StepcastError(f"{self.facts.name} has {self._stream_limit} streams, and all are taken")
+        stream = FakeStream(self, len(self.streams), min(0, max(priority, 1 - self.facts.priority_levels)), partition)
+        self.streams.append(stream)
+        return stream
+
+    def use(self, stream: FakeStream) -> None:
+        """Issue what follows to `stream`."""
+        self.current = stream
+
+    def event(self, timing: bool = False, external: bool = False) -> FakeEvent:
+        """An event."""
+        return FakeEvent(self, timing, external)
+
+    @contextmanager
+    def capture(self, stream: FakeStream) -> Iterator[FakeGraph]:
+        """Capture from `stream`, which is the current stream within; afterwards, the one before is."""
+        if self.capture_now is not None:
+            self.capture_now.fail("a capture during a capture")
+        with self._outside():
+            graph, capture, before = FakeGraph(self), Capture(self, stream), self.current
+        self.capture_now, self.current = capture, stream
+        try:
+            yield graph
+        except BaseException:
+            with self._outside():
+                capture.undo()
+            raise
+        finally:
+            self.capture_now, self.current = None, before
+        with self._outside():
+            capture.end()
+        graph.finish(capture)
+
+    def synchronize(self) -> None:
+        """The host waits for all streams."""
+        self._not_in_capture("synchronize")
+        self._host_waits(self.streams)
+
+    def now_s(self) -> float:
+        """The host's virtual time. Looking at it takes none: a loop that only polls the clock never ends."""
+        return self.clock.now_s
+
+    def seed(self, value: int) -> None:
+        """Seed torch's generator."""
+        self._not_in_capture("seed")
+        torch.default_generator.manual_seed(value)
+
+    def allocated_bytes(self) -> int:
+        """Bytes of the storages that ops made and that are alive."""
+        return self.memories.live_bytes
+
+    def peak_bytes(self, reset: bool = False) -> int:
+        """The most of these."""
+        peak = self.memories.peak_bytes
+        if reset:
+            self.memories.peak_bytes = self.memories.live_bytes
+        return peak
+
+    def host_tensor(self, size_bytes: int, pinned: bool) -> Tensor:
+        """A tensor that `copy_` takes over a link; a copy waits for its end unless it is pinned and the copy non-blocking."""
+        with self._outside():
+            tensor = torch.zeros(size_bytes, dtype=torch.uint8)
+        self.memories.of(tensor).host = "pinned" if pinned else "pageable"
+        return tensor
+
+    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+        """One kernel for each op that has one; copies over a link are none."""
+        if not self.profiler:
+            return None
+        sessions = []
+        for work in works:
+            self._profiled = []
+            try:
+                work()
+                self.synchronize()
+                sessions.append(self._profiled)
+            finally:
+                self._profiled = None
+        return sessions
+
+    def partitions(self, count: int) -> tuple[Partition, ...]:
+        """Equal parts in whole groups of SMs; those left over belong to none. `handle` is the range of SM ids."""
+        if not self.partitionable:
+            raise StepcastError(f"{self.facts.name} cannot be partitioned")
+        size = self.facts.sms // count // _GROUP * _GROUP
+        if not size:
+            raise StepcastError(f"{self.facts.sms} SMs do not make {count} partitions of at least {_GROUP}")
+        return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
+
+    def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
+        """The SMs of the stream's partition, or all."""
+        if not self.compiler:
+            raise StepcastError(f"no kernel can be compiled for {self.facts.name}")
+        return frozenset(stream.partition.handle if stream.partition else range(self.facts.sms))
+
+    # What streams, events, graphs and the dispatch mode call
+
+    def _record(self, stream: FakeStream, event: FakeEvent) -> None:
+        self.clock.spend(self.times.record_s)
+        if self.capture_now is not None:
+            self.capture_now.record(stream, event)
+        else:
+            event.mark = Mark(max(self.clock.now_s, stream.tail_s), self.order.mark(stream.index))
+
+    def _wait(self, stream: FakeStream, event: FakeEvent) -> None:
+        self.clock.spend(self.times.wait_s)
+        if self.capture_now is not None:
+            self.capture_now.wait(stream, event)
+        elif event.mark is not None:  # CUDA ignores a wait for an event that was never recorded
+            if event.mark.capture is not None and not event.external:
+                raise FakeGpuError("wait outside of a capture for an event that was recorded in it")
+            if event.mark.time_s is not None:
+                stream.tail_s = max(stream.tail_s, event.mark.time_s)
+                self.order.join(stream.index, event.mark.ticks)
+
+    def _issue(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """Run one op and account for it."""
+        if not is_simulated(args, kwargs):
+            return func(*args, **kwargs)
+        call, stream, capture = Call(func, args, kwargs), self.current, self.capture_now
+        link = self._link(call)
+        blocking = call.synchronizes or (link is not None and not (link == "pinned" and call.non_blocking))
+        if capture is not None:
+            self._check_capturable(call, blocking)
+            capture.save(call)
+        call.finish(func(*args, **kwargs))
+        for tensor in call.made:
+            self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
+        for tensor in tensors_in(call.results):
+            self.memories.of(tensor)
+        if self.memories.live_bytes > self.facts.memory_bytes:
+            raise torch.OutOfMemoryError(f"{self.facts.name} out of memory: {self.memories.live_bytes} of {self.facts.memory_bytes} bytes")
+        if not call.has_kernel:
+            self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.view_s))
+            if capture is not None:
+                capture.add_allocation(stream, call)
+            return call.results
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s))
+        self._run_kernel(call, stream, link)
+        if blocking:
+            self._host_waits([stream])
+        return call.results
+
+    def _run_kernel(self, call: Call, stream: FakeStream, link: str | None) -> None:
+        of = self.memories.of
+        read = call.reads if call.overwrites else [*call.reads, *call.writes]
+        reads = [(of(t), t.numel() * t.element_size()) for t in read]
+        writes = [(of(t), t.numel() * t.element_size()) for t in (*call.writes, *call.made)]
+        work = Work(call.func, call.name, call.elements, reads, writes, link)
+        touched = [(of(t), Region.of(t), False) for t in call.reads] + [(of(t), Region.of(t), True) for t in (*call.writes, *call.made)]
+        if self.capture_now is not None:
+            self.capture_now.add_kernel(stream, call, work)
+            self.capture_now.order.op(call.name, stream.index, touched)
+            return
+        seconds = self._seconds(work, stream)
+        self.timeline.append(Ran(call.name, stream.index, *self.clock.launch(stream, seconds)))
+        self._profile(work, seconds)
+        self.order.op(call.name, stream.index, touched)
+
+    def _check_capturable(self, call: Call, blocking: bool) -> None:
+        capture = self.capture_now
+        capture.check_call(call)
+        if blocking:
+            capture.fail(f"{call.name} between host and device makes the host wait, which a capture does not permit")
+
+    def _link(self, call: Call) -> str | None:
+        """What kind of host memory a copy comes from or goes to, if any."""
+        if call.name not in ("aten.copy_", "aten._to_copy"):
+            return None
+        found = [self.memories.find(t) for t in (*call.reads, *call.writes)]
+        return next((memory.host for memory in found if memory is not None and memory.host), None)
+
+    def _seconds(self, work: Work, stream: FakeStream) -> float:
+        return self.kernel_times.seconds(work.name, work.reads, work.writes, stream.sms / self.facts.sms, work.link)
+
+    def _profile(self, work: Work, seconds: float) -> None:
+        if self._profiled is not None and work.link is None:
+            self._profiled.append(Kernel(str(work.func), *self.launch(work.name, work.elements), seconds))
+
+    def _host_waits(self, streams: list[FakeStream]) -> None:
+        self.clock.wait_for(streams)
+        self.order.host_waits(stream.index for stream in streams)
+
+    def _not_in_capture(self, what: str) -> None:
+        if self.capture_now is not None:
+            self.capture_now.fail(f"{what} during a capture")
+
+    def _released(self, memory: Memory) -> None:
+        capture = memory.capture
+        if capture is None:
+            if memory.owner is not None:
+                self.order.release(memory)
+            self.order.accesses.pop(memory, None)
+        elif capture.open:  # later on it is the graph's, whoever uses it
+            capture.order.release(memory)
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Ops within are not the GPU's."""
+        with _disable_current_modes(), torch.no_grad():
+            yield
+
+
+class _Mode(TorchDispatchMode):
+    """Hands every op of this thread to the GPU."""
+
+    def __init__(self, gpu: FakeGpu):
+        super().__init__()
+        self.gpu = gpu
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Issue the op."""
+        return self.gpu._issue(func, args, kwargs or {})

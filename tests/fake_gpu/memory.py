@@ -1,0 +1,143 @@
+"""Which memory a tensor lies in, whose stream it belongs to, and when it goes back to the allocator."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+from torch import Tensor
+
+
+@dataclass(eq=False)
+class Memory:
+    """One storage. `owner`: the stream whose pool it came from; None where it was made outside of the simulation."""
+
+    serial: int
+    bytes: int
+    owner: int | None = None
+    capture: object = None  # the capture that allocated it, if any did
+    host: str | None = None  # "pinned" or "pageable": not the GPU's
+    tensors: int = 0  # alive and known, graphs' own not counted
+    held: bool = False  # a graph keeps the storage itself alive
+    released: bool = False
+
+
+@dataclass(frozen=True)
+class Region:
+    """The bytes [first, end) of a memory that a view spans; the view itself says which of them, where it has holes."""
+
+    first: int
+    end: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item_bytes: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Region":
+        """The region of a view."""
+        item = tensor.element_size()
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        first = tensor.storage_offset() * item
+        count = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        return cls(first, first + count * item, shape, strides, item)
+
+    @property
+    def dense(self) -> bool:
+        """Whether every byte between the ends is the view's."""
+        count = self.item_bytes
+        for n in self.shape:
+            count *= n
+        return count >= self.end - self.first and 0 not in self.strides
+
+    def covers(self, other: "Region") -> bool:
+        """Whether it certainly has all of `other`'s bytes."""
+        return self == other or (self.dense and self.first <= other.first and other.end <= self.end)
+
+    def overlaps(self, other: "Region") -> bool:
+        """Whether they share a byte."""
+        if self.first >= other.end or other.first >= self.end:
+            return False
+        if self.dense and other.dense:
+            return True
+        first, unit = min(self.first, other.first), gcd(self.item_bytes, other.item_bytes, self.first - other.first)
+        units = -(-(max(self.end, other.end) - first) // unit)
+        return bool((self._used(first, unit, units) & other._used(first, unit, units)).any())
+
+    def _used(self, first: int, unit: int, units: int) -> Tensor:
+        """Which of `units` pieces of `unit` bytes from `first` it has."""
+        used, item = torch.zeros(units, dtype=torch.bool), self.item_bytes // unit
+        torch.as_strided(used, (*self.shape, item), (*(s * item for s in self.strides), 1), (self.first - first) // unit)[:] = True
+        return used
+
+
+class Memories:
+    """All memories that simulated ops touched. `released(memory)` is called once for each when its last user is gone.
+
+    A storage's own end says when that is; where a graph keeps the storage, the number of known tensors on it does.
+    """
+
+    def __init__(self, released: Callable[[Memory], None]):
+        self._released = released
+        self._by_storage: dict[int, Memory] = {}
+        self._known: dict[int, weakref.finalize] = {}  # by id of the tensor
+        self._serial = 0
+        self.live_bytes = self.peak_bytes = 0
+
+    def find(self, tensor: Tensor) -> Memory | None:
+        """The memory of a tensor, if it was seen before."""
+        return self._by_storage.get(tensor.untyped_storage()._cdata)
+
+    def of(self, tensor: Tensor) -> Memory:
+        """The memory of a tensor that an op takes; one not seen before has no owner."""
+        memory = self.find(tensor) or self._add(tensor, None, None, 0)
+        self._know(tensor, memory)
+        return memory
+
+    def allocate(self, tensor: Tensor, owner: int, capture: object, round_bytes: int) -> Memory:
+        """The memory of a tensor that an op made."""
+        memory = self._add(tensor, owner, capture, round_bytes)
+        self._know(tensor, memory)
+        self.live_bytes += memory.bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return memory
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        """The same memory as a tensor that does not count as a user, for a graph to keep."""
+        self.of(tensor).held = True
+        with torch.no_grad():
+            return tensor.detach()
+
+    def _add(self, tensor: Tensor, owner: int | None, capture: object, round_bytes: int) -> Memory:
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if round_bytes:
+            size = -(-size // round_bytes) * round_bytes
+        self._serial += 1
+        memory = self._by_storage[storage._cdata] = Memory(self._serial, size, owner, capture)
+        weakref.finalize(storage, self._ended, storage._cdata, memory).atexit = False
+        return memory
+
+    def _know(self, tensor: Tensor, memory: Memory) -> None:
+        if id(tensor) not in self._known:
+            memory.tensors += 1
+            self._known[id(tensor)] = finalizer = weakref.finalize(tensor, self._forget, id(tensor), memory)
+            finalizer.atexit = False
+
+    def _forget(self, tensor_id: int, memory: Memory) -> None:
+        del self._known[tensor_id]
+        memory.tensors -= 1
+        if not memory.tensors and memory.held:
+            self._release(memory)
+
+    def _ended(self, storage: int, memory: Memory) -> None:
+        if self._by_storage.get(storage) is memory:
+            del self._by_storage[storage]
+        self._release(memory)
+
+    def _release(self, memory: Memory) -> None:
+        if not memory.released and (memory.owner is not None or not memory.held):
+            memory.released = True
+            if memory.owner is not None:
+                self.live_bytes -= memory.bytes
+            self._released(memory)

@@ -1,0 +1,106 @@
+"""Finds accesses that nothing orders: vector clocks per stream. The order in which the host issues things orders nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .memory import Memory, Region
+
+Ticks = dict[int, int]  # by stream, how many of its ops are known to have ended
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two accesses to one memory of which neither waits for the other. A `reuse` is a release of memory that `first_op` may still use."""
+
+    kind: str  # "read after write", "write after read", "write after write", "reuse"
+    first_op: str
+    first_stream: int
+    second_op: str
+    second_stream: int
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.kind}: {self.first_op} on stream {self.first_stream}, {self.second_op} on stream {self.second_stream}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """A past access: the `tick`-th op of its stream."""
+
+    op: str
+    stream: int
+    tick: int
+    write: bool
+    region: Region
+
+
+class Order:
+    """The order among streams, eager or within one capture, and the accesses that later ones may conflict with."""
+
+    def __init__(self, races: list[Race]):
+        self.races = races
+        self.accesses: dict[Memory, list[Access]] = {}
+        self._ticks: dict[int, Ticks] = {}
+        self._host: Ticks = {}  # what the host waited for, and hence all that is issued later
+
+    def stream(self, stream: int) -> Ticks:
+        """What is ordered before the stream's next op."""
+        if stream not in self._ticks:
+            self._ticks[stream] = dict(self._host)
+        return self._ticks[stream]
+
+    def mark(self, stream: int) -> Ticks:
+        """What has ended where the stream ends now."""
+        return dict(self.stream(stream))
+
+    def join(self, stream: int, mark: Ticks) -> None:
+        """The stream's next op comes after the mark."""
+        _raise(self.stream(stream), mark)
+
+    def host_waits(self, streams: Iterable[int]) -> None:
+        """The host waited for streams: all that follows on any stream comes after them."""
+        for stream in streams:
+            _raise(self._host, self.stream(stream))
+        for ticks in self._ticks.values():
+            _raise(ticks, self._host)
+
+    def tick(self, stream: int) -> int:
+        """The stream does one thing more; returns its number."""
+        ticks = self.stream(stream)
+        ticks[stream] = ticks.get(stream, 0) + 1
+        return ticks[stream]
+
+    def op(self, name: str, stream: int, touched: Iterable[tuple[Memory, Region, bool]]) -> None:
+        """An op on `stream` touches (memory, region, whether it writes)."""
+        before = dict(self.stream(stream))
+        tick = self.tick(stream)
+        for memory, region, write in touched:
+            new = Access(name, stream, tick, write, region)
+            kept = [old for old in self.accesses.get(memory, ()) if not self._settled(old, new, before)]
+            self.accesses[memory] = [*kept, new]
+
+    def release(self, memory: Memory) -> None:
+        """The memory goes back to its stream's pool: later tensors of that stream may lie there."""
+        before = self.stream(memory.owner)
+        for old in self.accesses.get(memory, ()):
+            if before.get(old.stream, 0) < old.tick:
+                self._found(Race("reuse", old.op, old.stream, "released", memory.owner))
+
+    def _settled(self, old: Access, new: Access, before: Ticks) -> bool:
+        """Report a race with an old access; True if whatever conflicts with it later conflicts with the new one as well."""
+        if before.get(old.stream, 0) >= old.tick or (old.tick == new.tick and old.stream == new.stream):
+            return (new.write or not old.write) and new.region.covers(old.region)
+        if (old.write or new.write) and old.region.overlaps(new.region):
+            kind = f"{'write' if new.write else 'read'} after {'write' if old.write else 'read'}"
+            self._found(Race(kind, old.op, old.stream, new.op, new.stream))
+        return False
+
+    def _found(self, race: Race) -> None:
+        if race not in self.races:
+            self.races.append(race)
+
+
+def _raise(ticks: Ticks, other: Ticks) -> None:
+    for stream, tick in other.items():
+        if ticks.get(stream, 0) < tick:
+            ticks[stream] = tick

@@ -1,0 +1,68 @@
+"""How long things take on the simulated GPU. All of it is fixed by the constructor's arguments."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .memory import Memory
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds and rates. Ops are named without overload: `aten.mm`."""
+
+    op_s: float = 8e-6  # host, per op
+    op_s_by_name: Mapping[str, float] = field(default_factory=dict)
+    view_s: float = 1e-6  # host, per op without a kernel
+    record_s: float = 1e-6
+    wait_s: float = 1e-6
+    replay_s: float = 10e-6
+    queue_depth: int = 1000  # kernels outstanding per stream before the host blocks
+
+    least_s: float = 2e-6  # the part of a kernel that no number of SMs shortens
+    bytes_per_s: float = 2e12
+    factors: Mapping[str, float] = field(default_factory=dict)  # multiplies the rest of a kernel, by op
+    kernel_s: Callable[[str, float], float] | None = None  # (op, bytes) -> seconds on all SMs, in place of the three above
+    warm_factor: float = 1.0  # what a byte counts that is read while still in the cache
+    noise: float = 0.0  # relative standard deviation, drawn anew for every kernel from `noise_seed`
+    noise_seed: int = 0
+
+    pinned_bytes_per_s: float = 50e9
+    pageable_bytes_per_s: float = 10e9
+
+    gap_s: float = 1e-6  # from the end of a graph's node to the start of the next
+    cross_gap_s: float = 1.5e-6  # in addition where the next is on another stream
+
+
+class KernelTimes:
+    """Times kernels in the order in which they run: the cache remembers what was touched, the noise generator moves on."""
+
+    def __init__(self, times: Times, cache_bytes: int):
+        self.times, self.cache_bytes = times, cache_bytes
+        self.random = random.Random(times.noise_seed)
+        self.traffic = 0
+        self.touched: dict[int, int] = {}  # by memory, the traffic at its last touch
+
+    def seconds(self, op: str, reads: list[tuple[Memory, int]], writes: list[tuple[Memory, int]], share: float, link: str | None) -> float:
+        """One kernel on `share` of the SMs, or one copy over the `link`; operands are (memory, bytes)."""
+        times = self.times
+        counted = sum(size * (times.warm_factor if self._warm(memory, size) else 1.0) for memory, size in reads) + sum(s for _, s in writes)
+        for memory, size in (*reads, *writes):
+            self.traffic += size
+            self.touched[memory.serial] = self.traffic
+        if link is not None:
+            rate = times.pinned_bytes_per_s if link == "pinned" else times.pageable_bytes_per_s
+            seconds = times.least_s + max(size for _, size in writes) / rate
+        else:
+            if times.kernel_s is not None:
+                seconds = times.kernel_s(op, counted)
+            else:
+                seconds = times.least_s + counted / times.bytes_per_s * times.factors.get(op, 1.0)
+            seconds += max(0.0, seconds - times.least_s) * (1.0 / share - 1.0)
+        if times.noise:
+            seconds *= max(0.1, self.random.gauss(1.0, times.noise))
+        return seconds
+
+    def _warm(self, memory: Memory, size: int) -> bool:
+        last = self.touched.get(memory.serial)
+        return last is not None and self.traffic - last + size <= self.cache_bytes
