@@ -37,13 +37,15 @@ class Bench:
         self.stream = driver.stream(partition=partition)
 
     def run(self, issue: Issue) -> None:
-        """Issue work to the stream and wait for it."""
+        """Issue work to the stream, after all that other streams have made for it, and wait for it."""
+        self.driver.synchronize()
         self.driver.use(self.stream)
         issue()
         self.driver.synchronize()
 
     def capture(self, issue: Issue) -> Graph:
-        """A graph of what `issue` issues."""
+        """A graph of what `issue` issues, which may use what any stream has made before. It does not keep the tensors that it works on."""
+        self.driver.synchronize()
         self.driver.use(self.stream)
         with self.driver.capture(self.stream) as graph:
             issue()

@@ -31,15 +31,20 @@ class Cold:
             copies = max(1, min(copies, sets // 2))
         return Cold(min(sets, 2 * copies), copies, size > 2 * cache_bytes)
 
-    def issue(self, works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
-        """A function that flushes the cache and then issues so many copies, in turn those of `works`."""
 
-        def copies(count: int) -> None:
-            flush()
-            for i in range(count):
-                works[i % len(works)]()
+def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
+    """A function that flushes the cache and then issues so many copies, in turn those of `works`.
 
-        return copies
+    The flush makes all graphs begin alike, whatever ran before them: else the first copy of one graph would be cold and of the next warm,
+    and their difference would not cancel.
+    """
+
+    def copies(count: int) -> None:
+        flush()
+        for i in range(count):
+            works[i % len(works)]()
+
+    return copies
 
 
 def flusher(driver: Driver) -> Issue:

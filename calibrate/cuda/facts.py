@@ -15,7 +15,7 @@ from simulator.bodies.update import STATE, Update, forms
 from simulator.factory import brief
 
 from .bench import Bench, Effort, repeated
-from .cold import Cold, flusher
+from .cold import Cold, flusher, in_turn
 from .concurrency import Sizes, co_runs, named_kernels
 from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 
@@ -37,18 +37,19 @@ class Scale:
 def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, object]:
     """Every fact by name. One that cannot be had is `{"failed": why}`."""
     scale = scale or Scale()
+    bench = Bench(driver, effort=scale.effort)
     found: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
     for name, fact in FACTS.items():
         try:
-            found[name] = fact(driver, scale)
+            found[name] = fact(bench, scale)
         except Exception as error:
             found[name] = {"failed": brief(error)}
     return found
 
 
-def partitions(driver: Driver, scale: Scale) -> dict[str, object]:
+def partitions(bench: Bench, scale: Scale) -> dict[str, object]:
     """Per split: SMs of each part, and whether the SMs that kernels were seen on, launched and replayed, are disjoint and as many."""
-    return {str(count): _guarded(lambda count=count: _split(driver, count)) for count in _SPLITS}
+    return {str(count): _guarded(lambda count=count: _split(bench.driver, count)) for count in _SPLITS}
 
 
 def _split(driver: Driver, count: int) -> dict[str, object]:
@@ -61,16 +62,16 @@ def _split(driver: Driver, count: int) -> dict[str, object]:
     return found
 
 
-def priorities(driver: Driver, scale: Scale) -> dict[str, object]:
+def priorities(bench: Bench, scale: Scale) -> dict[str, object]:
     """Distinct levels, and how many of them a stream could be made at."""
-    levels = driver.facts.priority_levels
-    return {"levels": levels, "streams_made": len([driver.stream(priority=-level) for level in range(levels)])}
+    levels = bench.driver.facts.priority_levels
+    return {"levels": levels, "streams_made": len([bench.driver.stream(priority=-level) for level in range(levels)])}
 
 
-def external_events(driver: Driver, scale: Scale) -> dict[str, float]:
+def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
     """Seconds of a graph of tiny kernels without and with an external event after each, and per event."""
-    bench, issue = Bench(driver, effort=scale.effort), tiny_kernel(driver)
-    events = [driver.event(timing=True, external=True) for _ in range(_TINY)]
+    issue = tiny_kernel(bench.driver)
+    events = [bench.driver.event(timing=True, external=True) for _ in range(_TINY)]
 
     def with_events() -> None:
         for event in events:
@@ -82,15 +83,15 @@ def external_events(driver: Driver, scale: Scale) -> dict[str, float]:
     return {"without_s": without_s, "with_s": with_s, "per_event_s": (with_s - without_s) / _TINY}
 
 
-def cadence(driver: Driver, scale: Scale) -> dict[str, float]:
+def cadence(bench: Bench, scale: Scale) -> dict[str, float]:
     """Seconds from one tiny kernel to the next in a graph, on one stream and alternating between two."""
-    bench = Bench(driver, effort=scale.effort)
     return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench)}
 
 
-def by_sms(driver: Driver, scale: Scale) -> dict[str, dict[str, float]]:
+def by_sms(bench: Bench, scale: Scale) -> dict[str, dict[str, float]]:
     """Seconds of a matrix product and of a copy, by the number of SMs they have."""
-    benches = {driver.facts.sms: Bench(driver, effort=scale.effort)}
+    driver = bench.driver
+    benches = {driver.facts.sms: bench}
     for count in _SPLITS:
         part = driver.partitions(count)[0]
         benches[part.sms] = Bench(driver, part, scale.effort)
@@ -98,22 +99,21 @@ def by_sms(driver: Driver, scale: Scale) -> dict[str, dict[str, float]]:
     return {name: {str(sms): _kernel_s(bench, kernels[name]) for sms, bench in benches.items()} for name in ("gemm", "copy")}
 
 
-def side_by_side(driver: Driver, scale: Scale) -> dict[str, object]:
+def side_by_side(bench: Bench, scale: Scale) -> dict[str, object]:
     """The fixed pairs of kernels, sharing the GPU and each on half of it."""
 
     def pairs(parts=None) -> list[dict[str, object]]:
-        found = co_runs(driver, scale.kernels, parts, scale.effort)
+        found = co_runs(bench.driver, scale.kernels, parts, scale.effort)
         return [asdict(pair) | {"slow_downs": list(pair.slow_downs)} for pair in found]
 
-    return {"shared": _guarded(pairs), "halves": _guarded(lambda: pairs(driver.partitions(2)))}
+    return {"shared": _guarded(pairs), "halves": _guarded(lambda: pairs(bench.driver.partitions(2)))}
 
 
-def split_backward(driver: Driver, scale: Scale) -> dict[str, float]:
+def split_backward(bench: Bench, scale: Scale) -> dict[str, float]:
     """Seconds of a convolution's whole backward and of its halves: the input's gradient, and the parameters'."""
-    batch, channels, edge = scale.convolution
-    grad, x = (torch.randn(batch, channels, edge, edge, device=driver.device) for _ in range(2))
-    weight = torch.randn(channels, channels, 3, 3, device=driver.device)
-    bench = Bench(driver, effort=scale.effort)
+    (batch, channels, edge), device = scale.convolution, bench.driver.device
+    grad, x = (torch.randn(batch, channels, edge, edge, device=device) for _ in range(2))
+    weight = torch.randn(channels, channels, 3, 3, device=device)
 
     def backward(*mask: bool) -> Callable[[], None]:
         rest = ([channels], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, list(mask))
@@ -123,14 +123,14 @@ def split_backward(driver: Driver, scale: Scale) -> dict[str, float]:
     return {name: _kernel_s(bench, backward(*mask)) for name, mask in masks.items()}
 
 
-def adam(driver: Driver, scale: Scale) -> dict[str, object]:
+def adam(bench: Bench, scale: Scale) -> dict[str, object]:
     """Seconds of Adam's update in each form, warm and cold."""
-    return {form: _guarded(lambda form=form: _adam(driver, scale, form)) for form in forms("adam")}
+    return {form: _guarded(lambda form=form: _adam(bench, scale, form)) for form in forms("adam")}
 
 
-def _adam(driver: Driver, scale: Scale, form: str) -> dict[str, float]:
+def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
     body = Update("adam", form, tuple(f"p{i}" for i in range(len(scale.parameters))))
-    bench, facts = Bench(driver, effort=scale.effort), driver.facts
+    driver, facts = bench.driver, bench.driver.facts
 
     def update() -> Callable[[], None]:
         grads = [torch.randn(size, device=driver.device) for size in scale.parameters]
@@ -148,24 +148,24 @@ def _adam(driver: Driver, scale: Scale, form: str) -> dict[str, float]:
     sets = [one, *(update() for _ in range(1, cold.sets))]
     for work in sets:
         bench.run(work)
-    return {"bytes": size, "warm_s": warm_s, "cold_s": bench.slope_s(cold.issue(sets, flusher(driver)), cold.copies)}
+    return {"bytes": size, "warm_s": warm_s, "cold_s": bench.slope_s(in_turn(sets, flusher(driver)), cold.copies)}
 
 
-def timer(driver: Driver, scale: Scale) -> dict[str, float]:
+def timer(bench: Bench, scale: Scale) -> dict[str, float]:
     """The least time between two events around nothing, and the distinct steps of the GPU's timer among many of a tiny kernel."""
-    bench, issue = Bench(driver, effort=scale.effort), tiny_kernel(driver)
+    issue = tiny_kernel(bench.driver)
+    bench.run(issue)
     nothing, kernel = bench.between([lambda: None, issue], rounds=100)
     steps = sorted({round(second * 1e9) for second in kernel})
     return {"nothing_s": min(nothing), "tick_s": min((b - a for a, b in pairwise(steps)), default=0) * 1e-9}
 
 
-def profiler(driver: Driver, scale: Scale) -> dict[str, float]:
+def profiler(bench: Bench, scale: Scale) -> dict[str, float]:
     """What the profiler says a matrix product's kernels take, and what a graph of them takes."""
-    bench = Bench(driver, effort=scale.effort)
-    issue = named_kernels(driver, scale.kernels)["gemm"]
+    issue = named_kernels(bench.driver, scale.kernels)["gemm"]
     seconds = _kernel_s(bench, issue)
-    driver.use(bench.stream)
-    seen = driver.kernels([issue])
+    bench.driver.use(bench.stream)
+    seen = bench.driver.kernels([issue])
     if seen is None:
         return {"graph_s": seconds, "failed": "the profiler is refused"}
     profiled_s = sum(kernel.seconds for kernel in seen[0])
@@ -173,7 +173,7 @@ def profiler(driver: Driver, scale: Scale) -> dict[str, float]:
 
 
 #: The facts by the name they have in the document, in the order in which they are measured.
-FACTS: dict[str, Callable[[Driver, Scale], object]] = {
+FACTS: dict[str, Callable[[Bench, Scale], object]] = {
     "partitions": partitions,
     "priorities": priorities,
     "external_events": external_events,

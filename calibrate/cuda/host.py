@@ -21,7 +21,8 @@ def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], floa
     """
     driver = bench.driver
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
-    graph = bench.capture(tiny_kernel(driver))
+    tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
+    graph = bench.capture(tiny)
     profile.dispatch = Dispatch(
         dispatch_s=empty_plan_s(),
         record_s=_record_s(bench),

@@ -1,4 +1,4 @@
-"""Peak rates of a GPU: dense FLOP/s by precision, memory bandwidth, and the size of its cache where it does not say."""
+"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth."""
 
 import torch
 
@@ -25,7 +25,7 @@ def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
         bench.driver.set_precision(precision)
     profile.bandwidth_bytes_per_s = _bandwidth(bench)
     profile.memory_bytes = facts.memory_bytes
-    profile.cache_bytes = facts.cache_bytes or cache_bytes(bench)
+    profile.cache_bytes = facts.cache_bytes
 
 
 def _peak_flops(bench: Bench, precision: str) -> float:
@@ -46,24 +46,3 @@ def _bandwidth(bench: Bench) -> float:
 def _best_s(bench: Bench, issue) -> float:
     bench.run(issue)
     return min(s for s in bench.slopes([(repeated(issue), _COPIES)], _ROUNDS)[0] if s > 0)
-
-
-def cache_bytes(bench: Bench) -> int:
-    """Bytes of other data after which half of a small buffer's cached speed is lost, between 4 and 256 MB."""
-    sizes = [size << 20 for size in (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)]
-    probe, other = torch.ones(1 << 18, device=bench.driver.device), torch.ones(sizes[-1] // 4, device=bench.driver.device)
-    seconds = []
-    for size in sizes:
-
-        def between(size=size) -> None:
-            other[: size // 4].sum()
-
-        def both(between=between) -> None:
-            between()
-            probe.sum()
-
-        bench.run(both)
-        together, alone = bench.slopes([(repeated(both), 8), (repeated(between), 8)])
-        seconds.append(sorted(a - b for a, b in zip(together, alone, strict=True))[len(alone) // 2])
-    middle = (seconds[0] + seconds[-1]) / 2
-    return next(size for size, s in zip(sizes, seconds, strict=True) if s >= middle)

@@ -19,7 +19,7 @@ from ..compiled import Compiled, compile_alone
 from ..operands import OperandPool, fill
 from ..samples import Samples
 from .bench import Bench, Effort, per_copy, repeated
-from .cold import Cold, flusher
+from .cold import Cold, flusher, in_turn
 from .geometry import PROFILER, TABLE, longest
 from .parts import Parts
 
@@ -112,9 +112,9 @@ class CudaSampler:
         copies = self._effort.copies(seconds)
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
         sets = [compiled] + [self._compile(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
-        cases = [(cold.issue(sets, self._flush), cold.copies)]
+        cases = [(in_turn(sets, self._flush), cold.copies)]
         if not cold.always:
-            cases.append((repeated(compiled), copies))
+            cases.append((in_turn([compiled], self._flush), copies))
         estimates = self._bench.slopes(cases) if probe is not None else self._eager(cases)
         samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
         samples.issue_s = self._issue(compiled, seconds, task.body.launches)

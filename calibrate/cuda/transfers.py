@@ -10,13 +10,13 @@ from scipy.optimize import nnls
 from traces.errors import StepcastError
 from traces.profile import Profile, Transfer
 
-from .bench import Bench
+from .bench import Bench, repeated
 from .cold import flusher
 
 #: 4 KB to 256 MB.
 SIZES = tuple(4096 * 4**i for i in range(9))
-#: Reads of twice the cache that keep the stream busy while the copies are queued, so that none waits for the host.
-_BUSY = 8
+#: Reads of twice the cache, in a graph, that keep the stream busy while the copies are queued, so that none waits for the host.
+_BUSY = 40
 
 
 def measure_transfers(bench: Bench, profile: Profile, device: str = "cuda:0", sizes: Sequence[int] = SIZES) -> dict[str, float]:
@@ -48,6 +48,7 @@ def _points(bench: Bench, pinned: bool, sizes: Sequence[int]) -> tuple[list[tupl
     driver = bench.driver
     there = torch.empty(max(sizes), dtype=torch.uint8, device=driver.device)
     flush = flusher(driver)
+    busy = bench.capture(lambda: repeated(flush)(_BUSY))
     found: tuple[list, list] = ([], [])
     for size in sizes:
         here, part = driver.host_tensor(size, pinned), there[:size]
@@ -57,8 +58,7 @@ def _points(bench: Bench, pinned: bool, sizes: Sequence[int]) -> tuple[list[tupl
         ]
         for copy in copies:
             bench.run(copy)
-        for _ in range(_BUSY):
-            flush()
+        busy.replay()
         for points, seconds in zip(found, bench.between(copies), strict=True):
             points.append((size, statistics.median(seconds)))
     return found
