@@ -47,7 +47,7 @@ def _gap_s(backend: CpuBackend, device: str, lanes: int) -> float:
     tasks += [Task(f"other{lane}", Host(0.0), device, stream=lane) for lane in range(1, lanes)]
     program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
-    times = [item for item in program.run(1) if item.index < _TASKS]
+    times = [item for item in program.run(1).times if item.index < _TASKS]
     gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
     return statistics.median(gaps)
 
@@ -60,7 +60,7 @@ def _wake_s(backend: CpuBackend, device: str) -> float:
         tasks.append(Task(f"released{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
     program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
-    times = {item.index: item for item in program.run(1)}
+    times = {item.index: item for item in program.run(1).times}
     gaps = [times[i + 1].start_s - times[i + 1].anchor_s - times[i].end_s for i in range(0, len(tasks), 2)]
     return statistics.median(gaps)
 

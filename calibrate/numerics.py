@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from executors.forms import Forms
 from executors.reference import Reference
 from executors.run import Backend, Executable
 from executors.tensors import job_tensors
@@ -31,25 +32,35 @@ class Numerics:
         return max(self.max_grad_error, self.max_param_error) <= TOLERANCE[precision]
 
 
-def reference(job: Job, built: Built, same_masks: bool) -> Reference:
-    """Plain PyTorch's training loop on a copy of the job's module; `same_masks` draws the executor's dropout masks, at a cost in time."""
+def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None) -> Reference:
+    """Plain PyTorch's training loop on a copy of the job's module, where `backend` computes (default: the CPU).
+
+    `same_masks`: to compare numbers with, at a cost in time: with the dropout masks, and the form of update, of the backend's programs.
+    """
+    forms = backend.forms if backend is not None else Forms()
     try:
         module = copy.deepcopy(built.module)
     except Exception as error:
         raise StepcastError(
             f"the model cannot be copied ({brief(error)}), and a copy is trained in plain PyTorch; keep such things out of it"
         ) from error
+    copied = Built(module, built.inputs, built.keywords, built.target, built.loss)
+    if backend is not None and backend.torch_device.type != "cpu":
+        copied.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
     return Reference(
         module,
-        built.inputs if not built.keywords else built.keywords,
-        built.target,
-        built.loss,
+        copied.inputs if not copied.keywords else copied.keywords,
+        copied.target,
+        copied.loss,
         job.optimizer,
         job.form,
         job.hyper,
         accumulate=job.accumulate,
         clip_norm=job.clip_norm,
         dropout_seed=job.seed if same_masks else None,
+        draws=forms.draws,
+        seed_generator=forms.seed if forms.cuda else None,
+        capturable=same_masks and forms.cuda,
     )
 
 
@@ -70,9 +81,9 @@ class Expected:
     parameters: dict[str, torch.Tensor]
 
     @staticmethod
-    def of(job: Job, built: Built, steps: int = STEPS) -> "Expected":
+    def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None) -> "Expected":
         """Run the reference for `steps` steps, on one thread: in the order of summation that the executor's single-core tasks have."""
-        plain = reference(job, built, same_masks=True)
+        plain = reference(job, built, same_masks=True, backend=backend)
         torch.set_num_threads(1)
         for _ in range(steps):
             plain.step()

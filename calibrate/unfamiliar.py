@@ -65,7 +65,7 @@ def unfamiliar_s(backend: CpuBackend) -> float:
         sampler.visit(list(keys), turn)
     measured: dict[int, list[float]] = {}
     for _ in range(_CHUNKS):
-        for item in program.run(_STEPS):
+        for item in program.run(_STEPS).times:
             measured.setdefault(item.index, []).append(item.end_s - item.start_s)
     names = {cost_key(task, machine): index for index, task in enumerate(plan.tasks)}
     extra = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from executors.cpu import CpuBackend
-from executors.measured import Measured, steady_steps, timeline_of
+from executors.measured import Measured, timeline_of
 from executors.run import Executable
 from executors.tensors import job_tensors
 from executors.workers import available_cores
@@ -52,8 +52,9 @@ class Contender:
 
     def run(self, steps: int) -> None:
         """Run a chunk; its first step, which starts with other tasks' data in the caches, does not count."""
-        self.chunks.append(self.program.run(steps))
-        self.steps_s.append(list(steady_steps(self.chunks[-1], 1)))
+        passage = self.program.run(steps)
+        self.chunks.append(list(passage.times))
+        self.steps_s.append(list(passage.steps_s))
 
     def step_s(self, rounds: Sequence[int]) -> float:
         """Median step time over the given rounds."""

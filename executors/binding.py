@@ -4,13 +4,16 @@ A carried storage has one tensor for the whole run; every other value lives in a
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from simulator.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan import INPUT, Operand, Plan, Task, ViewStep
+
+from .forms import PLAIN, Forms
 
 #: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
 DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")
@@ -49,15 +52,39 @@ def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
     return tensor
 
 
-class Binding:
-    """Slots and carried tensors of one plan, and the getters and setters its tasks are compiled to."""
+def op_tasks(task: Task) -> Iterator[Task]:
+    """The single ops that a task runs, each as a task: itself, or the steps of its OpList."""
+    if task.body.kind == "op":
+        yield task
+    elif task.body.kind == "ops":
+        for position, step in enumerate(task.body.steps):
+            yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
 
-    def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], device: Callable[[str], torch.device], seed: int = 0):
-        self.plan, self.device, self.seed = plan, device, seed
+
+def draws_mask(task: Task) -> bool:
+    """Whether an op draws a dropout mask."""
+    if task.body.target not in DRAWS:
+        return False
+    return task.body.target != "aten.native_dropout.default" or json.loads(task.body.args)[2] is not False
+
+
+class Binding:
+    """Slots and carried tensors of one plan, and the getters and setters its tasks are compiled to, in the backend's `forms`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tensors: Mapping[str, torch.Tensor],
+        device: Callable[[str], torch.device],
+        seed: int = 0,
+        forms: Forms = PLAIN,
+    ):
+        self.plan, self.device, self.seed, self.forms = plan, device, seed, forms
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
-        draws = [t for s in plan.segments for t in s.tasks if getattr(t.body, "target", "") in DRAWS]
+        self.ops = [op for segment in plan.segments for task in segment.tasks for op in op_tasks(task)]
+        draws = [op for op in self.ops if draws_mask(op)]
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:
@@ -122,9 +149,9 @@ class Binding:
             self.slot[name] = len(self.slot)
         return self.slot[name]
 
-    def arguments(self, task_like, args: str, kwargs: str, device: torch.device) -> Callable[["Instance"], tuple[list, dict]]:
+    def arguments(self, task: Task, args: str, kwargs: str, device: torch.device) -> Callable[["Instance"], tuple[list, dict]]:
         """A function that fills an op's arguments from an instance."""
-        getters = [self.getter(operand) for operand in task_like.inputs]
+        getters = [self.getter(operand) for operand in task.inputs]
         template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
         return _filler(template, named, getters)
 

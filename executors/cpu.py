@@ -12,23 +12,27 @@ from collections.abc import Mapping
 import torch
 
 from simulator.dependencies import Dependencies
-from simulator.factory import brief
 from simulator.machine import Machine
-from simulator.plan import Plan, Task
+from simulator.plan import Plan
 from traces.errors import StepcastError
 
 from . import allocator
 from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
+from .forms import PLAIN
 from .kernels import handlers
-from .measured import Measured
-from .run import TaskFailedError
+from .measured import Measured, Passage, step_lengths
+from .run import WARM_UP, failure
 from .schedule import Entry, Schedule
 from .workers import Workers, available_cores
 
 
 class CpuBackend:
     """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
+
+    mode = "eager"
+    forms = PLAIN
+    torch_device = torch.device("cpu")
 
     def __init__(self, machine: Machine, anchor: bool = False):
         cores = deque(available_cores())
@@ -69,6 +73,9 @@ class CpuBackend:
 class CpuExecutable:
     """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
 
+    unit = 1
+    warm_up = WARM_UP - 1  # the first period has no step length of its own
+
     def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
         self.backend, self.plan = backend, plan
         self.tasks = plan.tasks
@@ -102,7 +109,7 @@ class CpuExecutable:
         """Iterations begun so far: the number of the next one."""
         return self._first_iteration + self._period
 
-    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> list[Measured]:
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
         """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
         for i in range(steps):
             iteration = self._period + i
@@ -111,15 +118,23 @@ class CpuExecutable:
             self._instances[iteration] = instance
         entries = self._entries(self._period, self._period + steps, self._period + steps)
         self._period += steps
-        return self._go(entries)
+        return self._passage(self._go(entries))
 
-    def sync(self) -> list[Measured]:
+    def sync(self) -> Passage:
         """Run what lags behind, so that all iterations begun are complete."""
         end = self._period + self.dependencies.largest_lag
         measured = self._go(self._entries(self._period, end, self._period), self._period)
         self._first_iteration += self._period
         self._period = 0
-        return measured
+        return self._passage(measured)
+
+    def trace(self) -> list[Measured]:
+        """The times of a few more periods."""
+        return list(self.run(WARM_UP).times)
+
+    @staticmethod
+    def _passage(measured: list[Measured]) -> Passage:
+        return Passage(step_lengths(measured), tuple(measured))
 
     def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
         return [
@@ -163,7 +178,7 @@ class CpuExecutable:
         try:
             self._run[index](instance)
         except Exception as error:
-            raise _failure(self.tasks[index], error) from error
+            raise failure(self.tasks[index], error) from error
         if self.watch is not None:
             self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
         if release:
@@ -215,11 +230,3 @@ class CpuExecutable:
             if iteration + self.dependencies.largest_lag <= last_period:
                 self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep if name in self.binding.slot}
                 del self._instances[iteration]
-
-
-def _failure(task: Task, error: Exception) -> Exception:
-    """What to raise where a task raised `error`: itself where memory ran out, which is no fault of the task's."""
-    if isinstance(error, MemoryError) or "not enough memory" in str(error):
-        return error
-    where = f" in layer {task.layer!r}" if task.layer else ""
-    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

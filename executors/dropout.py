@@ -1,8 +1,10 @@
 """Dropout masks drawn from (seed, step, index), so that any order of execution, and plain PyTorch, drop the same elements.
 
-`index` counts the random masks drawn by the forward passes of one step, from 0, over all its micro-batches.
+`index` counts the random masks drawn by the forward passes of one step, from 0, over all its micro-batches. On CUDA the fused kernels
+draw the masks, after the device's generator was seeded with the draw's key.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import blake2b
 from types import TracebackType
@@ -16,10 +18,15 @@ _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 
 
+def key(seed: int, step: int, index: int) -> int:
+    """What a generator is seeded with for one draw."""
+    return int.from_bytes(blake2b(f"{seed} {step} {index}".encode(), digest_size=8).digest(), "big")
+
+
 def mask(shape: tuple[int, ...], p: float, seed: int, step: int, index: int, device: torch.device | str = "cpu") -> Tensor:
     """A bool tensor, False with probability `p`: the elements to keep. The same on one kind of device, whatever the precision."""
     generator = torch.Generator(device)
-    generator.manual_seed(int.from_bytes(blake2b(f"{seed} {step} {index}".encode(), digest_size=8).digest(), "big"))
+    generator.manual_seed(key(seed, step, index))
     return torch.rand(shape, generator=generator, dtype=torch.float32, device=device) >= p
 
 
@@ -31,13 +38,15 @@ def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
 class DeterministicDropout(TorchDispatchMode):
     """While it is entered, plain PyTorch draws the masks of step `step`; entering it again goes on with the next index.
 
-    It replaces the draw itself, below autograd, and so covers every module and function that drops: nn.Dropout, F.dropout2d,
-    nn.MultiheadAttention, a recurrent layer on the CPU. Attention runs in its math form meanwhile: fused kernels draw their own masks.
+    It reaches the draw itself, below autograd, and so covers every module and function that drops: nn.Dropout, F.dropout2d,
+    nn.MultiheadAttention, a recurrent layer on the CPU. On the CPU masks are replaced. On CUDA, and everywhere with `seed_generator`, the
+    generator is seeded before each draw and the op runs as it is. Attention runs in its math form meanwhile: fused kernels draw their own
+    masks.
     """
 
-    def __init__(self, seed: int, step: int):
+    def __init__(self, seed: int, step: int, seed_generator: Callable[[int], None] | None = None):
         super().__init__()
-        self.seed, self.step, self.calls = seed, step, 0
+        self.seed, self.step, self.calls, self._seed_generator = seed, step, 0, seed_generator
 
     def __enter__(self) -> "DeterministicDropout":
         """Start replacing draws."""
@@ -52,16 +61,21 @@ class DeterministicDropout(TorchDispatchMode):
         super().__exit__(kind, value, traceback)
         self._attention.close()
 
-    def _next_mask(self, shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
-        self.calls += 1
-        return mask(shape, p, self.seed, self.step, self.calls - 1, device)
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Replace the two ops that draw masks; run every other op as it is."""
+        """Take charge of the two ops that draw masks; run every other op as it is."""
+        draws = func is _BERNOULLI or (func is _NATIVE_DROPOUT and args[2] is not False)
+        if not draws:
+            return func(*args, **(kwargs or {}))
+        target, index = args[0], self.calls
+        self.calls += 1
+        seed_generator = self._seed_generator or (
+            torch.cuda.default_generators[target.device.index].manual_seed if target.is_cuda else None
+        )
+        if seed_generator is not None:
+            seed_generator(key(self.seed, self.step, index))
+            return func(*args, **(kwargs or {}))
         if func is _BERNOULLI:  # F.dropout on the CPU; its argument is the probability to keep
-            target, keep = args[0], args[1] if len(args) > 1 else 0.5  # a default argument is not passed on
-            return target.copy_(self._next_mask(target.shape, 1.0 - keep, target.device))
-        if func is _NATIVE_DROPOUT and args[2] is not False:  # F.dropout on CUDA
-            keep = self._next_mask(args[0].shape, args[1], args[0].device)
-            return drop(args[0], keep, args[1]), keep
-        return func(*args, **(kwargs or {}))
+            keep = args[1] if len(args) > 1 else 0.5  # a default argument is not passed on
+            return target.copy_(mask(target.shape, 1.0 - keep, self.seed, self.step, index, target.device))
+        keep = mask(target.shape, args[1], self.seed, self.step, index, target.device)
+        return drop(target, keep, args[1]), keep

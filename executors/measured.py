@@ -2,6 +2,7 @@
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,7 +22,19 @@ class Measured:
     anchor_s: float = 0.0
 
 
-def period_ends(times: list[Measured]) -> dict[int, float]:
+@dataclass(frozen=True)
+class Passage:
+    """What one call of `run` measured.
+
+    `steps_s`: seconds per step, one for every period, or graph of periods, after the call's first (which starts with idle lanes).
+    `times`: every task's; empty where the backend measures them apart (`Executable.trace`).
+    """
+
+    steps_s: tuple[float, ...]
+    times: tuple[Measured, ...] = ()
+
+
+def period_ends(times: Sequence[Measured]) -> dict[int, float]:
     """When the last task issued in each period, or before it, ended."""
     ends: dict[int, float] = {}
     for item in times:
@@ -32,19 +45,18 @@ def period_ends(times: list[Measured]) -> dict[int, float]:
     return ends
 
 
-def steady_steps(times: list[Measured], dropped: int) -> tuple[float, ...]:
-    """Seconds per step without anchors, after the first `dropped` periods of the call.
+def step_lengths(times: Sequence[Measured]) -> tuple[float, ...]:
+    """Seconds from the end of each period to the end of the next, without anchors.
 
     An anchor's time is subtracted where it lies on the measured critical path: on one lane, all of it.
     """
     ends = period_ends(times)
     periods = sorted(ends)
     anchors = critical_anchors(times)
-    steps = [ends[period] - ends[before] - anchors.get(period, 0.0) for before, period in pairwise(periods)]
-    return tuple(steps[max(0, dropped - 1) :])
+    return tuple(ends[period] - ends[before] - anchors.get(period, 0.0) for before, period in pairwise(periods))
 
 
-def critical_anchors(times: list[Measured]) -> dict[int, float]:
+def critical_anchors(times: Sequence[Measured]) -> dict[int, float]:
     """Anchor seconds on the measured critical path, by period.
 
     The path is walked back from the last end: to the task that ended last before the anchor of the current one began.
@@ -64,7 +76,7 @@ def critical_anchors(times: list[Measured]) -> dict[int, float]:
     return dict(found)
 
 
-def without_anchors(times: list[Measured]) -> list[Measured]:
+def without_anchors(times: Sequence[Measured]) -> list[Measured]:
     """The times of one lane as they would have been without anchors."""
     moved, shift_s = [], 0.0
     for item in sorted(times, key=lambda m: m.start_s):
@@ -73,7 +85,7 @@ def without_anchors(times: list[Measured]) -> list[Measured]:
     return moved
 
 
-def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) -> Timeline:
+def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str = "eager") -> Timeline:
     """Measured spans; the window is the last full period. On one lane the time of anchors is taken out, and later spans move up."""
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
@@ -104,4 +116,4 @@ def timeline_of(plan: Plan, times: list[Measured], per_step: tuple[float, ...]) 
         DeviceUse(name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, 0)
         for name in plan.devices
     )
-    return Timeline("measured", spans, step_s, window, devices=use, period_lengths_s=per_step)
+    return Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)

@@ -1,15 +1,17 @@
 """Plain PyTorch's training loop, as a user writes it: what numbers and times are held against."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from traces.errors import StepcastError
 
 from .dropout import DeterministicDropout
+from .forms import Forms
 from .kernels.update import torch_optimizer
 
 
@@ -31,7 +33,10 @@ class Reference:
     """Eager training of `module` on one batch: positional `inputs`, or a dict of keyword arguments.
 
     `loss(output, target)`, cross-entropy where it is None. With `accumulate`, gradients of that many micro-batches are summed and the
-    loss is their mean. With `dropout_seed`, masks are those of `executors.dropout`; without, PyTorch's own.
+    loss is their mean. With `dropout_seed`, masks are those that a plan draws: with `draws` "keyed" those of `executors.dropout`, with
+    "stream" those of PyTorch's generators, seeded once before the first step. `seed_generator` seeds the generator that "keyed" draws
+    from; by default the CUDA device's for tensors on CUDA, and on the CPU masks are replaced. `capturable`: update in the form that plans
+    have on CUDA.
     """
 
     def __init__(
@@ -46,14 +51,19 @@ class Reference:
         accumulate: int = 1,
         clip_norm: float | None = None,
         dropout_seed: int | None = None,
+        draws: str = "keyed",
+        seed_generator: Callable[[int], None] | None = None,
+        capturable: bool = False,
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
         self.clip_norm = clip_norm
         self.dropout_seed = dropout_seed
+        self.draws = Forms(draws=draws).draws
+        self.seed_generator = seed_generator
         self.steps = 0
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper)
+        self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
         self.micro_batches = list(
             zip(split(inputs if isinstance(inputs, dict) else tuple(inputs), accumulate), split(target, accumulate), strict=True)
         )
@@ -61,11 +71,11 @@ class Reference:
     def step(self) -> Tensor:
         """Train one step and return its loss, detached and without waiting for a device."""
         self.optimizer.zero_grad(set_to_none=True)
-        dropout = nullcontext() if self.dropout_seed is None else DeterministicDropout(self.dropout_seed, self.steps)
+        dropout = self._dropout()
         count = len(self.micro_batches)
         losses = []
         for inputs, target in self.micro_batches:
-            with dropout:
+            with dropout():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
             (loss if count == 1 else loss / count).backward()
@@ -75,6 +85,17 @@ class Reference:
         self.optimizer.step()
         self.steps += 1
         return losses[0] if count == 1 else torch.stack(losses).mean()
+
+    def _dropout(self) -> Callable[[], AbstractContextManager]:
+        """What to enter for every forward pass of the step."""
+        if self.dropout_seed is None:
+            return nullcontext
+        if self.draws == "keyed":
+            masks = DeterministicDropout(self.dropout_seed, self.steps, self.seed_generator)
+            return lambda: masks
+        if not self.steps:
+            torch.manual_seed(self.dropout_seed)
+        return lambda: sdpa_kernel(SDPBackend.MATH)  # fused kernels draw their own masks
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that the last step's update used (clipped, if they were), by parameter name; none for a parameter without one."""

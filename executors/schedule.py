@@ -57,7 +57,7 @@ class Schedule:
                 if not self._missing[follower]:
                     self._offer(self._tasks[follower[1]].lane)
             found = self._take(device, lane)
-            if not self._left or any(self._ready.values()):
+            if self._left <= 0 or any(self._ready.values()):
                 self._changed.notify_all()
             return found if found is not None else self._wait(device)
 
@@ -88,6 +88,6 @@ class Schedule:
         return own[2]
 
     def _wait(self, device: str) -> Entry | None:
-        while self._left and not self._ready[device]:
+        while self._left > 0 and not self._ready[device]:
             self._changed.wait()
         return heapq.heappop(self._ready[device])[2] if self._ready[device] else None

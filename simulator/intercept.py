@@ -52,6 +52,9 @@ def _dropout(func, args, kwargs) -> torch.Tensor:
     x = given["input"]
     if not given.get("training", given.get("train", True)) or given["p"] == 0.0:
         return x
+    if given["p"] == 1.0:  # PyTorch draws no mask then
+        zero = torch.zeros((), dtype=x.dtype, device=x.device)
+        return x.mul_(zero) if given.get("inplace") else x.mul(zero)
     out = torch.native_dropout(x, given["p"], True)[0]
     return x.copy_(out) if given.get("inplace") else out
 

@@ -60,7 +60,7 @@ def test_two_streams_run_at_the_same_time(backend, kernel):
     meeting = threading.Barrier(2)
     kernel(lambda task, binding, instance: meeting.wait(timeout=60))  # each waits for the other to run
     plan = plan_of([host("a", stream=0), host("b", stream=1)], [])
-    times = backend.load(plan, {}).run(3)
+    times = backend.load(plan, {}).run(3).times
     assert len(times) == 6
     for period in range(3):
         a, b = sorted((item for item in times if item.period == period), key=lambda item: item.index)
@@ -90,7 +90,7 @@ def test_streams_keep_their_order_and_hazards_across_periods(backend):
     plan = plan_of([mm("old", x, w, before), sgd("update", w, g, stream=1), mm("new", x, w, after, stream=0)], [x, w, g, before, after])
     tensors = {name: torch.rand(3, 3) for name in "xwg"}
     program = backend.load(plan, tensors, keep=("before", "after"))
-    times = program.run(20)
+    times = program.run(20).times
     expected = tensors["w"].clone()
     for _ in range(20):
         old, expected = expected, expected - 0.1 * tensors["g"]
@@ -152,13 +152,13 @@ def test_sync_drains_and_the_next_step_starts_a_new_prologue(two_cores, backend)
         return [item.index for item in times if item.period == period]
 
     others = [index for index in range(len(plan.tasks)) if index not in updates]
-    times = program.run(2)
+    times = program.run(2).times
     assert ran(times, 0) == others
     assert ran(times, 1) == list(range(len(plan.tasks)))
-    assert [item.index for item in program.sync()] == updates
-    assert program.sync() == []
+    assert [item.index for item in program.sync().times] == updates
+    assert program.sync().times == ()
     assert program.iterations == 2
-    assert ran(program.run(1), 0) == others
+    assert ran(program.run(1).times, 0) == others
     program.sync()
     base_job, base_plan, base_tensors = planned("baseline", two_cores)
     base = backend.load(base_plan, base_tensors, base_job.seed)
@@ -187,7 +187,7 @@ def test_a_task_that_raises_is_named_and_the_backend_goes_on(backend, stream):
     with pytest.raises(TaskFailedError, match="task product in layer 'head' failed: RuntimeError: mat1 and mat2"):
         bad.run(3)
     good = backend.load(plan, {"x": torch.rand(3, 3), "w": torch.rand(3, 3)}, keep=("y",))
-    assert len(good.run(3)) == 6
+    assert len(good.run(3).times) == 6
     assert good.kept["y"].shape == (3, 3)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executors.dropout import DeterministicDropout, drop, mask
+from executors.dropout import DeterministicDropout, drop, key, mask
 
 
 def test_a_mask_depends_on_seed_step_and_index_alone():
@@ -106,3 +106,26 @@ def test_entering_again_goes_on_with_the_next_index():
     assert torch.equal(second != 0, mask((100,), 0.5, 0, 0, 1))
     assert between.shape == x.shape
     assert mode.calls == 2
+
+
+def test_with_a_generator_to_seed_the_op_itself_draws():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    with DeterministicDropout(5, 7, torch.manual_seed) as mode:
+        F.dropout(x, 0.1)
+        output, keep = torch.native_dropout(x, 0.25, True)
+    torch.manual_seed(key(5, 7, 1))
+    expected = torch.native_dropout(x, 0.25, True)
+    assert torch.equal(output, expected[0])
+    assert torch.equal(keep, expected[1])
+    assert mode.calls == 2
+
+
+def test_dropping_everything_draws_no_mask_in_a_captured_step_either():
+    from simulator.built import Built
+    from simulator.capture import capture
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(1.0), nn.Linear(3, 3), nn.Dropout(0.5))
+    graph = capture(lambda: Built(model, (torch.randn(2, 3),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)
+    with DeterministicDropout(0, 0) as mode:
+        model(torch.randn(2, 3))
+    assert sum(op.body.target == "aten.native_dropout.default" for op in graph.ops) == mode.calls == 1

@@ -57,6 +57,9 @@ class Event(Protocol):
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds from this event to `end`; both are timing events that have been reached."""
 
+    def synchronize(self) -> None:
+        """Wait until it has been reached."""
+
 
 class Stream(Protocol):
     """A serial queue of the GPU."""
@@ -124,7 +127,7 @@ class Driver(Protocol):
         """The kernels that each piece of work launches, in order, from one profiler session; None where the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError where the GPU or software cannot, with the reason."""
+        """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError with the reason where it cannot be done."""
 
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
         """The SMs that kernels on `stream` run on, by a kernel that asks each of its blocks; in a graph's replay if `replayed`.

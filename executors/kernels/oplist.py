@@ -4,16 +4,15 @@ from collections.abc import Callable
 
 from simulator.plan import Task
 
-from ..binding import Binding, Instance
-from .opcall import compile_call
+from ..binding import Binding, Instance, op_tasks
+from . import opcall
 
 KIND = "ops"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that runs the ops in order; values that live only inside the list are dropped at its end."""
-    device = binding.device(task.device)
-    calls = [compile_call(step, binding, device) for step in task.body.steps]
+    calls = [opcall.compile_task(step, binding) for step in op_tasks(task)]
     outside = {operand.value for operand in (*task.inputs, *task.writes)}
     inner = [binding.local_slot(o.value) for step in task.body.steps for o in step.writes if o.value not in outside]
 

@@ -40,9 +40,11 @@ _OPTIMIZERS = {
 }
 
 
-def _adagrad(parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], **options: object) -> None:
+def _adagrad(
+    parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], cuda: bool = False, **options: object
+) -> None:
     """Adagrad without learning-rate decay does not use the step count, but reads it on the host unless it is fused."""
-    if options["fused"] or not parameters[0].is_cuda:
+    if options["fused"] or not cuda:
         adagrad(parameters, grads, sums, steps, **options)
     else:
         adagrad(parameters, grads, sums, [torch.zeros(()) for _ in steps], **options)
@@ -83,30 +85,31 @@ def _form_options(optimizer: str, form: str, cuda: bool) -> dict[str, bool]:
 
 @cache
 def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], cuda: bool) -> dict[str, object]:
-    return {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, cuda)}
+    found = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, cuda)}
+    return {**found, "cuda": cuda} if optimizer == "adagrad" else found
 
 
-def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], cuda: bool = False) -> None:
     """Update in place, with the operands in the order that `Update` documents: `grads` its reads, `tensors` its mutates.
 
-    All tensors lie on one device. Gradients are left as they are.
+    All tensors lie on one device. Gradients are left as they are. `cuda`: in the forms that a CUDA graph can replay.
     """
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
-    options = _options(body.optimizer, body.form, body.hyper, tensors[0].is_cuda)
+    options = _options(body.optimizer, body.form, body.hyper, cuda)
     with torch.no_grad():
         _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update; parameters and state are carried tensors, gradients come from the instance."""
-    body = task.body
+    body, cuda = task.body, binding.forms.cuda
     check_form(body.optimizer, body.form)
     gradients = [binding.getter(operand) for operand in task.reads]
     tensors = [binding.getter(operand) for operand in task.mutates]
 
     def run(instance: Instance) -> None:
-        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors])
+        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors], cuda)
 
     return run
 
@@ -121,14 +124,17 @@ def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
 
 
 def torch_optimizer(
-    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = ()
+    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = (), cuda: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`."""
+    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`.
+
+    With `cuda` its capturable form, which rounds the bias corrections differently; without, what users have by default.
+    """
     parameters = list(parameters)
     arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
-    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, any(p.is_cuda for p in parameters)))
+    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, cuda))
 
 
 def state_dict(

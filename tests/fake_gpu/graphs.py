@@ -166,8 +166,10 @@ class FakeGraph:
             gpu.capture_now.fail("replay of a graph during a capture")
         if self.nodes is None:
             raise FakeGpuError("replay of a graph whose capture did not end well")
-        if any(memory.released and memory.capture is not self._own for memory, _, _ in self._touched):
-            raise FakeGpuError("replay of a graph that uses memory which was freed after the capture")
+        for memory, _, _ in self._touched:
+            if memory.released and memory.capture is not self._own:
+                op = self._own.order.accesses[memory][0].op
+                raise FakeGpuError(f"replay of a graph after memory that it does not own was freed: {memory.bytes} bytes that {op} uses")
         with gpu._outside():
             for node in self.nodes:
                 if node.work is not None:

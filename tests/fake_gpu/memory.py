@@ -67,7 +67,8 @@ class Region:
     def _used(self, first: int, unit: int, units: int) -> Tensor:
         """Which of `units` pieces of `unit` bytes from `first` it has."""
         used, item = torch.zeros(units, dtype=torch.bool), self.item_bytes // unit
-        torch.as_strided(used, (*self.shape, item), (*(s * item for s in self.strides), 1), (self.first - first) // unit)[:] = True
+        shape, strides = (*self.shape, item), (*(s * item for s in self.strides), 1)
+        used[torch.as_strided(torch.arange(units), shape, strides, (self.first - first) // unit).reshape(-1)] = True
         return used
 
 

@@ -1,23 +1,37 @@
-"""Canonical ops that a backend runs in a form of its own: dropout, whose mask depends on (seed, step, op) and on nothing else."""
+"""Dropout, whose mask depends on (seed, step, op) and on nothing else; with draws in issue order, on the device's generator."""
 
 import json
 from collections.abc import Callable
 
 from simulator.plan import Task
 
-from ..binding import Binding, Instance
-from ..dropout import drop, mask
-
-
-def lowered(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """A run function for an op that draws a dropout mask, else None."""
-    lower = {"aten.native_dropout.default": _dropout, "aten.bernoulli_.float": _bernoulli}.get(task.body.target)
-    return lower(task, binding) if lower is not None else None
+from ...binding import Binding, Instance
+from ...dropout import drop, key, mask
+from ..call import compile_call
 
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], object]:
     device, index = binding.device(task.device), binding.draw_index[task.name]
     return lambda instance, shape, p: mask(shape, p, binding.seed, instance.iteration, index, device)
+
+
+def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """The op itself, after the device's generator was put where this draw begins."""
+    call, seed, index = compile_call(task, binding), binding.forms.seed, binding.draw_index[task.name]
+    if seed is None:
+        raise ValueError(f"{task.name} draws a mask by key; expected Forms with the function that seeds the device's generator")
+
+    def run(instance: Instance) -> None:
+        seed(key(binding.seed, instance.iteration, index))
+        call(instance)
+
+    return run
+
+
+def _lower(task: Task, binding: Binding, masked: Callable[[Task, Binding], Callable[[Instance], None]]):
+    if task.name not in binding.draw_index or (binding.forms.cuda and binding.forms.draws == "stream"):
+        return None
+    return _seeded(task, binding) if binding.forms.cuda else masked(task, binding)
 
 
 def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
@@ -45,3 +59,9 @@ def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
         target.copy_(draw(instance, target.shape, 1.0 - keep))
 
     return run
+
+
+TARGETS = {
+    "aten.native_dropout.default": lambda task, binding: _lower(task, binding, _dropout),
+    "aten.bernoulli_.float": lambda task, binding: _lower(task, binding, _bernoulli),
+}

@@ -1,0 +1,65 @@
+"""The CUDA backend: plans on one GPU, whole or split into partitions that act as several devices."""
+
+from collections.abc import Mapping
+
+import torch
+
+from simulator.engine import EAGER, GRAPH
+from simulator.machine import Machine
+from simulator.plan import Plan
+from traces.errors import StepcastError
+
+from ..forms import Forms
+from ..run import WARM_UP
+from .driver import Driver, Partition
+from .graphs import GraphProgram
+from .program import EagerProgram, Site
+
+
+class CudaBackend:
+    """Runs plans on the GPU behind `driver`, issued task by task (`eager`) or in CUDA graphs (`graph`)."""
+
+    def __init__(self, machine: Machine, driver: Driver, mode: str = EAGER, precision: str = "fp32"):
+        """A machine of several devices needs a GPU that can be split. Raises StepcastError where it cannot."""
+        if mode not in (EAGER, GRAPH):
+            raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
+        self.machine, self.driver, self.mode = machine, driver, mode
+        self.partitions = _partitions(machine, driver)
+        self.forms = Forms(cuda=True, draws=EagerProgram.draws if mode == EAGER else GraphProgram.draws, seed=driver.seed)
+        self.torch_device = driver.device
+        driver.set_precision(precision)
+
+    def device(self, name: str) -> torch.device:
+        """All partitions compute on one torch device."""
+        return self.driver.device
+
+    def load(
+        self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()
+    ) -> EagerProgram | GraphProgram:
+        """Bind a plan to copies of `tensors`."""
+        site = Site(self.driver, self.partitions, self.forms)
+        if self.mode == EAGER:
+            return EagerProgram(site, plan, tensors, seed, keep)
+        return GraphProgram(site, plan, tensors, seed, keep, self.machine.host(plan.devices[0]).graph_iterations)
+
+    def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
+        """Highest bytes that the allocator held for the plan in an untimed run; one figure, since all partitions share a memory."""
+        self.driver.synchronize()
+        before = self.driver.allocated_bytes()
+        self.driver.peak_bytes(reset=True)
+        program = self.load(plan, tensors, seed)
+        program.run(2 if program.unit == 1 else WARM_UP + program.unit + 1)
+        program.sync()
+        return {plan.devices[0]: max(0, self.driver.peak_bytes() - before)}
+
+
+def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:
+    """Device name -> its part of the GPU; None for the whole."""
+    names = [device.name for device in machine.devices]
+    if len(names) == 1:
+        return {names[0]: None}
+    found = driver.partitions(len(names))
+    for device, part in zip(machine.devices, found, strict=True):
+        if device.sms != part.sms:
+            raise StepcastError(f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {part.sms}: calibrate it first")
+    return dict(zip(names, found, strict=True))

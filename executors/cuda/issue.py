@@ -1,0 +1,134 @@
+"""Issuing periods of a plan to streams: in plan order, with an event wherever another lane waits.
+
+The same loop runs a plan eagerly and feeds a CUDA graph's capture.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from simulator.dependencies import Dependencies
+from simulator.plan import Plan, Task
+from simulator.release import Releases, releases
+
+from ..binding import Binding, Instance
+from ..kernels import handlers
+from ..run import failure
+from .driver import Driver, Event, Stream
+from .lanes import Lane
+
+
+class Marks(Protocol):
+    """Told of tasks as they are issued, to time some of them."""
+
+    def before(self, period: int, index: int, stream: Stream) -> None:
+        """Called right before task `index` is issued."""
+
+    def after(self, period: int, index: int, stream: Stream) -> None:
+        """Called right after."""
+
+
+class Compiled:
+    """A plan's tasks as functions, its dependencies, and which slots of an instance may be emptied when."""
+
+    def __init__(self, plan: Plan, binding: Binding, held: set[str]):
+        """`held`: values to keep beyond their last reader."""
+        self.plan, self.binding = plan, binding
+        self.tasks: tuple[Task, ...] = plan.tasks
+        self.dependencies = Dependencies(plan)
+        self.releases: Releases = releases(plan, self.dependencies)
+        compile_by_kind = handlers()
+        self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
+        kept = {plan.values[name].storage for name in held}
+        self.slots: dict[str, list[int]] = {}
+        for name, slot in binding.slot.items():
+            value = plan.values.get(name)
+            if value is not None and value.storage not in kept:
+                self.slots.setdefault(value.storage, []).append(slot)
+
+    def indices(self, period: int, iterations: int | None = None) -> Sequence[int]:
+        """The tasks that run in `period`; `iterations` is known when draining."""
+        if iterations is None and period >= self.dependencies.largest_lag:
+            return range(len(self.tasks))
+        return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
+
+
+class Issuer:
+    """Issues periods; keeps the events between them.
+
+    `first`: everything issued before this period has ended, or is waited for, before anything of this issuer runs. `iterations`: how many
+    there are in all, for an issuer that drains.
+    """
+
+    def __init__(self, compiled: Compiled, driver: Driver, streams: Mapping[Lane, Stream], first: int = 0, iterations: int | None = None):
+        self._compiled, self._driver, self._first, self._iterations = compiled, driver, first, iterations
+        self._streams = [streams[task.lane] for task in compiled.tasks]
+        dependencies = compiled.dependencies
+        periods = range(dependencies.steady + 1) if iterations is None else range(first, iterations + dependencies.largest_lag)
+        rows = [dependencies.waits(period, iterations) for period in periods]
+        self._depth = 1 + max((edge.delta for row in rows for edges in row for edge in edges), default=0)
+        #: Events by task and by period modulo depth, made when first recorded.
+        self._events: list[list[Event | None]] = [[None] * self._depth for _ in compiled.tasks]
+        self._recorded = {edge.index for row in rows for edges in row for edge in edges}
+        self._current: Stream | None = None
+
+    def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None) -> None:
+        """Issue the tasks of one period. Raises TaskFailedError."""
+        compiled, driver = self._compiled, self._driver
+        tasks, run, streams, released = compiled.tasks, compiled.run, self._streams, compiled.releases.after
+        row = compiled.dependencies.waits(period, self._iterations)
+        turn = period % self._depth
+        self._current = None  # what was issued in between may have gone to another stream
+        index = -1
+        try:
+            for index in compiled.indices(period, self._iterations):
+                stream = streams[index]
+                if stream is not self._current:
+                    driver.use(stream)
+                    self._current = stream
+                for edge in row[index]:
+                    self._wait(stream, edge.index, period - edge.delta)
+                if marks is not None:
+                    marks.before(period, index, stream)
+                run[index](instances[period - tasks[index].lag])
+                if marks is not None:
+                    marks.after(period, index, stream)
+                if index in self._recorded:
+                    self._record(index, turn, stream)
+                for storage, iteration in released(period, index):
+                    self._drop(instances, storage, iteration)
+        except Exception as error:
+            raise failure(tasks[index], error) from error
+
+    def _wait(self, stream: Stream, index: int, period: int) -> None:
+        if period >= self._first:
+            stream.wait_event(self._events[index][period % self._depth])
+
+    def _record(self, index: int, turn: int, stream: Stream) -> None:
+        event = self._events[index][turn]
+        if event is None:
+            event = self._events[index][turn] = self._driver.event()
+        event.record(stream)
+
+    def _drop(self, instances: Mapping[int, Instance], storage: str, iteration: int) -> None:
+        instance = instances.get(iteration)
+        if instance is not None:
+            for slot in self._compiled.slots.get(storage, ()):
+                instance.slots[slot] = None
+
+
+def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:
+    """Let `into` wait for all that was issued to `streams`."""
+    for stream in streams:
+        if stream is not into:
+            event = driver.event()
+            event.record(stream)
+            into.wait_event(event)
+
+
+def fork(driver: Driver, stream: Stream, streams: Sequence[Stream]) -> None:
+    """Let `streams` wait for all that was issued to `stream`."""
+    event = driver.event()
+    event.record(stream)
+    for other in streams:
+        if other is not stream:
+            other.wait_event(event)

@@ -1,0 +1,173 @@
+"""A plan on one GPU, issued eagerly: the host issues task after task and runs ahead of the GPU."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from simulator.plan import Plan
+
+from ..binding import Binding, Instance
+from ..forms import Forms
+from ..measured import Measured, Passage
+from ..run import WARM_UP
+from .driver import Driver, Event, Partition
+from .issue import Compiled, Issuer, Marks
+from .lanes import make_streams
+from .twins import EagerMarks, repeated, spread
+
+#: Periods that a timed twin runs; the first are not typical.
+TWIN_PERIODS = WARM_UP + 5
+
+
+#: Periods that the host may run ahead of the GPU where it must know that tensors are not in use any more.
+BEHIND = 16
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a program runs: the GPU, the partition of each device (None: all of it), and the forms of canonical ops."""
+
+    driver: Driver
+    partitions: Mapping[str, Partition | None]
+    forms: Forms
+
+
+class EagerProgram:
+    """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
+
+    unit = 1
+    warm_up = WARM_UP - 1  # the first period has no step length of its own
+    draws = "keyed"
+
+    def __init__(self, site: "Site", plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+        driver = site.driver
+        self.driver, self.plan = driver, plan
+        self.binding = Binding(plan, tensors, lambda name: driver.device, seed, site.forms)
+        self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses})
+        self._streams = make_streams(plan, driver, site.partitions)
+        self._keep = tuple(name for name in keep if name in self.binding.slot)
+        self._inputs = {name: tensor.to(driver.device) for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
+        self._instances: dict[int, Instance] = {}
+        self._period = 0  # of the current prologue
+        self._first_iteration = 0
+        self._ends: dict[int, list[Event]] = {}  # at the end of every period of the present run
+        self._issuer = Issuer(self._compiled, driver, self._streams)
+        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.kept: dict[str, torch.Tensor] = {}
+        driver.synchronize()  # the tensors were made on another stream
+
+    @property
+    def iterations(self) -> int:
+        """Iterations begun so far: the number of the next one."""
+        return self._first_iteration + self._period
+
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+        """Issue `steps` more periods back to back and wait for them; `inputs` gives each new iteration's feeds (default: the job's own).
+
+        New feeds are copied to the GPU before anything is issued.
+        """
+        return Passage(_lengths_s(self._issue(steps, inputs)[1]))
+
+    def _issue(
+        self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: Marks | None = None
+    ) -> tuple[Event | None, list[float]]:
+        """Run `steps` more periods; an event, and the seconds from it to the end of each period."""
+        for i in range(steps):
+            self._begin(self._period + i, None if inputs is None else inputs[i])
+        if inputs is not None:
+            self.driver.synchronize()
+        ends = []
+        for period in range(self._period, self._period + steps):
+            self._issuer.period(period, self._instances, marks)
+            ends.append(self._period_end())
+            self._ends[period] = ends[-1]
+            self._finish(period)
+        self._ends.clear()
+        self._period += steps
+        self.driver.synchronize()
+        return (ends[0][0], _reached_s(ends)) if ends else (None, [])
+
+    def _begin(self, iteration: int, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Make the instance of an iteration of this prologue, with its inputs in place."""
+        instance = Instance(self._first_iteration + iteration, len(self.binding.slot), [])
+        self.binding.feed(instance, self._inputs if inputs is None else {**self._inputs, **inputs})
+        self._instances[iteration] = instance
+
+    def _period_end(self) -> list[Event]:
+        """A timing event at the end of every lane."""
+        events = []
+        for stream in self._streams.values():
+            event = self.driver.event(timing=True)
+            event.record(stream)
+            events.append(event)
+        return events
+
+    def sync(self) -> Passage:
+        """Run what lags behind, so that all iterations begun are complete."""
+        self.driver.synchronize()
+        end = self._period + self._compiled.dependencies.largest_lag
+        drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
+        for period in range(self._period, end):
+            drain.period(period, self._instances)
+            self._finish(period)
+        self.driver.synchronize()
+        self._first_iteration += self._period
+        self._period = 0
+        self._instances.clear()
+        self._issuer = Issuer(self._compiled, self.driver, self._streams)
+        return Passage(())
+
+    def _finish(self, period: int) -> None:
+        """Collect losses that have been issued and forget iterations whose every tensor may be dropped."""
+        lag, oldest = self._compiled.dependencies.largest_lag, self._compiled.releases.oldest
+        if self._compiled.releases.held:  # no order between lanes frees them, so wait for the GPU itself, far behind what is issued
+            oldest = lag + BEHIND
+            for event in self._ends.pop(period - BEHIND, ()):
+                event.synchronize()
+        for iteration in [i for i in self._instances if i <= period]:
+            instance = self._instances[iteration]
+            self._take_losses(instance)
+            if iteration + lag == period:
+                self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep}
+            if iteration + max(lag, oldest) <= period:
+                del self._instances[iteration]
+
+    def _take_losses(self, instance: Instance) -> None:
+        losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
+        if instance.iteration not in self.losses and all(loss is not None for loss in losses):
+            self.losses[instance.iteration] = losses
+
+    def trace(self) -> list[Measured]:
+        """Start and end of every task in a typical period, shown several times over, from timed twins of the run."""
+        step_s = _typical_s(self._issue(TWIN_PERIODS)[1])
+
+        def timed(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
+            marks, first = EagerMarks(self.driver, every, offset), self._period
+            base, ends = self._issue(TWIN_PERIODS, marks=marks)
+            begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
+            return _typical_s(ends), marks.within(base, begins)
+
+        found: dict[int, tuple[float, float]] = {}
+        for part in spread(step_s, len(self._compiled.tasks), timed):
+            found |= part
+        return repeated(found, step_s, self._compiled.dependencies.largest_lag)
+
+
+def _reached_s(ends: list[list[Event]]) -> list[float]:
+    """Seconds from the first event to the end of each period, which is that of its last lane, and not before the end of the one before."""
+    base, reached, at = ends[0][0], float("-inf"), []
+    for events in ends:
+        reached = max(reached, *(base.elapsed_time(event) * 1e-3 for event in events))
+        at.append(reached)
+    return at
+
+
+def _lengths_s(ends: list[float]) -> tuple[float, ...]:
+    return tuple(after - before for before, after in pairwise(ends))
+
+
+def _typical_s(ends: list[float]) -> float:
+    return statistics.median(_lengths_s(ends)[WARM_UP - 1 :])

@@ -1,0 +1,107 @@
+"""Timed twins: task times from runs that differ from the timed ones only in events around every k-th task.
+
+Events take time of their own, so they are spread over several runs: k is the smallest power of two with which a run is at most `SLOWER`
+slower than the one without events, and k runs with different offsets are merged.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from simulator.dependencies import Dependencies
+
+from ..measured import Measured
+from .driver import Driver, Event, Stream
+
+SLOWER = 1.03
+#: More runs than this are not made: with events on every 64th task a run is as good as without.
+MOST_TWINS = 64
+#: How many times over a typical period is shown.
+SHOWN = 3
+
+
+class EagerMarks:
+    """A timing event before and after every k-th task."""
+
+    def __init__(self, driver: Driver, every: int, offset: int):
+        self._driver, self._every, self._offset = driver, every, offset
+        self._events: list[tuple[int, int, Event, Event]] = []
+        self._begun: Event | None = None
+
+    def before(self, period: int, index: int, stream: Stream) -> None:
+        """Mark the task's start."""
+        if index % self._every == self._offset:
+            self._begun = self._driver.event(timing=True)
+            self._begun.record(stream)
+
+    def after(self, period: int, index: int, stream: Stream) -> None:
+        """Mark the task's end."""
+        if index % self._every == self._offset:
+            end = self._driver.event(timing=True)
+            end.record(stream)
+            self._events.append((period, index, self._begun, end))
+
+    def within(self, base: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+        """Task -> (start, end) in s within its period: medians over the periods whose begin, in s after `base`, is given."""
+        samples: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for period, index, begin, end in self._events:
+            if period in begins:
+                samples[index].append(tuple(base.elapsed_time(event) * 1e-3 - begins[period] for event in (begin, end)))
+        return {index: tuple(map(statistics.median, zip(*seen, strict=True))) for index, seen in samples.items()}
+
+
+class EndMarks:
+    """An external event after every k-th task of a capture: a node of the graph, reached anew in every replay."""
+
+    def __init__(self, driver: Driver, every: int, offset: int):
+        self._driver, self._every, self._offset = driver, every, offset
+        self._events: list[tuple[int, int, Event]] = []
+
+    def before(self, period: int, index: int, stream: Stream) -> None:
+        """Nothing: a task starts when the one before it and those it waits for have ended."""
+
+    def after(self, period: int, index: int, stream: Stream) -> None:
+        """Mark the task's end."""
+        if index % self._every == self._offset:
+            event = self._driver.event(timing=True, external=True)
+            event.record(stream)
+            self._events.append((period, index, event))
+
+    def read(self, base: Event) -> dict[tuple[int, int], float]:
+        """Seconds from `base` to the end of each marked (period, task) in the latest replay."""
+        return {(period, index): base.elapsed_time(event) * 1e-3 for period, index, event in self._events}
+
+
+def spread(step_s: float, tasks: int, timed: Callable[[int, int], tuple[float, dict]]) -> list[dict]:
+    """What the runs of the chosen k saw, one item per offset. `timed(k, offset)` makes one: its step in s, and what it saw."""
+    every = 1
+    while True:
+        slow_s, found = timed(every, 0)
+        if slow_s <= SLOWER * step_s or every >= min(tasks, MOST_TWINS):
+            return [found, *(timed(every, offset)[1] for offset in range(1, min(every, tasks)))]
+        every *= 2
+
+
+def repeated(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_lag: int) -> list[Measured]:
+    """A typical period's task times, (start, end) in s within it, `SHOWN` times over at distances of a step."""
+    return [
+        Measured(index, largest_lag + turn, begin + turn * step_s, max(begin, end) + turn * step_s, 0)
+        for turn in range(SHOWN)
+        for index, (begin, end) in sorted(offsets.items())
+    ]
+
+
+def with_starts(
+    ends: Mapping[tuple[int, int], float], lanes: Sequence[tuple[str, int]], dependencies: Dependencies, begin_s: float = 0.0
+) -> list[Measured]:
+    """Tasks with the starts that their ends imply: when the lane and whatever is waited for had ended, and not before `begin_s`.
+
+    `ends`: seconds by (period, task), in merged order of a graph's replay; `lanes` by task.
+    """
+    found, last = [], {}
+    for (period, index), end in sorted(ends.items()):
+        waited = [ends.get((period - edge.delta, edge.index), begin_s) for edge in dependencies.edges(period)[index]]
+        begin = max([last.get(lanes[index], begin_s), *waited])
+        last[lanes[index]] = max(begin, end)
+        found.append(Measured(index, period, begin, max(begin, end), 0))
+    return found
