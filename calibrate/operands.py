@@ -19,9 +19,10 @@ class OperandPool:
     Tensors that a task changes in place are not shared with tensors that are only read.
     """
 
-    def __init__(self, seed: int = 0):
+    def __init__(self, seed: int = 0, device: torch.device | str = "cpu"):
         self._made: dict[tuple, torch.Tensor] = {}
-        self._generator = torch.Generator().manual_seed(seed)
+        self._device = torch.device(device)
+        self._generator = torch.Generator(self._device).manual_seed(seed)
 
     def tensor(self, value: Value, high: int, role: str, number: int = 0) -> torch.Tensor:
         """A tensor with the value's geometry; integers in [0, high). `number` tells apart those that one task uses together."""
@@ -30,9 +31,14 @@ class OperandPool:
             self._made[key] = self._make(value, high, role)
         return self._made[key]
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its tensors."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._made.values())
+
     def _make(self, value: Value, high: int, role: str) -> torch.Tensor:
         dtype = getattr(torch, value.dtype)
-        tensor = torch.empty_strided(value.shape, value.strides, dtype=dtype)
+        tensor = torch.empty_strided(value.shape, value.strides, dtype=dtype, device=self._device)
         if role == "step":  # a count: with a negative one the bias correction would be complex
             return tensor.fill_(10)
         if dtype.is_floating_point or dtype.is_complex:

@@ -4,29 +4,20 @@ Per visit of a key: clear the caches, run once (the cold sample), run again at o
 """
 
 import time
-from dataclasses import dataclass, field, replace
 
 import torch
 
-from executors.binding import Binding, Instance
 from executors.cpu import CpuBackend
-from executors.kernels import handlers
+from simulator.costs import UNMEASURED
 from simulator.factory import brief
-from simulator.plan import INPUT, Plan, Segment, Task, Value
+from simulator.plan import Plan, Task
 
+from .compiled import Compiled, compile_alone
 from .operands import OperandPool, fill
+from .samples import Samples
 
 #: Bytes streamed through between two visits: beyond a core's private caches (in-step truth lay between a 4 and a 24 MB flush).
 FLUSH_BYTES = 24 << 20
-
-
-@dataclass
-class Samples:
-    """Seconds per visit of one key."""
-
-    task: Task
-    cold_s: list[float] = field(default_factory=list)
-    warm_s: list[float] = field(default_factory=list)
 
 
 class Sampler:
@@ -37,35 +28,19 @@ class Sampler:
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
         self._pool = OperandPool()
-        self._compiled: dict[str, tuple] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._flush = torch.ones(FLUSH_BYTES // 4)
 
     def add(self, plan: Plan, keys: dict[str, Task]) -> None:
         """Compile the tasks behind `keys`; those already known are skipped."""
         for key, task in keys.items():
-            if key in self.samples or task.body.kind in ("copy", "host"):
+            if key in self.samples or task.body.kind in UNMEASURED:
                 continue
             self.samples[key] = Samples(task)
             try:
-                self._compiled[key] = self._compile(task, plan)
+                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device)
             except Exception as error:
                 self.failures[key] = brief(error)
-
-    def _compile(self, task: Task, plan: Plan):
-        """The executor's function for the task, and an instance whose slots hold random operands."""
-        tensors = fill(task, plan, self._pool)
-        names = {o.value for o in (*task.inputs, *task.writes)}
-        values = {name: plan.values[name] for name in names}
-        values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
-        alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
-        binding = Binding(alone, tensors, self.backend.device)
-        run = handlers()[task.body.kind](task, binding)
-        written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]
-        instance = Instance(0, len(binding.slot), [])
-        for name, tensor in tensors.items():
-            if name in binding.slot:
-                instance.slots[binding.slot[name]] = tensor
-        return run, instance, written
 
     def visit(self, keys: list[str], turn: int) -> None:
         """Take one cold and one warm sample of each key, on one worker; cores take turns by `turn`."""
@@ -86,23 +61,16 @@ class Sampler:
         self.backend.workers.run(work, (position,))
 
     def _sample(self, key: str) -> None:
-        run, instance, written = self._compiled[key]
+        compiled = self._compiled[key]
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
-        cold = _timed(run, instance, written)
-        warm = _timed(run, instance, written)
+        cold = _timed(compiled)
+        warm = _timed(compiled)
         samples = self.samples[key]
         samples.cold_s.append(cold)
         samples.warm_s.append(warm)
 
 
-def _timed(run, instance: Instance, written: list[int]) -> float:
+def _timed(compiled: Compiled) -> float:
     begin = time.perf_counter_ns()
-    run(instance)
-    for slot in written:
-        instance.slots[slot] = None
+    compiled()
     return (time.perf_counter_ns() - begin) * 1e-9
-
-
-def _detached(value: Value, carried: bool) -> Value:
-    """The value as its task alone sees it: fetched as in the whole plan, a carried one bound for good, all others from an instance."""
-    return replace(value, source=value.operand()) if carried else replace(value, source=None, kind=INPUT)

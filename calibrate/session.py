@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from executors.cpu import CpuBackend
+from simulator.costs import UNMEASURED
 from simulator.machine import Machine
 from simulator.plan import Plan, Task
-from traces.profile import KeyCost, Profile, Stats
-from traces.profile_files import append_samples
+from traces.profile import Profile, Stats
 
 from .sampler import Sampler
+from .samples import save_samples, store_samples
 
 #: Visits per key: the first is discarded, eight are kept.
 ROUNDS = 9
@@ -25,7 +26,7 @@ def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> I
     """Per plan, the keys that the profile lacks and that have not failed before; keys of earlier plans are not repeated."""
     seen = set(profile.costs) | set(profile.failures)
     for plan in plans:
-        found = {key: task for key, task in plan.keys(machine).items() if key not in seen and task.body.kind not in ("copy", "host")}
+        found = {key: task for key, task in plan.keys(machine).items() if key not in seen and task.body.kind not in UNMEASURED}
         seen |= set(found)
         yield plan, found
 
@@ -55,9 +56,7 @@ def calibrate(
             for key in list(sampler.samples):
                 visit(sampler, key, turn)
         store(sampler, profile)
-        if save_to is not None:
-            append_samples(save_to, raw_samples(sampler))
-            profile.save(save_to)
+        save_samples(sampler.samples, profile, save_to)
     return measured
 
 
@@ -76,30 +75,9 @@ def _first_visits(sampler: Sampler, todo: list[tuple[Plan, str, Task]], visit: C
 
 def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -> None:
     """Write the sampler's statistics into the profile: of the given rounds, or of all but the first."""
-    for key, samples in sampler.samples.items():
-        if key in sampler.failures:
-            profile.failures[key] = sampler.failures[key]
-            continue
-        chosen = range(1, len(samples.warm_s)) if rounds is None else rounds
-        work = samples.task.body.work(samples.task)
-        profile.costs[key] = KeyCost(
-            warm=Stats.of([samples.warm_s[r] for r in chosen]),
-            cold=Stats.of([samples.cold_s[r] for r in chosen]),
-            op_class=work.op_class,
-            flops=work.flops,
-            bytes=work.bytes,
-        )
-        profile.failures.pop(key, None)
+    visits = max((len(samples.warm_s) for samples in sampler.samples.values()), default=0)
+    store_samples(sampler.samples, sampler.failures, profile, range(1, visits) if rounds is None else rounds)
     if sampler.backend.anchors:
         taken = [s for anchor in sampler.backend.anchors for s in anchor.take()]
         if taken:
             profile.anchor_s = Stats.of(taken).median_s
-
-
-def raw_samples(sampler: Sampler) -> list[dict]:
-    """Every sample taken, for the file beside the profile."""
-    return [
-        {"key": key, "state": state, "samples_s": values}
-        for key, samples in sampler.samples.items()
-        for state, values in (("cold", samples.cold_s), ("warm", samples.warm_s))
-    ]

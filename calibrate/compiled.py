@@ -1,0 +1,46 @@
+"""One task alone, compiled by the very functions that the executors run: what both samplers time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from executors.binding import Binding, Instance
+from executors.kernels import handlers
+from simulator.plan import INPUT, Plan, Segment, Task, Value
+
+
+class Compiled(NamedTuple):
+    """The executor's function for a task, an instance whose slots hold its operands, and the slots that it writes."""
+
+    run: Callable[[Instance], None]
+    instance: Instance
+    written: list[int]
+
+    def __call__(self) -> None:
+        """Run the task and drop its results, as a step drops them after their last reader."""
+        self.run(self.instance)
+        for slot in self.written:
+            self.instance.slots[slot] = None
+
+
+def compile_alone(task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device]) -> Compiled:
+    """Compile `task` of `plan` on `tensors`, one for every value that it reads or changes. Carried ones are copied."""
+    names = {o.value for o in (*task.inputs, *task.writes)}
+    values = {name: plan.values[name] for name in names}
+    values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
+    alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
+    binding = Binding(alone, tensors, device_of)
+    run = handlers()[task.body.kind](task, binding)
+    written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]
+    instance = Instance(0, len(binding.slot), [])
+    for name, tensor in tensors.items():
+        if name in binding.slot:
+            instance.slots[binding.slot[name]] = tensor
+    return Compiled(run, instance, written)
+
+
+def _detached(value: Value, carried: bool) -> Value:
+    """The value as its task alone sees it: fetched as in the whole plan, a carried one bound for good, all others from an instance."""
+    return replace(value, source=value.operand()) if carried else replace(value, source=None, kind=INPUT)

@@ -1,0 +1,1 @@
+"""Measures what plans need on a GPU, through a `Driver`."""

@@ -1,0 +1,202 @@
+"""What to measure first on a GPU that nobody has seen: plain data, each part by itself, so that what fails leaves the rest.
+
+Seconds and counts; `measure_facts` gives one JSON document.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+
+import torch
+
+from executors.cuda.driver import Driver
+from executors.kernels.update import apply_update
+from simulator.bodies.update import STATE, Update, forms
+from simulator.factory import brief
+
+from .bench import Bench, Effort, repeated
+from .cold import Cold, flusher, in_turn
+from .concurrency import Sizes, co_runs, named_kernels
+from .tiny import cadence_s, cross_cadence_s, tiny_kernel
+
+_SPLITS = (2, 4, 8)
+#: Tiny kernels in the graphs that price external events.
+_TINY = 200
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the facts are measured on; tests choose less. `convolution`: batch, channels and edge; `parameters` of one Adam update."""
+
+    kernels: Sizes = field(default_factory=Sizes)
+    convolution: tuple[int, int, int] = (32, 128, 28)
+    parameters: tuple[int, ...] = (2048 * 1024, 512 * 512 * 9, 2048, 2048)
+    effort: Effort = field(default_factory=Effort)
+
+
+def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, object]:
+    """Every fact by name. One that cannot be had is `{"failed": why}`."""
+    scale = scale or Scale()
+    bench = Bench(driver, effort=scale.effort)
+    found: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
+    for name, fact in FACTS.items():
+        try:
+            found[name] = fact(bench, scale)
+        except Exception as error:
+            found[name] = {"failed": brief(error)}
+    return found
+
+
+def partitions(bench: Bench, scale: Scale) -> dict[str, object]:
+    """Per split: SMs of each part, and whether the SMs that kernels were seen on, launched and replayed, are disjoint and as many."""
+    return {str(count): _guarded(lambda count=count: _split(bench.driver, count)) for count in _SPLITS}
+
+
+def _split(driver: Driver, count: int) -> dict[str, object]:
+    parts = driver.partitions(count)
+    streams = [driver.stream(partition=part) for part in parts]
+    found: dict[str, object] = {"sms": [part.sms for part in parts]}
+    for how, replayed in (("eager", False), ("replayed", True)):
+        seen = [driver.sm_ids(stream, replayed) for stream in streams]
+        found[how] = {"sms_seen": [len(ids) for ids in seen], "disjoint": len(frozenset().union(*seen)) == sum(map(len, seen))}
+    return found
+
+
+def priorities(bench: Bench, scale: Scale) -> dict[str, object]:
+    """Distinct levels, and how many of them a stream could be made at."""
+    levels = bench.driver.facts.priority_levels
+    return {"levels": levels, "streams_made": len([bench.driver.stream(priority=-level) for level in range(levels)])}
+
+
+def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
+    """Seconds of a graph of tiny kernels without and with an external event after each, and per event."""
+    issue = tiny_kernel(bench.driver)
+    events = [bench.driver.event(timing=True, external=True) for _ in range(_TINY)]
+
+    def with_events() -> None:
+        for event in events:
+            issue()
+            event.record(bench.stream)
+
+    graphs = [bench.capture(lambda: repeated(issue)(_TINY)), bench.capture(with_events)]
+    without_s, with_s = (min(times) for times in bench.replays(graphs))
+    return {"without_s": without_s, "with_s": with_s, "per_event_s": (with_s - without_s) / _TINY}
+
+
+def cadence(bench: Bench, scale: Scale) -> dict[str, float]:
+    """Seconds from one tiny kernel to the next in a graph, on one stream and alternating between two."""
+    return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench)}
+
+
+def by_sms(bench: Bench, scale: Scale) -> dict[str, dict[str, float]]:
+    """Seconds of a matrix product and of a copy, by the number of SMs they have."""
+    driver = bench.driver
+    benches = {driver.facts.sms: bench}
+    for count in _SPLITS:
+        part = driver.partitions(count)[0]
+        benches[part.sms] = Bench(driver, part, scale.effort)
+    kernels = named_kernels(driver, scale.kernels)
+    return {name: {str(sms): _kernel_s(bench, kernels[name]) for sms, bench in benches.items()} for name in ("gemm", "copy")}
+
+
+def side_by_side(bench: Bench, scale: Scale) -> dict[str, object]:
+    """The fixed pairs of kernels, sharing the GPU and each on half of it."""
+
+    def pairs(parts=None) -> list[dict[str, object]]:
+        found = co_runs(bench.driver, scale.kernels, parts, scale.effort)
+        return [asdict(pair) | {"slow_downs": list(pair.slow_downs)} for pair in found]
+
+    return {"shared": _guarded(pairs), "halves": _guarded(lambda: pairs(bench.driver.partitions(2)))}
+
+
+def split_backward(bench: Bench, scale: Scale) -> dict[str, float]:
+    """Seconds of a convolution's whole backward and of its halves: the input's gradient, and the parameters'."""
+    (batch, channels, edge), device = scale.convolution, bench.driver.device
+    grad, x = (torch.randn(batch, channels, edge, edge, device=device) for _ in range(2))
+    weight = torch.randn(channels, channels, 3, 3, device=device)
+
+    def backward(*mask: bool) -> Callable[[], None]:
+        rest = ([channels], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, list(mask))
+        return lambda: torch.ops.aten.convolution_backward(grad, x, weight, *rest)
+
+    masks = {"joint_s": (True, True, True), "input_s": (True, False, False), "parameters_s": (False, True, True)}
+    return {name: _kernel_s(bench, backward(*mask)) for name, mask in masks.items()}
+
+
+def adam(bench: Bench, scale: Scale) -> dict[str, object]:
+    """Seconds of Adam's update in each form, warm and cold."""
+    return {form: _guarded(lambda form=form: _adam(bench, scale, form)) for form in forms("adam")}
+
+
+def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
+    body = Update("adam", form, tuple(f"p{i}" for i in range(len(scale.parameters))))
+    driver, facts = bench.driver, bench.driver.facts
+
+    def update() -> Callable[[], None]:
+        grads = [torch.randn(size, device=driver.device) for size in scale.parameters]
+        tensors = [
+            torch.full((), 10.0, device=driver.device) if name == "step" else torch.rand(size, device=driver.device)
+            for size in scale.parameters
+            for name in ("parameter", *STATE["adam"])
+        ]
+        return lambda: apply_update(body, grads, tensors)
+
+    one = update()
+    warm_s = _kernel_s(bench, one)
+    size = 4 * 4 * sum(scale.parameters)
+    cold = Cold.of(size, facts.cache_bytes, facts.memory_bytes // 8, scale.effort.copies(warm_s), scale.effort.most_sets)
+    sets = [one, *(update() for _ in range(1, cold.sets))]
+    for work in sets:
+        bench.run(work)
+    return {"bytes": size, "warm_s": warm_s, "cold_s": bench.slope_s(in_turn(sets, flusher(driver)), cold.copies)}
+
+
+def timer(bench: Bench, scale: Scale) -> dict[str, float]:
+    """The least time between two events around nothing, and the distinct steps of the GPU's timer among many of a tiny kernel."""
+    issue = tiny_kernel(bench.driver)
+    bench.run(issue)
+    nothing, kernel = bench.between([lambda: None, issue], rounds=100)
+    steps = sorted({round(second * 1e9) for second in kernel})
+    return {"nothing_s": min(nothing), "tick_s": min((b - a for a, b in pairwise(steps)), default=0) * 1e-9}
+
+
+def profiler(bench: Bench, scale: Scale) -> dict[str, float]:
+    """What the profiler says a matrix product's kernels take, and what a graph of them takes."""
+    issue = named_kernels(bench.driver, scale.kernels)["gemm"]
+    seconds = _kernel_s(bench, issue)
+    bench.driver.use(bench.stream)
+    seen = bench.driver.kernels([issue])
+    if seen is None:
+        return {"graph_s": seconds, "failed": "the profiler is refused"}
+    profiled_s = sum(kernel.seconds for kernel in seen[0])
+    return {"graph_s": seconds, "profiler_s": profiled_s, "inflation": profiled_s / seconds}
+
+
+#: The facts by the name they have in the document, in the order in which they are measured.
+FACTS: dict[str, Callable[[Bench, Scale], object]] = {
+    "partitions": partitions,
+    "priorities": priorities,
+    "external_events": external_events,
+    "cadence": cadence,
+    "seconds_by_sms": by_sms,
+    "co_runs": side_by_side,
+    "convolution_backward": split_backward,
+    "adam": adam,
+    "timer": timer,
+    "profiler": profiler,
+}
+
+
+def _guarded(fact: Callable[[], object]) -> object:
+    """A part of a fact that others do not depend on."""
+    try:
+        return fact()
+    except Exception as error:
+        return {"failed": brief(error)}
+
+
+def _kernel_s(bench: Bench, issue: Callable[[], None]) -> float:
+    """Median seconds of a piece of work, by graphs of as long as calibration uses."""
+    bench.run(issue)
+    seconds = bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2)
+    return bench.slope_s(repeated(issue), bench.effort.copies(seconds))

@@ -1,0 +1,63 @@
+"""Grid and resident blocks per SM of a task's longest kernel: from the profiler, or from its times on parts of the GPU."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from executors.cuda.driver import GpuFacts, Kernel
+
+PROFILER, PARTITIONS, TABLE = "profiler", "partitions", "table"
+_WARP = 32
+#: Registers are handed out to warps in units of so many, shared memory to blocks in units of so many bytes.
+_REGISTER_UNIT, _SHARED_UNIT = 256, 128
+#: Shared memory that the system keeps for itself in each block, from compute capability 8.0.
+_RESERVED_BYTES = 1024
+#: An SM has four parts with a quarter of the registers each; a warp lives in one of them.
+_PARTS = 4
+#: Root mean square of relative errors beyond which times do not follow waves: they are bound by something else.
+_LARGEST_ERROR = 0.1
+#: Differences of that error which noise makes.
+_AS_GOOD = 0.01
+#: Waves of the largest part beyond which more cannot be told apart.
+_MOST_WAVES = 16
+
+
+def blocks_per_sm(kernel: Kernel, facts: GpuFacts) -> int:
+    """Blocks of a kernel that one SM holds at once: the fewest that threads, registers, shared memory and block slots allow."""
+    warps = -(-kernel.block // _WARP)
+    limits = [facts.blocks_per_sm, facts.threads_per_sm // (warps * _WARP)]
+    if kernel.registers:
+        per_warp = -(-kernel.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+        limits.append(facts.registers_per_sm // _PARTS // per_warp * _PARTS // warps)
+    reserved = _RESERVED_BYTES if facts.capability >= (8, 0) else 0
+    shared = -(-(kernel.shared_bytes + reserved) // _SHARED_UNIT) * _SHARED_UNIT
+    if shared:
+        limits.append(facts.shared_bytes_per_sm // shared)
+    return max(1, min(limits))
+
+
+def longest(kernels: Sequence[Kernel], facts: GpuFacts) -> tuple[int, int] | None:
+    """(grid, blocks per SM) of the longest kernel with a grid; None where there is none, as in a task of copies only."""
+    with_grid = [kernel for kernel in kernels if kernel.grid]
+    if not with_grid:
+        return None
+    kernel = max(with_grid, key=lambda k: k.seconds)
+    return kernel.grid, blocks_per_sm(kernel, facts)
+
+
+def fit_waves(seconds_by_sms: Mapping[int, float]) -> int | None:
+    """SMs that a kernel's blocks fill, w = grid / (blocks per SM), such that t(S) ~ ceil(w / S) explains its times; None where none does.
+
+    The fewest waves that explain them about as well as any; of the w that have so many, the largest: a kernel that 16 SMs serve as fast
+    as 64 has at most 16.
+    """
+    sms = np.array(sorted(seconds_by_sms))
+    seconds = np.array([seconds_by_sms[s] for s in sms])
+    waves = np.ceil(np.arange(1, _MOST_WAVES * int(sms.max()) + 1)[:, None] / sms[None, :])
+    ratios = waves / seconds
+    scale = ratios.sum(axis=1) / (ratios**2).sum(axis=1)  # least squares on relative errors
+    errors = np.sqrt(((scale[:, None] * ratios - 1) ** 2).mean(axis=1))
+    if errors.min() > _LARGEST_ERROR:
+        return None
+    first = np.flatnonzero(errors <= errors.min() + _AS_GOOD)[0]
+    return int(np.flatnonzero((waves == waves[first]).all(axis=1)).max()) + 1

@@ -1,0 +1,60 @@
+"""What the host spends on a GPU's tasks, and what a graph's nodes cost."""
+
+import statistics
+from collections.abc import Callable
+
+from traces.profile import Dispatch, Profile
+
+from .bench import Bench, Issue, repeated
+from .tiny import cadence_s, cross_cadence_s, tiny_kernel
+
+#: Calls per sample: far below the queue's thousand.
+_CALLS = 200
+_LAUNCHES = 50
+
+
+def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], float]) -> None:
+    """Fill in the profile's dispatch and priority levels. `empty_plan_s` gives the executor's own seconds per task without an op.
+
+    A key's times include the gap between two nodes of one stream, so the node gap is 0; the cadence of tiny kernels is kept in the
+    identity's extras.
+    """
+    driver = bench.driver
+    node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
+    tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
+    graph = bench.capture(tiny)
+    profile.dispatch = Dispatch(
+        dispatch_s=empty_plan_s(),
+        record_s=_record_s(bench),
+        wait_s=_wait_s(bench),
+        graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
+        node_gap_s=0.0,
+        cross_gap_s=max(0.0, cross_s - node_s),
+    )
+    profile.identity.extras["node_cadence_s"] = node_s
+    profile.priority_levels = driver.facts.priority_levels
+
+
+def _record_s(bench: Bench) -> float:
+    event = bench.driver.event()
+    return _host_s(bench, lambda: event.record(bench.stream), _CALLS)
+
+
+def _wait_s(bench: Bench) -> float:
+    event, other = bench.driver.event(), bench.driver.stream()
+    event.record(other)
+    return _host_s(bench, lambda: bench.stream.wait_event(event), _CALLS)
+
+
+def _host_s(bench: Bench, issue: Issue, calls: int) -> float:
+    """Host seconds per call on idle streams: median over rounds."""
+    driver, many = bench.driver, repeated(issue)
+    bench.run(issue)
+    found = []
+    for _ in range(bench.effort.rounds):
+        driver.synchronize()
+        begin = driver.now_s()
+        many(calls)
+        found.append((driver.now_s() - begin) / calls)
+    driver.synchronize()
+    return statistics.median(found)

@@ -1,0 +1,48 @@
+"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth."""
+
+import torch
+
+from traces.profile import Profile
+
+from .bench import Bench, repeated
+
+#: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.
+_MATRICES = {"fp32": (torch.float32, 8192), "tf32": (torch.float32, 8192), "bf16": (torch.bfloat16, 8192), "fp64": (torch.float64, 4096)}
+#: Bytes copied to find the bandwidth: far beyond any cache.
+_COPY_BYTES = 1 << 30
+#: What either may take of the GPU's memory.
+_MEMORY_SHARE = 1 / 32
+#: A rate's ceiling is the best of a few runs of a few copies, not a typical one.
+_ROUNDS, _COPIES = 3, 2
+
+
+def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
+    """Fill in the profile's peak FLOP/s, bandwidth, memory and cache size. Dense kernels use `precision` again afterwards."""
+    facts = bench.driver.facts
+    try:
+        profile.peak_flops = {name: _peak_flops(bench, name) for name in _MATRICES}
+    finally:
+        bench.driver.set_precision(precision)
+    profile.bandwidth_bytes_per_s = _bandwidth(bench)
+    profile.memory_bytes = facts.memory_bytes
+    profile.cache_bytes = facts.cache_bytes
+
+
+def _peak_flops(bench: Bench, precision: str) -> float:
+    dtype, edge = _MATRICES[precision]
+    while 3 * edge**2 * dtype.itemsize > bench.driver.facts.memory_bytes * _MEMORY_SHARE:
+        edge //= 2
+    bench.driver.set_precision(precision)
+    a, b, out = (torch.randn(edge, edge, device=bench.driver.device).to(dtype) for _ in range(3))
+    return 2 * edge**3 / _best_s(bench, lambda: torch.mm(a, b, out=out))
+
+
+def _bandwidth(bench: Bench) -> float:
+    size = min(_COPY_BYTES, int(bench.driver.facts.memory_bytes * _MEMORY_SHARE)) // 4
+    source, target = torch.randn(size, device=bench.driver.device), torch.empty(size, device=bench.driver.device)
+    return 2 * source.nbytes / _best_s(bench, lambda: target.copy_(source))
+
+
+def _best_s(bench: Bench, issue) -> float:
+    bench.run(issue)
+    return min(s for s in bench.slopes([(repeated(issue), _COPIES)], _ROUNDS)[0] if s > 0)

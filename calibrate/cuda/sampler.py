@@ -1,0 +1,162 @@
+"""Times cost keys on a GPU, or on a part of one, through the very functions that the executor runs.
+
+Warm: copies of the task on the same operands. Cold: each copy on operands that the cache no longer holds. Both are
+(t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+
+import torch
+
+from executors.cuda.driver import Driver, Graph, Partition
+from simulator.costs import UNMEASURED
+from simulator.factory import brief
+from simulator.plan import Plan, Task
+from traces.errors import StepcastError
+
+from ..compiled import Compiled, compile_alone
+from ..operands import OperandPool, fill
+from ..samples import Samples
+from .bench import Bench, Effort, per_copy, repeated
+from .cold import Cold, flusher, in_turn
+from .geometry import PROFILER, TABLE, longest
+from .parts import Parts
+
+#: The share of the GPU's memory that one key's operands may take.
+MEMORY_SHARE = 1 / 8
+#: Tasks are issued for about so long, and far fewer launches than the thousand at which a stream's queue blocks the host.
+_ISSUE_S, _ISSUE_LAUNCHES, _MOST_ISSUES = 1e-3, 500, 20
+
+
+class CudaSampler:
+    """Measures keys one by one and holds their compiled tasks until `release`, for one profiler session over all of them."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        device_of: Callable[[str], torch.device] | None = None,
+        partition: Partition | None = None,
+        effort: Effort | None = None,
+    ):
+        """`device_of`: where tensors of a plan's devices lie (default: all on the GPU). `partition`: where tasks run (default: all SMs)."""
+        self.driver = driver
+        self.samples: dict[str, Samples] = {}
+        self.failures: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._device_of = device_of or (lambda name: driver.device)
+        self._effort = effort or Effort()
+        self._bench = Bench(driver, partition, self._effort)
+        self._parts = Parts(driver)
+        self._flush = flusher(driver)
+        self._pool = OperandPool(device=driver.device)
+        self._held: dict[str, tuple[Compiled, int]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the operands of the keys measured since the last `release`, at most."""
+        return self._pool.bytes + sum(size for _, size in self._held.values())
+
+    def measure(self, plan: Plan, keys: Mapping[str, Task]) -> None:
+        """Take all samples of the keys; those already known, and those that need none, are skipped.
+
+        Raises StepcastError where a key has left the GPU unusable: what would follow says nothing about the other keys.
+        """
+        for key, task in keys.items():
+            if key in self.samples or task.body.kind in UNMEASURED:
+                continue
+            self.samples[key] = Samples(task)
+            try:
+                self._measure(key, plan, self.samples[key])
+            except Exception as error:
+                self.failures[key] = brief(error)
+                self._held.pop(key, None)
+                self._require_usable(key)
+
+    def learn_geometry(self) -> None:
+        """Find the grid and resident blocks of every key held: from one profiler session, else from times on parts of the GPU."""
+        held = {key: compiled for key, (compiled, _) in self._held.items()}
+        self.driver.use(self._bench.stream)
+        seen = self.driver.kernels(list(held.values())) if held else []
+        for position, (key, compiled) in enumerate(held.items()):
+            samples = self.samples[key]
+            if seen is None:
+                samples.grid, samples.blocks_per_sm, samples.geometry_from = self._parts.geometry(
+                    compiled, self._effort.copies(statistics.median(samples.warm_s))
+                )
+                continue
+            found = longest(seen[position], self.driver.facts)
+            samples.grid, samples.blocks_per_sm = found or (None, None)
+            samples.geometry_from = PROFILER if found else TABLE
+
+    def release(self) -> None:
+        """Forget the keys measured so far and free their operands."""
+        self.samples, self.failures, self.notes = {}, {}, []
+        self._held.clear()
+        self._pool = OperandPool(device=self.driver.device)
+
+    def _measure(self, key: str, plan: Plan, samples: Samples) -> None:
+        task = samples.task
+        changed = {operand.value for operand in task.mutates}
+        tensors = fill(task, plan, self._pool)
+        # What a task changes is its own: thousands of repetitions may leave there what no other key should be timed on.
+        compiled = self._compile(task, plan, {name: _copy(t) if name in changed else t for name, t in tensors.items()})
+        size = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+        self._held[key] = compiled, size
+        for _ in range(2):  # loads the kernels and picks algorithms; what is wrong with the task shows here
+            self._bench.run(compiled)
+        facts = self.driver.facts
+        budget = int(facts.memory_bytes * MEMORY_SHARE)
+        probe = self._probe(key, compiled)
+        seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
+        copies = self._effort.copies(seconds)
+        cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
+        sets = [compiled] + [self._compile(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
+        cases = [(in_turn(sets, self._flush), cold.copies)]
+        if not cold.always:
+            cases.append((in_turn([compiled], self._flush), copies))
+        estimates = self._bench.slopes(cases) if probe is not None else self._eager(cases)
+        samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
+        samples.issue_s = self._issue(compiled, seconds, task.body.launches)
+
+    def _compile(self, task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> Compiled:
+        return compile_alone(task, plan, tensors, self._device_of)
+
+    def _probe(self, key: str, compiled: Compiled) -> Graph | None:
+        """A small graph of the task, from which to learn roughly how long it takes; None, and a note, where it cannot be captured."""
+        try:
+            return self._bench.capture(lambda: repeated(compiled)(self._effort.fewest_copies))
+        except Exception as error:
+            self._require_usable(key)
+            self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}): timed in eager mode, waits for the host included")
+            return None
+
+    def _eager(self, cases: list[tuple[Callable[[int], None], int]]) -> list[list[float]]:
+        """As `Bench.slopes`, without graphs."""
+        times = self._bench.between([lambda c=copies, k=count: c(k) for copies, n in cases for count in (n, 2 * n)])
+        return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
+
+    def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
+        """Host seconds per task by round, issued to an idle stream whose queue stays far from full."""
+        count = max(1, min(_MOST_ISSUES, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
+        self.driver.use(self._bench.stream)
+        found = []
+        for _ in range(self._effort.rounds):
+            self.driver.synchronize()
+            begin = self.driver.now_s()
+            for _ in range(count):
+                compiled()
+            found.append((self.driver.now_s() - begin) / count)
+        self.driver.synchronize()
+        return found
+
+    def _require_usable(self, key: str) -> None:
+        try:
+            self.driver.synchronize()
+        except Exception as error:
+            raise StepcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
