@@ -18,7 +18,7 @@ from .plan import Operand, Task
 
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores, where the precision allows.
-DENSE = frozenset({"matmul", "conv", "grouped-conv"})
+DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
 #: Stands for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Tensors that an update which is not fused touches, of optimizers that the table lacks.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _BY_NAME = {
     "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
+    # Without a row of its own in the table, it takes that of the part before the dot.
+    "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
     "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
