@@ -272,7 +272,7 @@ def test_what_the_host_spends():
     )
     profile = empty_profile()
     with FakeGpu(times) as gpu:
-        measure_host(Bench(gpu), profile, lambda: 4.5 * US)
+        measure_host(Bench(gpu), profile, lambda record_s, wait_s: 4.5 * US)
     found = profile.dispatch
     assert found.dispatch_s == 4.5 * US
     assert found.record_s == pytest.approx(0.7 * US)
@@ -307,7 +307,7 @@ def test_transfers_are_lines():
     for name, route in profile.transfers.items():
         pageable = name.endswith("pageable")
         assert route.bytes_per_s == pytest.approx(8e9 if pageable else 50e9, rel=0.01)
-        assert 2 * US <= route.latency_s * (1 + 1e-9)
+        assert route.latency_s * (1 + 1e-9) >= 2 * US
         assert route.latency_s <= (12 if pageable else 2.0001) * US  # a blocking copy waits for the host
         assert len(route.points) == 7
 

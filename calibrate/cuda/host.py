@@ -13,8 +13,10 @@ _CALLS = 200
 _LAUNCHES = 50
 
 
-def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], float]) -> None:
-    """Fill in the profile's dispatch and priority levels. `empty_plan_s` gives the executor's own seconds per task without an op.
+def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
+    """Fill in the profile's dispatch and priority levels.
+
+    `executor_s` gives the executor's own host seconds per task, from those of recording an event and of waiting for one.
 
     A key's times include the gap between two nodes of one stream, so the node gap is 0; the cadence of tiny kernels is kept in the
     identity's extras.
@@ -23,10 +25,11 @@ def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], floa
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
     tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
     graph = bench.capture(tiny)
+    record_s, wait_s = _record_s(bench), _wait_s(bench)
     profile.dispatch = Dispatch(
-        dispatch_s=empty_plan_s(),
-        record_s=_record_s(bench),
-        wait_s=_wait_s(bench),
+        dispatch_s=executor_s(record_s, wait_s),
+        record_s=record_s,
+        wait_s=wait_s,
         graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
