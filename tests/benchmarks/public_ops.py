@@ -110,7 +110,7 @@ _LEAST_IDEAL_S = 3e-5
 def neusight(board: str, path: Path) -> Iterator[Op]:
     """Ops of a transformer layer, less what ops without a kernel take (about 15 us).
 
-    The backward of softmax, dropout, `pow`, `mul` and `where` is left out: its times are those of the differentiable form (several kernels).
+    The backward of softmax, dropout, `pow`, `mul` and `where` is left out: its times are those of a form of several kernels.
     """
     with path.open(newline="") as file:
         records = [r for r in csv.DictReader(file) if r["output_shape"] and "float32" in r["dtype"]]
@@ -232,43 +232,11 @@ TRACES = (
     ("a100_dlrm_rank3of8.json.gz", "hta", "A100", {"matmul": "tf32", "conv": "tf32"}, "DLRM, 6 steps, solo kernels"),
     ("h100_vgg13_bs512_adam_one_step.json.gz", "triosim-trace", "H100", {"matmul": "fp32", "conv": "tf32"}, "VGG-13, 1 step"),
 )
-_ELEMENTWISE = frozenset(
-    [
-        "add_",
-        "add",
-        "mul_",
-        "mul",
-        "sub",
-        "sub_",
-        "relu",
-        "relu_",
-        "clamp_min",
-        "clamp_min_",
-        "threshold_backward",
-        "tanh",
-        "tanh_backward",
-        "sigmoid",
-        "sigmoid_backward",
-        "fill_",
-        "zero_",
-        "copy_",
-        "div",
-        "div_",
-        "clamp",
-        "nan_to_num",
-        "sqrt",
-        "sqrt_",
-        "addcmul_",
-        "addcdiv_",
-        "gelu",
-        "gelu_backward",
-        "native_dropout_backward",
-        "neg",
-        "exp_",
-        "log_",
-        "rsub",
-    ]
-)
+_ELEMENTWISE = frozenset({
+    "add_", "add", "mul_", "mul", "sub", "sub_", "relu", "relu_", "clamp_min", "clamp_min_", "threshold_backward", "tanh",
+    "tanh_backward", "sigmoid", "sigmoid_backward", "fill_", "zero_", "copy_", "div", "div_", "clamp", "nan_to_num", "sqrt", "sqrt_",
+    "addcmul_", "addcdiv_", "gelu", "gelu_backward", "native_dropout_backward", "neg", "exp_", "log_", "rsub",
+})  # fmt: skip
 _DENSE = frozenset({"convolution", "convolution_backward", "cudnn_convolution_backward", "addmm", "mm", "bmm"})
 _NORMS = {
     "cudnn_batch_norm": ("norm", 8.0), "cudnn_batch_norm_backward": ("norm", 12.0),
@@ -354,7 +322,7 @@ class Trace:
         return Measured(self.source, self.board, (*ops, *fused), uncovered + (0.0 if fused else sum(adam)))
 
     def _owners(self) -> list[tuple[str, int, bool] | None]:
-        """Per kernel: thread and index of the outermost known op around its launch, and whether it overlapped a kernel of another stream."""
+        """Per kernel: thread and index of the outermost known op around its launch, and whether another stream ran beside it."""
         by_thread: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for number, (_, _, _, correlation, _) in enumerate(self._kernels):
             if correlation in self._launches:
