@@ -1,6 +1,8 @@
 """A calibration session on a GPU: measures the missing keys of plans, each within its part of the GPU, and writes them into a profile."""
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,25 +54,37 @@ def calibrate_gpu(
     notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
-    while done < len(todo) and driver.now_s() < end_s:
-        sms = _sms(parts[todo[done][2].device])
-        group = [item for item in todo[done : done + GROUP] if _sms(parts[item[2].device]) == sms]
-        sampler = samplers[sms]
-        try:
-            for plan, key, task in group:
-                if driver.now_s() >= end_s or sampler.held_bytes > driver.facts.memory_bytes * MEMORY_SHARE:
-                    break
-                done += 1
-                sampler.measure(plan, {key: task})
-                progress(done, len(todo), key.partition("|")[0])
-            sampler.learn_geometry()
-        finally:  # also what was measured before an interruption
-            store_samples(sampler.samples, sampler.failures, profile)
-            notes += sampler.notes
-            profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
-            save_samples(sampler.samples, profile, save_to)
-            sampler.release()
+    with _objects_so_far_are_kept():
+        while done < len(todo) and driver.now_s() < end_s:
+            sms = _sms(parts[todo[done][2].device])
+            sampler = samplers[sms]
+            try:
+                for plan, key, task in todo[done : done + GROUP]:
+                    full = sampler.held_bytes > driver.facts.memory_bytes * MEMORY_SHARE
+                    if full or driver.now_s() >= end_s or _sms(parts[task.device]) != sms:
+                        break
+                    done += 1
+                    sampler.measure(plan, {key: task})
+                    progress(done, len(todo), key.partition("|")[0])
+                sampler.learn_geometry()
+            finally:  # also what was measured before an interruption
+                store_samples(sampler.samples, sampler.failures, profile)
+                notes += sampler.notes
+                profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
+                save_samples(sampler.samples, profile, save_to)
+                sampler.release()
     return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
+
+
+@contextmanager
+def _objects_so_far_are_kept() -> Iterator[None]:
+    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _part(device: str, machine: Machine, driver: Driver) -> Partition | None:
