@@ -15,6 +15,7 @@ class Effort:
 
     `rounds` of interleaved replays give one estimate each. A graph of n copies takes about `graph_s`, many times an event's resolution of
     half a microsecond, with n within `fewest_copies` and `most_copies`. Cold copies have `most_sets` sets of operands at most.
+    The host's time is measured on `most_issues` tasks at most per round.
     """
 
     rounds: int = 5
@@ -22,6 +23,7 @@ class Effort:
     fewest_copies: int = 4
     most_copies: int = 200
     most_sets: int = 64
+    most_issues: int = 20
 
     def copies(self, seconds: float) -> int:
         """How many copies of something that takes so long make a graph."""

@@ -28,7 +28,7 @@ from .parts import Parts
 #: The share of the GPU's memory that one key's operands may take.
 MEMORY_SHARE = 1 / 8
 #: Tasks are issued for about so long, and far fewer launches than the thousand at which a stream's queue blocks the host.
-_ISSUE_S, _ISSUE_LAUNCHES, _MOST_ISSUES = 1e-3, 500, 20
+_ISSUE_S, _ISSUE_LAUNCHES = 1e-3, 500
 #: How tasks run in graphs, where the host cannot seed a generator between two ops.
 _IN_GRAPHS = Forms(cuda=True, draws="stream")
 
@@ -144,7 +144,7 @@ class CudaSampler:
 
     def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
         """Host seconds per task by round, issued to an idle stream whose queue stays far from full."""
-        count = max(1, min(_MOST_ISSUES, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
+        count = max(1, min(self._effort.most_issues, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
         self.driver.use(self._bench.stream)
         found = []
         for _ in range(self._effort.rounds):
