@@ -5,8 +5,11 @@ from pathlib import Path
 
 import torch
 
+from executors.cuda.driver import Driver
 from executors.workers import available_cores
 from traces.profile import Identity
+
+from .device_record import DeviceRecord
 
 
 def this_cpu() -> Identity:
@@ -18,6 +21,38 @@ def this_cpu() -> Identity:
         pinned=True,
         torch=torch.__version__.split("+")[0],
         extras={"capability": torch.backends.cpu.get_cpu_capability(), "system": platform.system(), "python": platform.python_version()},
+    )
+
+
+def this_gpu(driver: Driver, precision: str, record: DeviceRecord | None = None) -> Identity:
+    """Identity of the driver's GPU with the software and the flags that decide an op's time, which are set for `precision`.
+
+    `record` is what NVML says of the same GPU: without it, or where NVML does not say, clocks and settings are missing.
+    """
+    facts, software, known = driver.facts, driver.software(), record.facts if record else {}
+    clocks = {"sm": known.get("max_clock_sm_mhz"), "mem": known.get("max_clock_memory_mhz")}
+    extras = {
+        "capability": f"{facts.capability[0]}.{facts.capability[1]}",
+        "l2_bytes": facts.cache_bytes,
+        "nccl": software.get("nccl"),
+        "max_connections": software.get("max_connections"),
+        "ecc": known.get("ecc"),
+        "mig": known.get("mig"),
+        "pcie_generation": known.get("pcie_generation"),
+        "pcie_width": known.get("pcie_width"),
+        "python": platform.python_version(),
+    }
+    return Identity(
+        kind="gpu",
+        gpu=facts.name,
+        sms=facts.sms,
+        clocks_mhz={name: float(clock) for name, clock in clocks.items() if clock is not None},
+        driver=software.get("driver") or str(known.get("driver", "")),
+        cuda=software.get("cuda", ""),
+        torch=software.get("torch", "").split("+")[0],
+        cudnn={"version": software.get("cudnn", "")} | driver.set_precision(precision),
+        tf32=precision == "tf32",
+        extras={name: value for name, value in extras.items() if value is not None},
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from executors.workers import available_cores
 from simulator import strategies
 from simulator.costs import UNMEASURED, CostModel
+from simulator.engine import GRAPH
 from simulator.job import Job
 from simulator.machine import Machine
 from simulator.plan import Plan
@@ -26,7 +27,7 @@ def machine_here(profile: Profile | None) -> Machine:
 
 
 def plan_all(
-    job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel
+    job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Forecasts by label of the strategies that can run, and a row for each that cannot be planned or does not fit.
 
@@ -38,7 +39,7 @@ def plan_all(
     for label in dict.fromkeys(labels):
         strategy, options = strategies.parse(label, shared_options)
         try:
-            predicted = forecast(strategy.plan(job, machine, model, options), machine, model)
+            predicted = forecast(strategy.plan(job, machine, model, options), machine, model, mode)
             require_memory(predicted)
             found[label] = predicted
         except StepcastError as error:
@@ -64,13 +65,14 @@ def require_memory(predicted: Forecast) -> None:
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
     """Raise StepcastError where a validation, which holds all its programs at once, needs more memory than there is.
 
-    Beside one running program and one step of plain PyTorch there are every program's parameters and state, and the operands of the keys
-    that are measured meanwhile.
+    Beside one running program and one step of plain PyTorch there are every program's parameters and state (of CUDA graphs, all that they
+    ever use), and with `calibrate` the operands of the keys that are measured meanwhile.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
-    peak = max(max(found.peak_bytes.values()) for found in forecasts)
-    needed = 2 * peak + sum(_carried_bytes(found.plan) for found in forecasts)
+    peaks = [max(found.peak_bytes.values()) for found in forecasts]
+    held = [peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan) for f, peak in zip(forecasts, peaks, strict=True)]
+    needed = 2 * max(peaks) + sum(held)
     if calibrate:
         needed += _operand_bytes((found.plan for found in forecasts), machine)
     there = machine.memories[0].size_bytes

@@ -1,42 +1,36 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine.
 
-Everything is interleaved in short rounds: one calibration visit of every key, a few steps of every strategy, of the baseline once more
-(the A/A spread), and of plain PyTorch. A machine that speeds up or slows down then does so for all of them.
+Everything is interleaved in short rounds: one calibration visit of every key (on the CPU), a few steps of every strategy, of the baseline
+once more (the A/A spread), and of plain PyTorch. A machine that speeds up or slows down then does so for all of them.
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from executors.cpu import CpuBackend
 from executors.measured import Measured, timeline_of
-from executors.run import Executable
+from executors.reference import Reference
+from executors.run import WARM_UP, Executable
 from executors.tensors import job_tensors
-from executors.workers import available_cores
+from simulator.built import Built
 from simulator.costs import CostModel
 from simulator.factory import training_step
 from simulator.job import Job
+from simulator.machine import Machine
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
 from traces.comparison import Comparison, Validation, ValidationResult
-from traces.profile import Profile, Stats
+from traces.profile import Profile
 
-from .identity import this_cpu
-from .noise import Watch
-from .numerics import Expected, Numerics, compare, reference
-from .planned import machine_here, plan_all, require_memory_together, skipped_row
-from .sampler import Sampler
-from .session import store
+from .numerics import Expected, Numerics, compare, reference, steps_to_compare
+from .planned import plan_all, require_memory_together, skipped_row
+from .session import Progress
+from .stand import CpuStand, Stand, anchor_median
 
-#: Rounds that count; each gives every strategy STEPS - 1 step times.
+#: Rounds that count; each gives every strategy some step times.
 ROUNDS = 10
-STEPS = 3
-WARM_UP = 3
 BASELINE = "baseline"
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass
@@ -61,7 +55,9 @@ class Contender:
         return statistics.median(s for r in rounds for s in self.steps_s[r])
 
     def typical(self, rounds: Sequence[int]) -> list[Measured]:
-        """The chunk whose last step, the one that pictures show, took nearest to the median."""
+        """Task times of the chunk whose last step, the one that pictures show, took nearest to the median, or of a run made for them."""
+        if not self.chunks[rounds[0]]:
+            return self.program.trace()
         middle = self.step_s(rounds)
         return self.chunks[min(rounds, key=lambda r: abs(self.steps_s[r][-1] - middle))]
 
@@ -85,75 +81,100 @@ def validate(
     calibrate: bool = True,
     save_to: Path | None = None,
     progress: Progress = lambda done, total, text: None,
+    stand: Stand | None = None,
+    mode: str = "eager",
 ) -> Outcome:
     """Run every requested strategy (baseline is always among them) and compare with its prediction.
 
-    With `calibrate`, the plans' keys are measured anew in the same rounds and added to `profile`; without, predictions rest on the profile
-    as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped, and before anything is allocated;
-    without a baseline there is nothing to compare with, and all are.
+    With `calibrate`, the plans' keys are measured (on the CPU anew, in the same rounds) and added to `profile`; without, predictions rest
+    on the profile as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped, and before anything is
+    allocated; without a baseline there is nothing to compare with, and all are. `stand`: where; default: the CPU.
     """
-    machine = machine_here(profile)
-    planned, skipped = plan_all(job, [BASELINE, *requested], shared_options, machine, CostModel(machine, profile))
+    stand = stand or CpuStand()
+    planned, skipped = _planned(job, requested, shared_options, profile, calibrate, save_to, progress, stand, mode)
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is held against, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, None, None, None, skipped), {}, {}, True, 0)
-    require_memory_together(planned.values(), calibrate)
-    backend = CpuBackend(machine, anchor=True)
+        return Outcome(_document(job, stand, mode, None, None, None, skipped), {}, {}, True, 0)
+    interleaved = calibrate and stand.interleaved
+    require_memory_together(planned.values(), interleaved)
+    stand.open(stand.machine(profile), [f.plan for f in planned.values()] if interleaved else [])
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
-    contenders = {label: Contender(found.plan, backend.load(found.plan, tensors, job.seed)) for label, found in planned.items()}
+    contenders = {label: Contender(found.plan, stand.backend.load(found.plan, tensors, job.seed)) for label, found in planned.items()}
     base = contenders[BASELINE]
-    again = Contender(base.plan, backend.load(base.plan, tensors, job.seed))
-    sampler = Sampler(backend)
-    if calibrate:
-        for contender in contenders.values():
-            sampler.add(contender.plan, contender.plan.keys(machine))
-    plain = reference(job, built, same_masks=False)
-    _check_numerics(job, built, contenders, backend, tensors, progress)
-    rounds = _rounds([*contenders.values(), again], sampler, plain, progress)
+    again = Contender(base.plan, stand.backend.load(base.plan, tensors, job.seed))
+    plain = reference(job, built, same_masks=False, backend=stand.backend)
+    _check_numerics(job, built, contenders, stand, tensors, progress)
+    rounds = _rounds([*contenders.values(), again], stand, plain, progress)
     del plain
-    drift = _take_over(sampler, profile, rounds, calibrate, save_to)
-    machine = machine_here(profile)
+    drift = _take_over(stand, profile, rounds, interleaved, save_to)
+    machine = stand.machine(profile)
     model = CostModel(machine, profile)
-    forecasts = {label: forecast(contender.plan, machine, model) for label, contender in contenders.items()}
-    rows, comparisons = _compared(contenders, forecasts, rounds, drift, calibrate)
+    forecasts = {label: forecast(contender.plan, machine, model, mode) for label, contender in contenders.items()}
+    rows, comparisons = _compared(contenders, forecasts, rounds, drift, interleaved)
     spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
-    document = _document(job, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
+    document = _document(job, stand, mode, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
     same = all(c.numerics.equal(job.precision) for c in contenders.values())
     return Outcome(document, comparisons, forecasts, same, rounds.rejected)
 
 
-def _check_numerics(job, built, contenders: Mapping[str, Contender], backend: CpuBackend, tensors, progress: Progress) -> None:
+def _planned(
+    job: Job,
+    requested,
+    shared_options,
+    profile: Profile,
+    calibrate: bool,
+    save_to: Path | None,
+    progress: Progress,
+    stand: Stand,
+    mode: str,
+) -> tuple[dict[str, Forecast], list[ValidationResult]]:
+    """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more."""
+
+    def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
+        machine = stand.machine(profile)
+        return *plan_all(job, [BASELINE, *requested], shared_options, machine, CostModel(machine, profile), mode), machine
+
+    found, skipped, machine = plan()
+    if calibrate and not stand.interleaved:
+        for _ in range(2):
+            if stand.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
+                found, skipped, machine = plan()
+    return found, skipped
+
+
+def _check_numerics(job: Job, built: Built, contenders: Mapping[str, Contender], stand: Stand, tensors, progress: Progress) -> None:
     progress(0, ROUNDS + 2, "numerics")
     with training_step(job.batch):  # real tensors may show what fake ones did not: a class that is out of range
-        expected = Expected.of(job, built)
+        expected = Expected.of(job, built, steps_to_compare(stand.backend), stand.backend)
     for contender in contenders.values():
-        contender.numerics = compare(job, built, contender.plan, backend, expected)
-        contender.peak_bytes = next(iter(backend.peak_bytes(contender.plan, tensors, job.seed).values()), None)
+        contender.numerics = compare(job, built, contender.plan, stand.backend, expected, steps_to_compare(stand.backend))
+        contender.peak_bytes = next(iter(stand.backend.peak_bytes(contender.plan, tensors, job.seed).values()), None)
     progress(1, ROUNDS + 2, "warming up")
 
 
-def _take_over(sampler: Sampler, profile: Profile, rounds: "_Rounds", calibrate: bool, save_to: Path | None) -> float | None:
+def _take_over(stand: Stand, profile: Profile, rounds: "_Rounds", interleaved: bool, save_to: Path | None) -> float | None:
     """Put what was measured into the profile; the anchor's time in the steps as a multiple of that at calibration."""
-    if calibrate:
-        store(sampler, profile, [r + 1 for r in rounds.chosen])
-        profile.anchor_s = Stats.of(rounds.anchor_calibration_s).median_s if rounds.anchor_calibration_s else profile.anchor_s
+    if interleaved:
+        stand.take_over(profile, rounds.chosen)
+        profile.anchor_s = anchor_median(rounds.anchor_calibration_s) or profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
-    return Stats.of(rounds.anchor_steps_s).median_s / profile.anchor_s if rounds.anchor_steps_s and profile.anchor_s else None
+    return anchor_median(rounds.anchor_steps_s) / profile.anchor_s if rounds.anchor_steps_s and profile.anchor_s else None
 
 
-def _document(job: Job, drift: float | None, spread: float | None, plain_s: float | None, rows: Sequence[ValidationResult]) -> Validation:
-    here = this_cpu()
+def _document(
+    job: Job, stand: Stand, mode: str, drift: float | None, spread: float | None, plain_s: float | None, rows: Sequence[ValidationResult]
+) -> Validation:
     return Validation(
         model=job.model,
         batch_size=job.batch,
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
-        mode="eager",
-        device={"kind": "cpu", "name": here.cpu, "cores": here.cores, "torch": here.torch},
+        mode=mode,
+        device=stand.about(),
         anchor_drift=drift,
         aa_spread=spread,
         reference_step_s=plain_s,
@@ -170,27 +191,27 @@ class _Rounds:
     anchor_calibration_s: list[float]
 
 
-def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progress) -> _Rounds:
+def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress: Progress) -> _Rounds:
     """Warm up, then interleave until ROUNDS rounds were undisturbed, at most half as many again; where too few were, all count."""
     for contender in everyone:
-        contender.program.run(WARM_UP)
-    _plain_steps(plain, WARM_UP)
-    sampler.visit(list(sampler.samples), 0)
-    _take_anchors(sampler.backend)
+        contender.program.run(WARM_UP + contender.program.unit)
+    stand.plain_s(plain, WARM_UP)
+    stand.visit(0)
+    stand.anchors()
     total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
     most = ROUNDS + ROUNDS // 2
     for turn in range(most):
-        watch = Watch()
-        sampler.visit(list(sampler.samples), turn + 1)
-        in_calibration = _take_anchors(sampler.backend)
+        watch = stand.watch()
+        stand.visit(turn + 1)
+        in_calibration = stand.anchors()
         order = everyone[turn % len(everyone) :] + everyone[: turn % len(everyone)]
         for contender in order:
-            contender.run(STEPS)
-        anchors.append((_take_anchors(sampler.backend), in_calibration))
-        plain_s.append(_plain_steps(plain, 2)[1:])
+            contender.run(stand.periods * contender.program.unit)
+        anchors.append((stand.anchors(), in_calibration))
+        plain_s.append(stand.plain_s(plain, 2)[1:])
         if not watch.stop().rejected:
             quiet.append(turn)
         progress(min(2 + turn, total - 1), total, f"round {turn + 1}")
@@ -208,37 +229,20 @@ def _rounds(everyone: list[Contender], sampler: Sampler, plain, progress: Progre
     )
 
 
-def _take_anchors(backend: CpuBackend) -> list[float]:
-    return [s for anchor in backend.anchors or () for s in anchor.take()]
-
-
-def _plain_steps(plain, steps: int) -> list[float]:
-    """Step times of plain PyTorch on all cores."""
-    import time
-
-    torch.set_num_threads(len(available_cores()))
-    found = []
-    for _ in range(steps):
-        begin = time.perf_counter()
-        plain.step()
-        found.append(time.perf_counter() - begin)
-    return found
-
-
 def _compared(
-    contenders: Mapping[str, Contender], forecasts: Mapping[str, Forecast], rounds: _Rounds, drift: float | None, calibrated: bool
+    contenders: Mapping[str, Contender], forecasts: Mapping[str, Forecast], rounds: _Rounds, drift: float | None, interleaved: bool
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per contender, and its predicted beside its measured timeline."""
     rows, comparisons = [], {}
     for label, contender in contenders.items():
-        row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, calibrated)
-        measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s)
+        row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
+        measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s, forecasts[label].timeline.mode)
         comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
     return rows, comparisons
 
 
-def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, calibrated) -> ValidationResult:
+def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, interleaved) -> ValidationResult:
     runs = tuple(s for r in rounds for s in contender.steps_s[r])
     measured = contender.step_s(rounds)
     step_s = predicted.timeline.step_s
@@ -259,7 +263,7 @@ def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds,
         predicted_peak_bytes=max(predicted.peak_bytes.values()),
         measured_peak_bytes=contender.peak_bytes,
         shares=predicted.shares,
-        calibration="interleaved" if calibrated else "profile",
+        calibration="interleaved" if interleaved else "profile",
         status="ok",
     )
 

@@ -31,6 +31,7 @@ class CpuBackend:
     """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
 
     mode = "eager"
+    unit = 1
     forms = PLAIN
     torch_device = torch.device("cpu")
 

@@ -5,13 +5,16 @@ draw the masks, after the device's generator was seeded with the draw's key.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from hashlib import blake2b
 from types import TracebackType
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
 _BERNOULLI = torch.ops.aten.bernoulli_.float
@@ -35,13 +38,42 @@ def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
     return x.mul(keep).mul_(0.0 if p == 1.0 else 1.0 / (1.0 - p))
 
 
+_ATTENTION = functional.scaled_dot_product_attention
+
+
+class MathWhereAttentionDrops(TorchFunctionMode):
+    """While it is entered, attention that drops its weights runs in its math form: fused kernels draw their own masks.
+
+    The function is replaced by name too, since a function mode is off inside functions it was handed (F.multi_head_attention_forward).
+    """
+
+    def __enter__(self) -> "MathWhereAttentionDrops":
+        """Start replacing."""
+        self._patch = patch.object(functional, "scaled_dot_product_attention", _attention)
+        self._patch.start()
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        """Stop."""
+        self._patch.stop()
+        super().__exit__(kind, value, traceback)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Replace attention, pass on everything else."""
+        return (_attention if func is _ATTENTION else func)(*args, **(kwargs or {}))
+
+
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH) if dropout_p > 0.0 else nullcontext():
+        return _ATTENTION(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+
 class DeterministicDropout(TorchDispatchMode):
     """While it is entered, plain PyTorch draws the masks of step `step`; entering it again goes on with the next index.
 
     It reaches the draw itself, below autograd, and so covers every module and function that drops: nn.Dropout, F.dropout2d,
     nn.MultiheadAttention, a recurrent layer on the CPU. On the CPU masks are replaced. On CUDA, and everywhere with `seed_generator`, the
-    generator is seeded before each draw and the op runs as it is. Attention runs in its math form meanwhile: fused kernels draw their own
-    masks.
+    generator is seeded before each draw and the op runs as it is. Attention that drops its weights runs in its math form meanwhile.
     """
 
     def __init__(self, seed: int, step: int, seed_generator: Callable[[int], None] | None = None):
@@ -51,7 +83,7 @@ class DeterministicDropout(TorchDispatchMode):
     def __enter__(self) -> "DeterministicDropout":
         """Start replacing draws."""
         with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(MathWhereAttentionDrops())
             super().__enter__()
             self._attention = stack.pop_all()
         return self

@@ -6,11 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from traces.errors import StepcastError
 
-from .dropout import DeterministicDropout
+from .dropout import DeterministicDropout, MathWhereAttentionDrops
 from .forms import Forms
 from .kernels.update import torch_optimizer
 
@@ -95,7 +94,7 @@ class Reference:
             return lambda: masks
         if not self.steps:
             torch.manual_seed(self.dropout_seed)
-        return lambda: sdpa_kernel(SDPBackend.MATH)  # fused kernels draw their own masks
+        return MathWhereAttentionDrops
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that the last step's update used (clipped, if they were), by parameter name; none for a parameter without one."""

@@ -61,9 +61,10 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """Where plans run. `mode`: eager or graph. `forms`: how canonical ops run there."""
+    """Where plans run. `mode`: eager or graph; `unit`: periods per graph, or 1. `forms`: how canonical ops run there."""
 
     mode: str
+    unit: int
     forms: Forms
     torch_device: torch.device
 

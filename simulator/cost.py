@@ -12,7 +12,8 @@ class Cost:
     `warm_s`/`cold_s`: all or none of its reads in the cache. `grid`, `blocks_per_sm`: kernel geometry (CPU: 1 and 1: one wave on one core).
     `compute_share`, `memory_share`: c of the device's peak FLOP/s and m of its memory's bandwidth that it draws alone.
     `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples; `error`: relative error of the model where the
-    key was not measured (one standard deviation of the log). `key`: tasks of one key share their error.
+    key was not measured (one standard deviation of the log). `key`: tasks of one key share their error. `issue_s`: what the host takes for
+    its op in eager mode, launches included; None where no key's was measured.
     """
 
     key: str
@@ -27,3 +28,4 @@ class Cost:
     error: float = 0.0
     launches: int = 1
     op_class: str = ""
+    issue_s: float | None = None

@@ -1,10 +1,14 @@
 """What each task of a plan costs alone: measured where the profile knows its key, else fitted on the profile, else from the table.
 
+What issuing a task takes the host (`Cost.issue_s`) is the key's own where it was measured, else the median of the profile's keys of its
+family, else of its op class, else of all; None where the profile has none. An op list is the sum of its ops.
+
 GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives
 cost nothing here: links price them.
 """
 
 import re
+import statistics
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -52,6 +56,7 @@ class CostModel:
         self._costs: dict[tuple[str, str], Cost] = {}
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
+        self._issues: dict[tuple[str, str], float | None] = {}
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
@@ -83,7 +88,7 @@ class CostModel:
         """`task` may be a step of an OpList, which has no device of its own."""
         body = task.body
         if body.kind in LINKED:
-            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind)
+            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind, issue_s=self._issue_s(key, body.kind))
         if body.kind == "host":
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
         known = self.profile.costs.get(key) if self.profile is not None else None
@@ -101,7 +106,8 @@ class CostModel:
         if self._kind(device) == "gpu":
             grid, blocks = known.grid or grid, known.blocks_per_sm or blocks
         warm_s, cold_s = self._statistic(known.warm), self._statistic(cold)
-        return Cost(key, warm_s, max(warm_s, cold_s), MEASURED, grid, blocks, spread=max(known.warm.spread, cold.spread))
+        spread = max(known.warm.spread, cold.spread)
+        return Cost(key, warm_s, max(warm_s, cold_s), MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s)
 
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         work = task.body.work(task)
@@ -133,7 +139,8 @@ class CostModel:
         grid, blocks = max(((p.grid, p.blocks_per_sm) for p in parts), default=(1, 1))
         error = sum(p.cold_s * (p.error or p.spread) for p in parts) / cold_s if cold_s else 0.0
         source = GUESSED if any(p.source == GUESSED for p in parts) else FITTED
-        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error)
+        issues = [p.issue_s for p in parts if p.issue_s is not None]  # all or none: they fall back on each other
+        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
 
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
         """Add the shares of the device's peak and of its memory's bandwidth that the task draws at its solo time."""
@@ -144,8 +151,30 @@ class CostModel:
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
+        issue_s = self._issue_s(cost.key, work.op_class) if cost.issue_s is None else cost.issue_s
         count = task.body.launches
-        return replace(cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class)
+        return replace(cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s)
+
+    def _issue_s(self, key: str, op_class: str) -> float | None:
+        """The median of the profile's keys of the same family, else of the class, else of all."""
+        name = (family(key), op_class)
+        if name not in self._issues:
+            by_family, by_class, every = self._issued
+            found = by_family.get(name[0]) or by_class.get(op_class) or every
+            self._issues[name] = statistics.median(found) if found else None
+        return self._issues[name]
+
+    @cached_property
+    def _issued(self) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
+        """The profile's issue times by family, by op class, and all."""
+        by_family: dict[str, list[float]] = {}
+        by_class: dict[str, list[float]] = {}
+        every: list[float] = []
+        for key, cost in self.profile.costs.items() if self.profile is not None else ():
+            if cost.issue_s is not None:
+                for found in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
+                    found.append(cost.issue_s)
+        return by_family, by_class, every
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
         """The better fit of the key's family and its class at this SM count, or its class at any, or one factor for the whole table."""

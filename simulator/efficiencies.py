@@ -1,7 +1,8 @@
 """What a task takes on hardware nobody measured: the committed table `efficiencies.json`, a roofline per op class.
 
-t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)). Every number of the table is `[value, error, source]`:
-the error is one standard deviation of its logarithm, the source a name under "sources". CPU rows hold for one core.
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)), or with the sum of the two where a row `adds`. Every
+number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under "sources".
+CPU rows hold for one core. GPU rows: tests/benchmarks/fit_efficiencies.py; their score on GPUs left out: tests/benchmarks/efficiencies.py.
 """
 
 import json
@@ -17,7 +18,7 @@ from .plan import Operand, Task
 
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores, where the precision allows.
-DENSE = frozenset({"matmul", "conv", "grouped-conv"})
+DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
 #: Stands for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Tensors that an update which is not fused touches, of optimizers that the table lacks.
@@ -35,6 +36,7 @@ class Number(NamedTuple):
 class Row(BaseModel):
     """One op class: shares of peak FLOP/s (by precision) and of bandwidth, least time of a kernel (an op call) and what a cold one adds.
 
+    `adds`: loading and computing take turns (tiles in and out, layouts changed) rather than overlap, as fast from the cache as from memory.
     `tile` is the number of output elements per block; a kernel also splits its FLOPs over blocks of `split_flops` until the SMs are full.
     """
 
@@ -43,6 +45,7 @@ class Row(BaseModel):
     compute: dict[str, Number]
     memory: Number
     least_s: Number
+    adds: bool = False
     cold_start_s: Number | None = None
     tile: Number | None = None
     blocks_per_sm: Number | None = None
@@ -50,15 +53,22 @@ class Row(BaseModel):
 
 
 class Rows(BaseModel):
-    """The classes of one kind of device, and how many times faster a cache delivers than its memory."""
+    """The classes of one kind of device, and how fast its cache delivers: times its memory, or bytes/s to each SM."""
 
     model_config = ConfigDict(extra="forbid")
 
-    warm_bandwidth: Number
+    warm_bandwidth: Number | None = None
+    cache_bytes_per_s_per_sm: Number | None = None
     classes: dict[str, Row]
 
+    def faster(self, site: "Site") -> float:
+        """How many times faster the cache delivers than the memory."""
+        if self.cache_bytes_per_s_per_sm is not None:
+            return max(1.0, self.cache_bytes_per_s_per_sm.value * site.sms / site.bandwidth_bytes_per_s)
+        return self.warm_bandwidth.value if self.warm_bandwidth is not None else 1.0
+
     def row(self, op_class: str) -> Row:
-        """The row of a class: its own, that of the part before its dot (`update.adam:fused`), or `elementwise`."""
+        """The row of a class: its own, that of the part before its dot (`update.adam:fused`, `pool.backward`), or `elementwise`."""
         return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
 
 
@@ -95,18 +105,40 @@ def table() -> dict[str, Rows]:
     return {kind: Rows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
 
 
-def seconds(site: Site, op_class: str, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Seconds:
-    """What the table says about work of a class."""
-    rows = table()[site.kind]
-    row = rows.row(op_class)
+class Terms(NamedTuple):
+    """What adds up to a time, or of which the larger counts: kernels' least times, computing, and reading and writing memory."""
+
+    least_s: float
+    compute_s: float
+    memory_s: float
+
+    @property
+    def longest(self) -> str:
+        """The name of the number that decides: `least_s`, `compute` or `memory`."""
+        return max((self.least_s, "least_s"), (self.compute_s, "compute"), (self.memory_s, "memory"))[1]
+
+
+def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Terms:
+    """The terms of work of a row's class with nothing in the cache."""
     compute = row.compute.get(precision, row.compute["fp32"])
-    faster = rows.warm_bandwidth.value if moved_bytes <= site.cache_bytes else 1.0
-    least = max(1, launches) * row.least_s.value
     by_compute = flops / (site.peak_flops.get(precision, site.peak_flops["fp32"]) * compute.value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
-    error = max((least, row.least_s.error), (by_compute, compute.error), (by_memory, row.memory.error))[1]
+    return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
+
+
+def seconds(
+    site: Site, op_class: str, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, rows: Rows | None = None
+) -> Seconds:
+    """What the table (or `rows`) says about work of a class."""
+    rows = rows or table()[site.kind]
+    row = rows.row(op_class)
+    part = terms(site, row, flops, moved_bytes, precision, launches)
+    faster = rows.faster(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
+    both = sum if row.adds else max
+    numbers = {"least_s": row.least_s, "compute": row.compute.get(precision, row.compute["fp32"]), "memory": row.memory}
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
-    return Seconds(least + max(by_compute, by_memory / faster), cold_start + least + max(by_compute, by_memory), error)
+    warm = part.least_s + both((part.compute_s, part.memory_s / faster))
+    return Seconds(warm, cold_start + part.least_s + both((part.compute_s, part.memory_s)), numbers[part.longest].error)
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:

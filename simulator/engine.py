@@ -132,8 +132,9 @@ class Simulation:
         plan, machine = self.plan, self.machine
         uneven = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
         shares = resident_shares(plan, machine) if uneven else [0.0] * len(costs)
+        waits = self.dependencies.waits(self.dependencies.steady)
         found = []
-        for task, cost, share in zip(plan.tasks, costs, shares, strict=True):
+        for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
             device, body = machine.device(task.device), task.body
             saturation = machine.memory(task.device).saturation_share
             overhead = self._overhead_s(device)
@@ -142,7 +143,8 @@ class Simulation:
             core = shape._replace(waves=1, need=1, last_need=1, held=True) if device.kind == "cpu" else None  # a worker moves the bytes
             if body.kind == "copy" and body.source != body.target:
                 route = links.route(body.source, body.target)
-                found.append(Recipe(overhead, task.priority, core, route, float(task.reads[0].bytes)))
+                crossed = self.mode == GRAPH and route.alias and bool(awaited)
+                found.append(Recipe(overhead, task.priority, core, route, float(task.reads[0].bytes), crossed))
             elif body.kind == "host":
                 seconds = body.duration_s + overhead
                 found.append(Recipe(seconds, task.priority, shape if core and seconds else None))
@@ -197,7 +199,7 @@ class Simulation:
             if self.mode == GRAPH:
                 process = GraphHost(self.world, host, streams).process()
             else:
-                times = IssueTimes(host, self.dependencies, launches, iterations)
+                times = IssueTimes(host, self.dependencies, launches, [cost.issue_s for cost in costs], iterations)
                 process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
             self._env.process(process)
         for lane in lanes:

@@ -1,12 +1,16 @@
 """Host lanes: how launches reach the streams of GPUs.
 
+What a task takes of the host, eager: `dispatch_s + issue_s` where its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is
+the executor's own time per task), else `dispatch_s` per launch (presets: a typical eager op); nothing without a launch (aliases, host
+tasks). Then `record_s` once if a task of another lane waits for it, and `wait_s` for each event that it waits for itself.
+
 Eager: the host issues tasks in plan order, one after another, and blocks when a stream has `queue_depth` launches outstanding. Nothing else
 in the simulation acts on it, so its process runs ahead of the clock as far as the ends it needs are known; arrival times are exact.
 Graph: one launch per `graph_iterations` periods; a graph starts when it is launched and the graph before it has ended.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simpy import Event
 
@@ -16,13 +20,18 @@ from .machine import HostLane
 
 
 class IssueTimes:
-    """What the host spends on each task: dispatch per launch, a record if another lane waits for it, a wait per event it waits for."""
+    """What the host spends on each task, as told above."""
 
-    def __init__(self, host: HostLane, dependencies: Dependencies, launches: list[int], iterations: int | None):
-        """`launches` by task index."""
+    def __init__(
+        self, host: HostLane, dependencies: Dependencies, launches: list[int], issue_s: Sequence[float | None], iterations: int | None
+    ):
+        """`launches` and `issue_s` (None: not known) by task index."""
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
         recorded = {edge.index for edges in dependencies.waits(dependencies.steady) for edge in edges}
-        self._issue = [host.dispatch_s * n + (host.record_s if index in recorded else 0.0) for index, n in enumerate(launches)]
+        self._issue = [
+            _issue_s(host, n, seconds) + (host.record_s if index in recorded else 0.0)
+            for index, (n, seconds) in enumerate(zip(launches, issue_s, strict=True))
+        ]
         self._by_row: dict[int, list[float]] = {}
 
     def of(self, period: int) -> list[float]:
@@ -31,6 +40,10 @@ class IssueTimes:
         if id(row) not in self._by_row:
             self._by_row[id(row)] = [issue + self._host.wait_s * len(edges) for issue, edges in zip(self._issue, row, strict=True)]
         return self._by_row[id(row)]
+
+
+def _issue_s(host: HostLane, launches: int, op_s: float | None) -> float:
+    return host.dispatch_s * launches if op_s is None or not launches else host.dispatch_s + op_s
 
 
 class EagerHost:

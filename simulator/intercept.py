@@ -1,6 +1,7 @@
 """Canonical forms during capture: functions whose CPU and CUDA decompositions differ are recorded in one form.
 
-Dropout becomes `aten.native_dropout` (scaled result and mask); attention its math form: softmax(q k^T scale + mask), dropout, times v.
+Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, by the name of the CPU's, where PyTorch runs
+it as one on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v.
 """
 
 import math
@@ -60,10 +61,12 @@ def _dropout(func, args, kwargs) -> torch.Tensor:
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor:
-    """The math form of scaled_dot_product_attention, in the order of operations of PyTorch's own (the scale's root on either side).
+    """Scaled_dot_product_attention as PyTorch runs it; with dropout in its math form, in the order of operations of PyTorch's own.
 
     The order matters: gradients that are zero in exact arithmetic (a key's bias) are pure rounding, and Adam normalises them.
     """
+    if dropout_p == 0.0:
+        return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     root = math.sqrt(abs(scale))
     if enable_gqa:
@@ -77,6 +80,4 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     elif attn_mask is not None:
         scores = scores + attn_mask
     weights = torch.ops.aten._safe_softmax.default(scores, -1)  # zero, not NaN, where a whole row is masked
-    if dropout_p > 0.0:
-        weights = torch.native_dropout(weights, dropout_p, True)[0]
-    return weights @ value
+    return torch.native_dropout(weights, dropout_p, True)[0] @ value

@@ -6,6 +6,7 @@ but time. A lane whose head must wait parks; whoever releases the head last wake
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from simpy import Environment, Event
@@ -27,7 +28,7 @@ class Recipe:
     """How one task runs. Without `shape` and `route` it takes `seconds` whatever else runs: it shares nothing.
 
     With a `shape` it is a kernel of `seconds`; with a `route` a transfer of `moved_bytes` after `seconds` of overhead, and with both a
-    transfer that a core makes.
+    transfer that a core makes. `crossed`: no node of its graph, but an edge (an alias) that has paid for crossing lanes on the way in.
     """
 
     seconds: float
@@ -35,6 +36,7 @@ class Recipe:
     shape: Shape | None = None
     route: Route | None = None
     moved_bytes: float = 0.0
+    crossed: bool = False
 
 
 @dataclass(slots=True)
@@ -106,6 +108,7 @@ class Lane:
         waiting, unfinished, earliest_s = run.waiting, run.unfinished, run.earliest_s
         start_s, end_s, causes, released_by = run.start_s, run.end_s, run.cause, run.released_by
         successors, timeout, cross_gap_s = run.successors(period), env.timeout, self.cross_gap_s
+        border = graphs.open_until * run.size if graphs is not None else inf  # a later graph waits for this one, not for its nodes
         launched = host is not None or graphs is not None or cross_gap_s > 0
         now = env.now
         for index in indices:
@@ -147,11 +150,12 @@ class Lane:
             start_s[number], end_s[number] = started, now
             causes[number], released_by[number] = self.cause, self.by
             self.last = number
+            gap_s = 0.0 if recipe.crossed else cross_gap_s
             for further in successors[index]:
                 later = number + further
                 waiting[later] -= 1
-                if cross_gap_s:
-                    earliest_s[later] = max(earliest_s[later], now + cross_gap_s)
+                if gap_s and later < border:
+                    earliest_s[later] = max(earliest_s[later], now + gap_s)
                 if not waiting[later] and later in parked:
                     world.wake(later, DEPENDENCY, number)
             unfinished[period] -= 1

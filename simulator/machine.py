@@ -6,6 +6,9 @@ from functools import cached_property
 
 from traces.errors import UnknownNameError
 
+#: The other end of links to the host's memory.
+HOST = "host"
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -46,7 +49,11 @@ class Device:
 
 @dataclass(frozen=True)
 class HostLane:
-    """The thread that issues tasks to `devices` in plan order."""
+    """The thread that issues tasks to `devices` in plan order.
+
+    `dispatch_s`: of a task whose cost has an `issue_s` (a calibrated machine), the executor's own part; else the whole, per launch.
+    `node_gap_s` comes between two nodes of a graph on one stream, `cross_gap_s` between nodes on two, both on top of what the costs hold.
+    """
 
     name: str
     devices: tuple[str, ...]

@@ -6,15 +6,13 @@ from typing import NamedTuple
 
 from traces.errors import StepcastError
 
-from .machine import Machine
+from .machine import HOST, Machine
 from .plan import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PARAMETER, Plan, Segment, Task, Value
 
 #: Kinds that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
 #: Kinds of bodies that may touch values of several devices.
 CROSSING = frozenset({"copy", "collective"})
-#: Where values may lie beside a machine's devices.
-HOST = "host"
 
 
 class PlanError(StepcastError):

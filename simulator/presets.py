@@ -1,30 +1,29 @@
 """Machines by name: the presets of `machines.json`, and this machine's CPU.
 
 Every number of `machines.json` is `[value, source]`, the source a name under "sources". A link of kind `host` joins every GPU to the host,
-`switch` every GPU to a switch between them, `pairs` every two GPUs; links that name a `channel` share its bandwidth.
+`switch` every GPU to a switch between them, `pairs` every two GPUs; links that name a `channel` share its bandwidth. A GPU's
+`product` is what its driver calls it.
 """
 
 import json
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from traces.errors import UnknownNameError
+from traces.profile import Profile, slug
 
-from .machine import Device, HostLane, Link, Machine, Memory
+from .machine import HOST, Device, HostLane, Link, Machine, Memory
+from .measured_gpu import with_measured
 from .this_cpu import this_cpu
-
-if TYPE_CHECKING:
-    from traces.profile import Profile
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
 #: The node between GPUs of a switched machine; its links cost half of the whole way's latency each.
 SWITCH = "switch"
-HOST = "host"
 
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
@@ -37,6 +36,7 @@ class _Entry(BaseModel):
 class GpuEntry(_Entry):
     """One model of GPU."""
 
+    product: str
     sms: SourcedCount
     peak_flops: dict[str, Sourced]
     memory_bytes: SourcedCount
@@ -98,13 +98,42 @@ def machine_names() -> list[str]:
     return [*data().machines, THIS_CPU]
 
 
-def load_machine(name: str, profile: "Profile | None" = None) -> Machine:
-    """The machine called `name`; for `this-cpu` with a profile's measured figures. Raises UnknownNameError."""
+def load_machine(name: str, profile: Profile | None = None) -> Machine:
+    """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU). Raises UnknownNameError."""
     if name == THIS_CPU:
         return this_cpu(profile)
     entry = data().machines.get(name)
     if entry is None:
         raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
+    found = _preset(name, entry)
+    return found if profile is None else with_measured(found, profile)
+
+
+def product_of(name: str) -> str:
+    """What the GPUs of the preset called `name` are called by their driver; "" for any other machine."""
+    entry = data().machines.get(name)
+    return data().gpus[entry.gpu].product if entry is not None else ""
+
+
+def one_gpu(product: str) -> Machine | None:
+    """The preset that has a GPU called `product` and no other, or None. Older drivers leave the maker's name out."""
+    for name, entry in data().machines.items():
+        if entry.count == 1 and _unbranded(product_of(name)) == _unbranded(product):
+            return _preset(name, entry)
+    return None
+
+
+def _unbranded(product: str) -> str:
+    return slug(product).removeprefix("nvidia-")
+
+
+def host_figures() -> tuple[dict[str, float], dict[str, str]]:
+    """The fields of HostLane as the newest preset's, and where each comes from."""
+    entry = data().hosts[max(data().hosts)]
+    return {field: value for field, (value, _) in entry}, {field: data().sources[source] for field, (_, source) in entry}
+
+
+def _preset(name: str, entry: MachineEntry) -> Machine:
     gpu = data().gpus[entry.gpu]
     names = [f"cuda:{index}" for index in range(entry.count)]
     host = {field: value for field, (value, _) in data().hosts[entry.host]}

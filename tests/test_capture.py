@@ -121,6 +121,26 @@ def test_dropout_and_attention_are_captured_in_their_canonical_form():
     assert "aten._safe_softmax.default" in targets
 
 
+@pytest.mark.parametrize(
+    ("mask", "dropout", "fused"), [(None, 0.0, True), ("given", 0.0, True), ("learned", 0.0, False), (None, 0.1, False)]
+)
+def test_attention_without_dropout_is_one_op_each_way_where_pytorch_runs_one(mask, dropout, fused):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.mask = nn.Linear(4, 4), None
+            if mask is not None:
+                self.mask = nn.Parameter(torch.randn(3, 3), requires_grad=mask == "learned")
+
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(self.q(x), x, x, self.mask, dropout)
+
+    found = [op for op in graph_of(Attention(), torch.randn(2, 2, 3, 4)).ops if "attention" in op.body.target]
+    assert [op.phase for op in found] == (["forward", "backward"] if fused else [])
+    product = 2 * 4 * 3 * 3 * 4  # FLOPs of one of the two matrix products
+    assert [op.body.flops for op in found] == ([2 * product, 5 * product] if fused else [])
+
+
 def test_a_step_that_reads_values_is_refused_in_one_line():
     class Reads(nn.Linear):
         def forward(self, x):

@@ -220,7 +220,9 @@ def test_an_unusable_profile(stepcast, tmp_path):
         assert path.read_bytes() == before
     refused(stepcast.call("predict", *options(machine=None, profile=tmp_path)), "cannot read profile")
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)).save(tmp_path / "gpu.json")
-    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "gpu-nvidia-h200-132")
+    refused(stepcast.call("predict", *options(machine=None, profile=gpu, precision="tf32")), "was measured in fp32")
+    gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA B900", sms=132)).save(tmp_path / "unknown.json")
+    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "no preset is of this GPU")
 
 
 def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(stepcast, tmp_path):

@@ -185,6 +185,53 @@ def test_tasks_of_one_key_share_one_cost():
     assert first is second
 
 
+def issuing(costs: dict[str, KeyCost], *tasks: Task) -> list[float | None]:
+    """What issuing each task takes by a GPU profile of `costs`."""
+    return [cost.issue_s for cost in CostModel(machine(), Profile(identity=GPU, costs=costs)).resolve(plan_of(list(tasks), [X, W1, H, G1]))]
+
+
+def test_issuing_a_measured_key_takes_what_was_measured():
+    task = mm("a", X, W1, H)
+    costs = {
+        cost_key(task, machine()): known(1e-5, "matmul", issue_s=7e-6),
+        "aten.mm.default|f32[1]|[]@10": known(1e-5, "matmul", issue_s=1e-6),
+    }
+    assert issuing(costs, task) == [7e-6]
+
+
+def test_issuing_an_unmeasured_key_takes_the_median_of_its_kin():
+    product, update = mm("a", X, W1, H), sgd("b", W1, G1)
+    other = f"{product.body.key(multiply(8, 8))}@10"
+    costs = {
+        "aten.bmm.default|[]@10": known(1e-5, "matmul", issue_s=3e-6),
+        "update.adam:fused|f|lr@10": known(1e-5, "update.adam:fused", issue_s=9e-6),
+    }
+    assert issuing(costs, product, update) == [3e-6, 6e-6], "by its class; of a class nobody measured, by all"
+    costs |= {other: known(1e-5, "matmul", issue_s=5e-6)}
+    assert issuing(costs, product, update) == [5e-6, 5e-6], "by its family first"
+    costs |= {cost_key(product, machine()): known(1e-5, "matmul")}
+    assert issuing(costs, product) == [5e-6], "a key measured without it too"
+    assert issuing({key: cost._replace(issue_s=None) for key, cost in costs.items()}, product) == [None]
+    assert CostModel(machine()).cost(product).issue_s is None
+
+
+def test_issuing_a_copy_takes_as_long_as_a_typical_op():
+    box, plan = machine(devices=2), copied()
+    costs = {cost_key(plan.tasks[0], box): known(1e-5, "matmul", issue_s=4e-6)}
+    assert [cost.issue_s for cost in CostModel(box, Profile(identity=GPU, costs=costs)).resolve(plan)] == [4e-6] * 3
+
+
+def test_issuing_an_op_list_takes_the_sum_of_its_ops():
+    box = machine()
+    ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
+    steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
+    stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
+    costs = {cost_key(t, box): known(1e-5, "matmul", issue_s=s) for t, s in zip(ops, (2e-6, 3e-6), strict=True)}
+    assert issuing(costs, stage) == [pytest.approx(5e-6)]
+    costs[cost_key(stage, box)] = known(1e-5, "matmul", issue_s=4.5e-6)
+    assert issuing(costs, stage) == [4.5e-6]
+
+
 def test_every_number_of_the_table_names_a_source():
     import json
 

@@ -77,6 +77,16 @@ def test_attention_drops_its_weights(causal):
     assert mode.calls == 1
 
 
+def test_attention_that_drops_nothing_runs_as_it_would():
+    query = torch.randn(2, 3, 5, 4, requires_grad=True)
+    with DeterministicDropout(5, 7) as mode:
+        kept = F.scaled_dot_product_attention(query, query, query)
+        dropped = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    assert "Flash" in kept.grad_fn.name()
+    assert "Flash" not in dropped.grad_fn.name()
+    assert mode.calls == 1
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_dropout_inside_pytorchs_own_attention_module(need_weights):
     torch.manual_seed(0)

@@ -156,6 +156,36 @@ def test_a_task_of_many_launches_takes_the_host_as_long():
     assert rows(simulate(plan, gpu(host=host(dispatch_s=1.0)), costs, iterations=1)) == [("u", 3.0, 4.0), ("v", 4.0, 5.0)]
 
 
+def test_a_task_whose_issue_time_is_known_takes_it_and_the_executors_own():
+    # u: 0.5 + 2; v, whose issue time nobody knows: 0.5 for each of 3 launches; w: 0.5 + 0.25.
+    plan, costs = build(
+        task("u", 1.0, reads="x", writes="y", launches=3, issue_s=2.0),
+        task("v", 1.0, reads="y", writes="z", launches=3),
+        task("w", 1.0, reads="z", writes="q", issue_s=0.25),
+    )
+    machine = gpu(host=host(dispatch_s=0.5))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("u", 2.5, 3.5), ("v", 4.0, 5.0), ("w", 5.0, 6.0)]
+    assert simulate(plan, machine, costs).step_s == 4.75, "the host decides"
+
+
+def test_issue_times_decide_which_bound_holds():
+    plan, costs = build(task("t", 3.0, reads="x", writes="y", issue_s=2.0), task("u", 3.0, reads="y", writes="z", issue_s=2.0))
+    assert simulate(plan, gpu(host=host(dispatch_s=0.5)), costs).step_s == 6.0, "the GPU's"
+    assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs).step_s == 7.0, "the host's"
+    assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs, mode="graph").step_s == 6.0, "graphs issue nothing"
+
+
+def test_records_and_waits_come_on_top_of_issue_times():
+    plan, costs = build(task("a", 1.0, reads="x", writes="y", issue_s=1.0), task("b", 1.0, reads="y", writes="z", stream=1, issue_s=1.0))
+    machine = gpu(sms=2, host=host(dispatch_s=0.5, record_s=0.25, wait_s=0.125))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.75, 2.75), ("b", 3.375, 4.375)]
+
+
+def test_host_tasks_take_nothing_of_the_issuing_thread():
+    plan, costs = build(task("gap", reads="x", writes="y", body=Host(0.5), issue_s=2.0), task("f", 1.0, reads="y", writes="z", issue_s=2.0))
+    assert rows(simulate(plan, gpu(host=host(dispatch_s=0.5)), costs, iterations=1)) == [("gap", 0.0, 0.5), ("f", 2.5, 3.5)]
+
+
 def test_streams_pay_for_records_and_waits():
     plan, costs = fork()
     machine = gpu(sms=2, host=host(dispatch_s=1.0, record_s=0.25, wait_s=0.5))
@@ -199,6 +229,43 @@ def test_graph_nodes_have_gaps():
     assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.5, 3.5)]
     plan, costs = chain(1.0, 1.0)
     assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("t0", 0.0, 1.0), ("t1", 1.25, 2.25)]
+
+
+def test_in_a_calibrated_graph_only_crossing_streams_takes_time():
+    machine = gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=2))
+    plan, costs = chain(1.0, 2.0)
+    timeline = simulate(plan, machine, costs, iterations=2, mode="graph")
+    assert rows(timeline) == [("t0", 0.0, 1.0), ("t1", 1.0, 3.0), ("t0", 3.0, 4.0), ("t1", 4.0, 6.0)]
+    # c waits for b of the other stream, the next a (which overwrites y) for nothing but its own stream.
+    plan, costs = fork()
+    timeline = simulate(plan, machine, costs, iterations=1, mode="graph")
+    assert rows(timeline) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.5, 3.5)]
+    # A lane that is busy for longer than the gap does not notice it.
+    plan, costs = build(
+        task("a", 1.0, reads="x", writes="y"),
+        task("b", 3.0, reads="x", writes="z", stream=1),
+        task("c", 1.0, reads="y", writes="q", stream=1),
+    )
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("a", 0.0, 1.0), ("b", 0.0, 3.0), ("c", 3.0, 4.0)]
+
+
+def test_between_two_graphs_there_is_a_barrier_and_no_gap_of_their_nodes():
+    # The second iteration's f reads what the first one's u wrote on the other stream.
+    plan, costs = build(task("f", 1.0, reads="x w", writes="g"), task("u", 1.0, reads="g", mutates="w", stream=1))
+    one, two = (gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=n)) for n in (1, 2))
+    assert starts(simulate(plan, one, costs, iterations=3, mode="graph")) == {"f": [0.0, 2.5, 5.0], "u": [1.5, 4.0, 6.5]}
+    assert starts(simulate(plan, two, costs, iterations=3, mode="graph")) == {"f": [0.0, 3.0, 5.5], "u": [1.5, 4.5, 7.0]}
+
+
+@pytest.mark.parametrize("lane", [("p", 0), ("p", 9), ("q", 9), ("q", 0)])
+def test_an_alias_in_a_graph_is_one_edge_whatever_stream_it_stands_on(lane):
+    plan, costs = build(
+        task("f", 1.0, reads="x", writes="y", on="p"),
+        copy("send", "p", "q", "y", "z", on=lane[0], stream=lane[1]),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+    )
+    machine = gpu("p", "q", memory="hbm", host=host("p", "q", cross_gap_s=0.5))
+    assert starts(simulate(plan, machine, costs, iterations=1, mode="graph"))["g"] == [1.5]
 
 
 def test_host_time_occupies_its_lane():

@@ -1,5 +1,6 @@
 """Canonical ops in the forms of CUDA, on CPU tensors: PyTorch's own kernels, the numbers of plain PyTorch."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -7,13 +8,17 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from calibrate.numerics import Expected, compare, reference
+from calibrate.sampler import Sampler
 from executors.binding import Binding, Instance
 from executors.dropout import key
 from executors.forms import Forms
 from executors.kernels import handlers
-from executors.kernels.lowering import batch_norm
+from executors.kernels.lowering import attention, batch_norm
 from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.bodies.opcall import OpCall
@@ -26,13 +31,14 @@ LIMIT = 1e-10
 KEYED, STREAM = Forms(cuda=True, seed=torch.manual_seed), Forms(cuda=True, draws="stream")
 
 
-def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5) -> float:
-    """The largest error of the baseline against plain PyTorch that draws its masks the same way."""
+def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5, attend=nullcontext) -> float:
+    """The largest error of the baseline against plain PyTorch that draws its masks the same way, and attends within `attend`."""
     built = job.build()
     plain = reference(job, built, same_masks=True)
     plain.draws, plain.seed_generator = forms.draws, forms.seed
     for _ in range(steps):
-        plain.step()
+        with attend():
+            plain.step()
     expected = Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
     monkeypatch.setattr("executors.cpu.Binding", partial(Binding, forms=forms))
     found, options = strategies.parse("baseline")
@@ -181,7 +187,7 @@ def test_what_batch_norm_leaves_for_its_backward_is_freed_by_it(two_cores):
     tensors = job_tensors(job, built, job.graph())
     binding = Binding(plan, tensors, lambda _: torch.device("cpu"), 0, KEYED)
     works = [(task, handlers()[task.body.kind](task, binding)) for task in plan.tasks]
-    hidden = [slot for name, slot in binding.slot.items() if name.endswith("::reserve")]
+    hidden = [slot for name, slot in binding.slot.items() if name.endswith("::handover")]
     assert len(hidden) == 3
     instance = Instance(0, len(binding.slot), [])
     binding.feed(instance, tensors)
@@ -213,3 +219,126 @@ def test_a_batch_norm_backward_alone_prepares_itself(two_cores):
         for _ in range(3):
             work(instance)
     assert len(calls) == 1
+
+
+ATTENTION = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inputs = nn.Linear(6, 16)
+        self.packed = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.dropping = nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
+        self.qkv, self.few, self.output = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 5)
+        self.learned = nn.Parameter(torch.randn(7, 7))
+        self.register_buffer("added", torch.randn(1, 2, 1, 7))
+
+    def forward(self, x):
+        x = self.inputs(x)
+        x = x + self.packed(x, x, x, need_weights=False)[0] + self.dropping(x, x, x, need_weights=False)[0]
+        query, key, value = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        visible = torch.ones(7, 7, dtype=torch.bool, device=x.device).tril()
+        mixed = [
+            F.scaled_dot_product_attention(query, key, value, is_causal=True),
+            F.scaled_dot_product_attention(key.contiguous(), query, value, attn_mask=visible),
+            F.scaled_dot_product_attention(query, key[:, :, :5], value[:, :, :5], scale=0.3),
+            F.scaled_dot_product_attention(query, value, key, attn_mask=self.added),
+            F.scaled_dot_product_attention(query, key, value, attn_mask=self.learned),
+            F.scaled_dot_product_attention(query[0], key[0], value[0], is_causal=True),
+            F.scaled_dot_product_attention(query, key, value[..., :4]).repeat(1, 1, 1, 2),
+            F.scaled_dot_product_attention(query, key[:, :1], value[:, :1], enable_gqa=True),
+        ]
+        return self.output(sum(mixed).transpose(1, 2).flatten(2).mean(1) + self.few(x).mean(1))
+
+def make(batch_size):
+    return Attends(), (torch.randn(batch_size, 7, 6),), torch.randint(0, 5, (batch_size,))
+"""
+
+
+@pytest.fixture
+def attends(tmp_path) -> str:
+    (tmp_path / "attends.py").write_text(ATTENTION)
+    return f"{tmp_path / 'attends.py'}:make"
+
+
+@pytest.mark.parametrize("forms", [Forms(), KEYED, STREAM], ids=["cpu", "keyed", "stream"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_attention_is_what_pytorch_runs(attends, optimizer, forms, two_cores, backend, monkeypatch):
+    job = Job(attends, 4, precision="fp64", optimizer=optimizer, accumulate=2)
+    assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_attention_in_its_math_form(attends, optimizer, two_cores, backend, monkeypatch):
+    monkeypatch.setattr(attention, "choice", lambda call: "math")
+    job = Job(attends, 4, precision="fp64", optimizer=optimizer)
+    assert errors(job, KEYED, two_cores, backend, monkeypatch, attend=lambda: sdpa_kernel(SDPBackend.MATH)) <= LIMIT
+
+
+@pytest.mark.parametrize("form", ["plain", "math"])
+def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backend, monkeypatch):
+    if form == "math":
+        monkeypatch.setattr(attention, "choice", lambda call: "math")
+    monkeypatch.setattr("calibrate.sampler.Binding", partial(Binding, forms=KEYED))
+    found, options = strategies.parse("baseline")
+    for source in (attends, f"{MODELS / 'tied_cnn'}.py:make"):
+        plan = found.plan(Job(source, 4), two_cores, None, options)
+        sampler = Sampler(backend)
+        keys = {task.name: task for task in plan.tasks}
+        sampler.add(plan, keys)
+        for turn in range(2):
+            sampler.visit(list(keys), turn)
+        assert not sampler.failures
+
+
+class Calls(TorchDispatchMode):
+    """Notes what attention ops are called with, tensors by their shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "scaled_dot_product" in str(func):
+            self.seen.append((str(func), *tree_map_only(torch.Tensor, lambda t: (t.shape, t.stride()), (args, kwargs or {}))))
+        return func(*args, **(kwargs or {}))
+
+
+MASKS = [None, (5, 7), (2, 1, 1, 7), (1, 3, 5, 1)]
+CASES = [("flash", None), *((kernel, mask) for kernel in ("efficient", "cudnn") for mask in MASKS)]
+
+
+@pytest.mark.parametrize(("kernel", "mask"), CASES)
+def test_a_fused_kernels_backward_takes_what_autograd_gives_it(kernel, mask):
+    query, key, value = (torch.empty(2, 3, n, 16, dtype=torch.bfloat16, device="meta", requires_grad=True) for n in (5, 7, 7))
+    bias = mask and torch.empty(mask, dtype=torch.bfloat16, device="meta")
+    call, used = attention.Call(query, key, value, bias, False, 0.3), attention.KERNELS[kernel]
+    with Calls() as automatic:
+        out = used.forward(call)[0]
+        torch.autograd.grad(out, [query, key, value], torch.empty_like(out))
+    with Calls() as ours, torch.no_grad():
+        out, logsumexp, left = used.forward(call)
+        gradients = used.backward(torch.empty_like(out), call, out, logsumexp, left)
+    assert len(ours.seen) == 2
+    assert ours.seen == automatic.seen
+    assert [g.shape for g in gradients] == [x.shape for x in (query, key, value)]
+
+
+def test_attention_lets_pytorch_choose():
+    call = attention.Call(*(torch.randn(2, 3, 5, 8) for _ in range(3)), None, False, None)
+    assert attention.choice(call) == "cpu"
+    assert attention.choice(call._replace(value=torch.randn(2, 3, 5, 4))) == "math"
+    for backend, name in [("EFFICIENT_ATTENTION", "efficient"), ("CUDNN_ATTENTION", "cudnn"), ("MATH", "math")]:
+        with patch.object(attention._aten._fused_sdp_choice, "default", lambda *_, b=backend, **__: int(getattr(SDPBackend, b).value)):
+            assert attention.choice(call) == name
+
+
+def test_results_are_laid_out_as_planned():
+    planned = Operand("out", (2, 3, 5, 1), (15, 5, 1, 1), "float32")
+    fits, other = torch.randn(2, 3, 5, 1), torch.randn(2, 5, 3, 1).transpose(1, 2)
+    assert attention._as_planned(fits, planned) is fits
+    assert attention._as_planned(other, planned).is_contiguous()
+    assert torch.equal(attention._as_planned(other, planned), other)

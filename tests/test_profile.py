@@ -11,7 +11,9 @@ from traces.profile import SCHEMA, Contention, Dispatch, Identity, KeyCost, Prof
 from traces.profile_files import append_samples, default_path, list_profiles, read_samples, samples_path
 
 H100 = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.11.0", tf32=True, clocks_mhz={"sm": 1980.0})
-RELU = KeyCost(Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12), Stats(3e-5, 3e-5, 3e-5, 3e-5, 12), "elementwise", 1e6, 8e6, 1024, 8)
+RELU = KeyCost(
+    Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12), Stats(3e-5, 3e-5, 3e-5, 3e-5, 12), "elementwise", 1e6, 8e6, 1024, 8, 7e-6, "profiler"
+)
 
 
 def profile() -> Profile:
@@ -26,6 +28,9 @@ def profile() -> Profile:
         anchor_s=1e-3,
         cache_bytes=50 * 2**20,
         peak_flops={"fp32": 6.7e13},
+        priority_levels=6,
+        partition_sms={"2": 64, "4": 32},
+        notes=["the GPU was throttled (power cap) in 2 of 40 rounds"],
     )
 
 
@@ -33,6 +38,17 @@ def test_a_profile_comes_back_from_disk_as_it_was(tmp_path):
     for name in ("p.json", "p.json.gz"):
         saved = profile()
         assert Profile.load(saved.save(tmp_path / name)) == saved
+
+
+def test_a_profile_without_the_later_fields_loads(tmp_path):
+    document = json.loads(profile().save(tmp_path / "p.json").read_text())
+    document["costs"] = {key: row[:7] for key, row in document["costs"].items()}
+    for name in ("priority_levels", "partition_sms", "notes"):
+        del document[name]
+    (tmp_path / "p.json").write_text(json.dumps(document))
+    found = Profile.load(tmp_path / "p.json")
+    assert list(found.costs.values()) == [RELU._replace(issue_s=None, geometry_from="")]
+    assert (found.priority_levels, found.partition_sms, found.notes) == (None, {}, [])
 
 
 def test_a_stall_counts_as_twice_the_median_in_the_mean():
@@ -57,6 +73,8 @@ def test_merging_keeps_both_and_prefers_the_newer():
         failures={"other": "out of memory"},
         dispatch=Dispatch(record_s=1e-6),
         anchor_s=2e-3,
+        partition_sms={"4": 24, "8": 16},
+        notes=["another process used the GPU", *profile().notes],
     )
     merged = profile().merge(newer)
     assert set(merged.costs) == {"aten.relu.default|f32[1000000]|[]@132", "aten.bad.default|@132", "new"}
@@ -64,6 +82,8 @@ def test_merging_keeps_both_and_prefers_the_newer():
     assert merged.dispatch == Dispatch(dispatch_s=5e-6, record_s=1e-6)
     assert (merged.anchor_s, merged.cache_bytes) == (2e-3, 50 * 2**20)
     assert merged.contention == profile().contention
+    assert (merged.priority_levels, merged.partition_sms) == (6, {"2": 64, "4": 24, "8": 16})
+    assert merged.notes == ["the GPU was throttled (power cap) in 2 of 40 rounds", "another process used the GPU"]
 
 
 def test_another_machine_is_refused_in_words():
@@ -79,13 +99,21 @@ def test_another_machine_is_refused_in_words():
 def test_profiles_lie_in_the_data_folder_under_the_machines_name(tmp_path, monkeypatch):
     monkeypatch.delenv("STEPCAST_DATA", raising=False)
     monkeypatch.setattr("platformdirs.user_data_dir", lambda app: str(tmp_path / app))
-    assert H100.name == "gpu-nvidia-h100-80gb-hbm3-132"
+    assert H100.name == "gpu-nvidia-h100-80gb-hbm3-132-tf32"
     assert list_profiles() == []
     path = profile().save(default_path(H100.name))
     append_samples(path, [{"key": "a", "samples_s": [1e-3]}])
-    assert list_profiles() == [path] == [tmp_path / "stepcast/profiles/gpu-nvidia-h100-80gb-hbm3-132.json"]
+    assert list_profiles() == [path] == [tmp_path / "stepcast/profiles/gpu-nvidia-h100-80gb-hbm3-132-tf32.json"]
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "elsewhere"))
     assert list_profiles() == []
+
+
+def test_profiles_of_one_gpu_with_and_without_tf32_lie_in_two_files():
+    fp32 = H100.model_copy(update={"tf32": False})
+    assert fp32.name == "gpu-nvidia-h100-80gb-hbm3-132"
+    assert fp32.differences(H100) == ["TF32 is False here, True there"]
+    with pytest.raises(StepcastError, match="TF32 is True here, False there"):
+        profile().merge(Profile(identity=fp32))
 
 
 def test_samples_are_appended_and_read_in_order(tmp_path):

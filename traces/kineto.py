@@ -4,6 +4,7 @@ Of all events three kinds matter: device work (kernels, copies, sets), calls of 
 steps, optimizer steps). Operators, Python frames and flow arrows are passed over while streaming: launches are joined by correlation ids.
 """
 
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -164,10 +165,24 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
         category = COLLECTIVE
     device = _integer(args.get("device", event.get("pid")), 0)
     stream = _integer(args.get("stream", event.get("tid")), 0)
-    grid, blocks = args.get("grid"), 1
-    for extent in grid if isinstance(grid, list) else (0,):
-        blocks *= max(0, _integer(extent, 0))
-    return Work(name, category, device, max(0, stream), 0.0, 0.0, float(max(0, _integer(args.get("bytes"), 0))), blocks)
+    return Work(
+        name,
+        category,
+        device,
+        max(0, stream),
+        0.0,
+        0.0,
+        float(max(0, _integer(args.get("bytes"), 0))),
+        _volume(args.get("grid")),
+        block=_volume(args.get("block")),
+        registers=max(0, _integer(args.get("registers per thread"), 0)),
+        shared_bytes=max(0, _integer(args.get("shared memory"), 0)),
+    )
+
+
+def _volume(extents: Any) -> int:
+    """The product of a launch's extents; 0 where they were not recorded."""
+    return math.prod(max(0, _integer(extent, 0)) for extent in extents) if isinstance(extents, list) else 0
 
 
 def _kind(name: str, has_work: bool) -> CallKind | None:

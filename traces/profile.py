@@ -52,7 +52,8 @@ class KeyCost(NamedTuple):
     """What one cost key costs alone: `warm` with its reads in the cache, `cold` without (None: not measured, as warm).
 
     `grid` and `blocks_per_sm` are the kernel's geometry where it is known; `op_class`, `flops` and `bytes` as the task's body counts them.
-    `issue_s`: host seconds to issue the task; `geometry_from`: `profiler`, `partitions` or `table`.
+    `issue_s`: what issuing the task takes the host in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
+    measured). `geometry_from`: "profiler", "partitions" (from its times at several SM counts), "table" or "" (unknown).
     """
 
     warm: Stats
@@ -64,6 +65,11 @@ class KeyCost(NamedTuple):
     blocks_per_sm: Blocks | None = None
     issue_s: Measure | None = None
     geometry_from: str = ""
+
+
+def slug(text: str) -> str:
+    """`text` fit for the name of a file: lower case, words joined by `-`."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
 class _Part(BaseModel):
@@ -90,9 +96,9 @@ class Identity(_Part):
 
     @property
     def name(self) -> str:
-        """A short name fit for a file: `gpu-nvidia-h100-132`, `cpu-amd-epyc-2`."""
-        words = [self.kind, self.gpu or self.cpu or "unknown", str(self.sms or self.cores)]
-        return "-".join("".join(c if c.isalnum() else " " for c in " ".join(words).lower()).split())
+        """A short name fit for a file: `gpu-nvidia-h100-132`, with TF32 `gpu-nvidia-h100-132-tf32`, `cpu-amd-epyc-2`."""
+        words = [self.kind, self.gpu or self.cpu or "unknown", str(self.sms or self.cores), "tf32" if self.tf32 else ""]
+        return slug(" ".join(words))
 
     def differences(self, other: "Identity") -> list[str]:
         """The fields in which another machine differs, in words: `torch is 2.11.0 here, 2.13.0 there`."""
@@ -115,7 +121,11 @@ def _shown(value: object) -> str:
 
 
 class Dispatch(_Part):
-    """Seconds the host or the executor spends around a task; None where not measured. Names as in `simulator.machine`."""
+    """Seconds the host or the executor spends around a task; None where not measured. Names as in `simulator.machine`.
+
+    On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` comes on top. A key's
+    warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0, and `cross_gap_s` what crossing streams adds.
+    """
 
     task_overhead_s: Measure | None = None
     shared_overhead_s: Measure | None = None
@@ -159,7 +169,8 @@ class Profile(_Part):
     """Everything calibration knows about one machine. Change it in place and `save` it.
 
     `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`. `anchor_s` is the anchor op's time at
-    calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not.
+    calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not. `partition_sms`:
+    how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as throttling.
     """
 
     identity: Identity
@@ -219,12 +230,14 @@ class Profile(_Part):
                 "transfers": self.transfers | other.transfers,
                 "contention": other.contention if other.contention.multipliers else self.contention,
                 "peak_flops": self.peak_flops | other.peak_flops,
+                "partition_sms": self.partition_sms | other.partition_sms,
+                "notes": list(dict.fromkeys([*self.notes, *other.notes])),
                 **{name: _either(self, other, name) for name in _SINGLE},
             }
         )
 
 
-_SINGLE = ("anchor_s", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s")
+_SINGLE = ("anchor_s", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "priority_levels")
 
 
 def _either(mine: BaseModel, theirs: BaseModel, name: str):

@@ -33,7 +33,10 @@ class CallKind(StrEnum):
 
 
 class Work(NamedTuple):
-    """One kernel, copy, set or collective on a device. `call`: the index of the call that launched it, -1 where that was not recorded."""
+    """One kernel, copy, set or collective on a device. `call`: the index of the call that launched it, -1 where that was not recorded.
+
+    `grid` in blocks, `block` in threads, registers per thread, shared memory per block; 0 where they were not recorded.
+    """
 
     name: str
     category: str
@@ -44,6 +47,9 @@ class Work(NamedTuple):
     bytes: float = 0.0
     grid: int = 0
     call: int = -1
+    block: int = 0
+    registers: int = 0
+    shared_bytes: int = 0
 
     @property
     def lane(self) -> tuple[int, int]:

@@ -139,7 +139,8 @@ def predict(
 ):
     """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
 
-    Costs come from --profile (measured) or from --machine (a preset, guessed). Exit status 1 when the plan does not fit in memory.
+    Costs come from --profile (measured) or from --machine (guessed, or measured for this machine and presets with a shipped profile).
+    Exit status 1 when the plan does not fit in memory.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
     _commands("predicting").predict(job, strategy, set_ or [], profile, machine, (device, devices, mode), timeline, json)

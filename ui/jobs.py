@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.profiles import foreign, own_profile
 from simulator import strategies, workloads
 from simulator.bodies.update import FORMS, STATE
@@ -14,14 +15,18 @@ from simulator.explain import explain
 from simulator.job import PRECISIONS, Job
 from simulator.machine import Machine
 from simulator.predict import check_shared, forecast_many, prediction
-from simulator.presets import THIS_CPU, load_machine, machine_names
+from simulator.presets import THIS_CPU, load_machine, machine_names, product_of
 from simulator.this_cpu import this_cpu
+from simulator.this_gpu import THIS_GPU, gpu_machine
 from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Profile
+from traces.profile import Profile, slug
+from traces.profile_files import default_folder
+from traces.shipped import shipped_profile
 
 from .app_model import Choices, Forecast, Refusal, Request
 
-THIS_GPU = "this-gpu"
+#: So many of a profile's notes are told with a prediction.
+MOST_NOTES = 3
 log = logging.getLogger("stepcast")
 
 
@@ -59,28 +64,60 @@ def check_device(device: str, devices: int, mode: str, precision: str) -> None:
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Machine, CostModel]:
-    """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given."""
+    """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given.
+
+    A preset has the costs of the profile that is shipped for its GPU, where there is one.
+    """
     if (profile is None) == (machine is None):
         given = "both" if profile is not None else "neither"
         raise StepcastError(f"predict needs exactly one of --profile and --machine, {given} given; stepcast machines lists machines")
     precision = job.precision if job.precision in ("fp32", "tf32") else None
     if profile is not None:
         found = Profile.load(profile)
-        if found.identity.kind != "cpu":
-            raise StepcastError(f"profile {profile} is of a GPU ({found.identity.name}); this version predicts from CPU profiles only")
-        here = this_cpu(found)
+        if found.identity.kind == "gpu":
+            _check_tf32(found, profile, job.precision)
+        here = gpu_machine(found, name=found.identity.name) if found.identity.kind == "gpu" else this_cpu(found)
         return here, CostModel(here, found, precision)
+    tf32 = job.precision == "tf32"
     if machine == THIS_GPU:
-        raise StepcastError("--machine this-gpu: no calibrated NVIDIA GPU on this machine; use a preset such as h100, or this-cpu")
-    known = own_profile() if machine == THIS_CPU else None
-    here = load_machine(machine, known)
+        known = own_gpu_profile(tf32)
+        if known is None:
+            raise StepcastError(_no_gpu_profile(tf32))
+        here = gpu_machine(known)
+    else:
+        known = own_profile() if machine == THIS_CPU else shipped_profile(product_of(machine), tf32)
+        here = load_machine(machine, known)
     return here, CostModel(here, known, precision)
 
 
+def _check_tf32(profile: Profile, path: Path, precision: str) -> None:
+    """Refuse costs of kernels that a job's float32 products do not use."""
+    if precision in ("fp32", "tf32") and profile.identity.tf32 != (precision == "tf32"):
+        used = "tf32" if profile.identity.tf32 else "fp32"
+        raise StepcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")
+
+
+def _no_gpu_profile(tf32: bool) -> str:
+    name = gpu_here() or "NVIDIA GPU"
+    precision = "tf32" if tf32 else "fp32"
+    return (
+        f"--machine this-gpu: no calibrated {name} on this machine (no {precision} profile of one in {default_folder()});"
+        " stepcast calibrate --device cuda makes one, or use a preset such as h100"
+    )
+
+
 def caution(model: CostModel, profile: Path | None) -> None:
-    """Warn where the costs are not of this machine or not measured."""
-    if profile is not None:
-        foreign(model.profile, profile)
+    """Warn where the costs are not of this machine, not measured, or measured under odd conditions."""
+    known = model.profile
+    if known is not None and known.notes:
+        more = f"; and {len(known.notes) - MOST_NOTES} more notes" if len(known.notes) > MOST_NOTES else ""
+        log.warning("profile of %s: %s%s", known.identity.name, "; ".join(known.notes[:MOST_NOTES]), more)
+    if profile is not None and known.identity.kind == "gpu":
+        here = gpu_here()
+        if here is None or slug(here) != slug(known.identity.gpu):
+            log.warning("profile %s is of %s, this machine has %s", profile, known.identity.gpu, here or "no GPU that PyTorch can use")
+    elif profile is not None:
+        foreign(known, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
         log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
 
@@ -112,7 +149,7 @@ def choices() -> Choices:
         forms=_first("foreach", FORMS),
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
-        machines=_first(THIS_CPU, machine_names()),
+        machines=_first(THIS_CPU, [*machine_names(), *([THIS_GPU] if own_gpu_profile() else [])]),
     )
 
 

@@ -27,6 +27,7 @@ class CudaBackend:
         self.partitions = _partitions(machine, driver)
         self.forms = Forms(cuda=True, draws=EagerProgram.draws if mode == EAGER else GraphProgram.draws, seed=driver.seed)
         self.torch_device = driver.device
+        self.unit = 1 if mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
         driver.set_precision(precision)
 
     def device(self, name: str) -> torch.device:
@@ -40,7 +41,7 @@ class CudaBackend:
         site = Site(self.driver, self.partitions, self.forms)
         if self.mode == EAGER:
             return EagerProgram(site, plan, tensors, seed, keep)
-        return GraphProgram(site, plan, tensors, seed, keep, self.machine.host(plan.devices[0]).graph_iterations)
+        return GraphProgram(site, plan, tensors, seed, keep, self.unit)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run; one figure, since all partitions share a memory."""

@@ -1,4 +1,7 @@
-"""Classes of aten ops that reach similar shares of a device's peak, for the roofline of unmeasured ops."""
+"""Classes of aten ops that reach similar shares of a device's peak, for the roofline of unmeasured ops.
+
+A class with a dot is part of the one before the dot, which stands in where a table lacks it.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,14 +14,14 @@ if TYPE_CHECKING:
 _BY_NAME = {
     "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
-    "norm": (
-        "native_batch_norm", "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-        "native_group_norm", "native_group_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax",
-        "_softmax_backward_data",
-    ),
-    "pool": (
-        "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward", "upsample_bilinear2d",
+    # Without a row of its own in the table, it takes that of the part before the dot.
+    "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
+    "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
+    "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
+    "pool": ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
+    "pool.backward": (
+        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward", "upsample_nearest2d_backward",
         "upsample_bilinear2d_backward",
     ),
     "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),

@@ -1,162 +1,311 @@
-"""Where the GPU rows of `simulator/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]`.
+"""Where the GPU rows of `simulator/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
 
-Reads public measurements (in FOLDER, by default where `tests.shared_data` finds them; none is in this repository): per-op latencies of
-BERT and GPT-2 on V100 and L4 (NeuSight) and of ResNet-50 on H100 (triosim). Prints, per op class, the efficiency each GPU alone gives
-and the error of predicting every GPU with the median of the others.
+Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the time
+they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn, and its ops are predicted with rows fitted on the others: the error of a number is the RMS log error of the
+ops left out that it decides. Where one GPU only has measurements of a precision, each of its models is left out instead; where one model
+only, the error is the residual of the fit, and at least `LEAST_RESIDUAL`.
 """
 
-import ast
-import csv
+import json
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from simulator import efficiencies
+from simulator.efficiencies import Number, Row, Rows, Seconds
+from tests.benchmarks.public_ops import BOARDS, Op, all_sources
 from tests.shared_data import shared_folder
 
-TERA, GIGA, MEGA = 1e12, 1e9, 2**20
-#: Peak FLOP/s of the precision in use (H100 convolves in TF32), bytes/s and L2 bytes, from the data sheets named in machines.json.
-GPUS = {
-    "V100": (14.0 * TERA, 900 * GIGA, 6 * MEGA),
-    "L4": (30.3 * TERA, 300 * GIGA, 48 * MEGA),
-    "H100": (494.7 * TERA, 3350 * GIGA, 50 * MEGA),
-}
-LINEAR = ("dense", "query", "key", "value", "decoder", "lm_head", "seq_relationship")
+COMPUTE = np.geomspace(0.03, 1.3, 44)
+MEMORY = np.geomspace(0.03, 1.0, 44)
+LEAST = np.geomspace(1e-6, 6e-5, 32)
+#: Bytes/s that one SM draws from the last-level cache.
+CACHE = np.array([10e9, 15e9, 20e9, 25e9, 30e9, 40e9, 50e9, 70e9])
+#: Classes whose loading and computing add up. Of the data's classes only these compute enough to tell.
+ADDING = frozenset({"matmul", "conv"})
+LEAST_DECIDED, LEAST_SHARE = 4, 0.25
+LEAST_RESIDUAL = 0.3
+BY_TIME = 0.5
 
 
-class Row(NamedTuple):
-    """One measured op."""
+class Ops(NamedTuple):
+    """Ops of one class as arrays: seconds at the data sheet's speed, whether the cache may hold all operands, weights."""
 
-    gpu: str
-    op_class: str
-    flops: float
-    bytes: float
-    seconds: float
-
-
-def product(shape) -> int:
-    """Elements of a shape."""
-    return math.prod(shape)
+    compute: np.ndarray
+    memory: np.ndarray
+    cached: np.ndarray
+    cache_gain: np.ndarray
+    launches: np.ndarray
+    precision: np.ndarray
+    measured: np.ndarray
+    weight: np.ndarray
 
 
-def neusight(folder: Path):
-    """Rows of the transformer ops on V100 and L4, less the floor that ops without a kernel show (about 15 us)."""
-    for gpu, name in (("V100", "Tesla_V100-PCIE-32GB"), ("L4", "NVIDIA_L4")):
-        for path in sorted((folder / "op_latency" / name).glob("*.csv")):
-            with path.open() as file:
-                records = [r for r in csv.DictReader(file) if r["output_shape"] and "float32" in r["dtype"]]
-            floor = min(float(r["fw_latency"]) for r in records if r["target"] == "view")
-            for record in records:
-                yield from _neusight_op(gpu, record, floor)
-
-
-def _neusight_op(gpu: str, record: dict, floor_ms: float):
-    inputs, out = ast.literal_eval(record["input_shapes"]), ast.literal_eval(record["output_shape"])
-    target = record["target"].lower()
-    forward, backward = ((float(record[name]) - floor_ms) / 1e3 for name in ("fw_latency", "bw_latency"))
-    size, taken = product(out), 4 * sum(product(shape) for shape in inputs)
-    name = target.rsplit(".", 1)[-1].split(" of ")[0]
-    if any(name == linear for linear in LINEAR) or "addmm" in target:
-        shapes = inputs[1:3] if "addmm" in target else [inputs[0], [inputs[0][-1], out[-1]]]
-        k = shapes[0][-1]
-        moved = 4 * (product(shapes[0]) + product(shapes[1]) + size)
-        yield Row(gpu, "matmul", 2.0 * size * k, moved, forward)
-        yield Row(gpu, "matmul", 4.0 * size * k, 2 * moved, backward)
-    elif "matmul" in target:
-        yield Row(gpu, "matmul", 2.0 * size * inputs[0][-1], taken + 4 * size, forward)
-        yield Row(gpu, "matmul", 4.0 * size * inputs[0][-1], 2 * (taken + 4 * size), backward)
-    elif "softmax" in target or "layernorm" in target or "ln_" in target:
-        yield Row(gpu, "norm", 5.0 * size, 8.0 * size, forward)
-        yield Row(gpu, "norm", 8.0 * size, 12.0 * size, backward)
-    elif "drop" in target:
-        yield Row(gpu, "random", size, 9.0 * size, forward)
-    elif "tanh" in target or "gelu" in target or "truediv" in target or name.split()[-1] in ("mul", "where", "pow"):
-        yield Row(gpu, "elementwise", size, taken + 4 * size, forward)
-    elif "embeddings" in target or "wte" in target or "wpe" in target:
-        yield Row(gpu, "gather", size, 8.0 * size, forward)
-
-
-def triosim(folder: Path):
-    """Rows of ResNet-50, batch 128, on H100; a convolution's channels are those of the batch-norm after it."""
-    with (folder / "layer_profiles" / "h100_resnet50_bs128.trace.csv").open() as file:
-        records = list(csv.DictReader(file))
-    sizes = [[int(s) for s in r["InputSize"].strip("[]").split(";") if s.strip()] for r in records]
-    outs = [[int(s) for s in r["OutputSize"].strip("[]").split(";") if s.strip()] for r in records]
-    channels = {}
-    for i, record in enumerate(records):
-        name, taken, made = record["OperatorName"], sizes[i], outs[i]
-        seconds, moved = float(record["Operator_cudatimenooverlap"]) / 1e6, 4.0 * (sum(sizes[i]) + sum(outs[i]))
-        if name == "aten::conv2d":
-            norm = next(j for j in range(i, len(records)) if records[j]["OperatorName"] == "aten::batch_norm" and sizes[j][0] == made[0])
-            flops = 2.0 * made[0] * taken[1] / sizes[norm][1]
-            channels[taken[0], taken[1], made[0]] = flops
-            yield Row("H100", "conv", flops, moved, seconds)
-        elif "ConvolutionBackward" in name and (taken[1], taken[2], taken[0]) in channels:
-            flops = channels[taken[1], taken[2], taken[0]]
-            yield Row("H100", "conv", 2 * flops, moved + 4.0 * taken[0], seconds)
-        elif "batch_norm" in name or "BatchNormBackward" in name:
-            yield Row("H100", "norm", 5.0 * taken[1 if "Backward" in name else 0], moved, seconds)
-        elif name in ("aten::relu_", "aten::add_") or "ReluBackward" in name:
-            yield Row("H100", "elementwise", max(made), 4.0 * (sum(s for s in taken if s > 1) + max(made)), seconds)
-        elif "pool" in name.lower():
-            yield Row("H100", "pool", max(made), moved, seconds)
-
-
-def efficiencies(rows: list[Row], gpu: str) -> tuple[float, float]:
-    """The (compute, memory) shares of peak that fit t = max(flops / (peak·e_f), bytes / (bandwidth·e_b)) best, in mean |log|."""
-    peak, bandwidth, _ = GPUS[gpu]
-    grid = np.geomspace(0.02, 1.0, 60)
-    flops, moved, seconds = (np.array([getattr(r, name) for r in rows]) for name in ("flops", "bytes", "seconds"))
-    times = np.maximum((flops / peak)[None, None] / grid[:, None, None], (moved / bandwidth)[None, None] / grid[None, :, None])
-    wrong = np.abs(np.log(times / seconds)).mean(axis=2)
-    i, j = np.unravel_index(np.argmin(wrong), wrong.shape)
-    flat_f, flat_b = np.ptp(wrong[:, j]) < 1e-6, np.ptp(wrong[i]) < 1e-6
-    return (math.nan if flat_f else float(grid[i])), (math.nan if flat_b else float(grid[j]))
-
-
-def errors(rows: list[Row], gpu: str, compute: float, memory: float) -> list[float]:
-    """log(predicted / measured) of every row with given efficiencies."""
-    peak, bandwidth, _ = GPUS[gpu]
-    bounds = [
-        (r.flops / peak / compute if compute == compute else 0.0, r.bytes / bandwidth / memory if memory == memory else 0.0) for r in rows
+def _arrays(ops: Sequence[Op]) -> Ops:
+    sites = [BOARDS[op.board] for op in ops]
+    pairs = list(zip(ops, sites, strict=True))
+    counts: dict[str, int] = defaultdict(int)
+    times: dict[str, float] = defaultdict(float)
+    for op in ops:
+        counts[op.gpu] += 1
+        times[op.gpu] += op.total_s
+    columns = [
+        [op.flops / site.peak_flops[op.precision] for op, site in pairs],
+        [op.bytes / site.bandwidth_bytes_per_s for op, site in pairs],
+        [op.warm and op.bytes <= site.cache_bytes for op, site in pairs],
+        [site.sms / site.bandwidth_bytes_per_s for _, site in pairs],
+        [op.launches for op in ops],
+        [op.precision for op in ops],
+        [op.seconds for op in ops],
+        [(1 - BY_TIME) / counts[op.gpu] + BY_TIME * op.total_s / times[op.gpu] for op in ops],
     ]
-    return [math.log(max(bound) / row.seconds) for bound, row in zip(bounds, rows, strict=True)]
+    return Ops(*(np.array(column) for column in columns))
 
 
-def rms(values: list[float]) -> float:
+class Fitted(NamedTuple):
+    """The numbers of one class and the loss they leave."""
+
+    loss: float
+    least_s: float
+    memory: float
+    compute: dict[str, float]
+
+
+def _fit_class(ops: Ops, cache: float, adds: bool, fixed: dict[str, float]) -> Fitted:
+    """The best numbers by search of a grid, those in `fixed` as they are."""
+    measured = np.log(ops.measured)
+    gain = np.where(ops.cached, np.maximum(1.0, cache * ops.cache_gain), 1.0) if not adds else np.ones(len(measured))
+    memories = np.array([fixed["memory"]]) if "memory" in fixed else MEMORY
+    loads = (ops.memory / gain)[None] / memories[:, None]
+    best = None
+    for least in [fixed["least_s"]] if "least_s" in fixed else LEAST:
+        start = least * ops.launches
+        losses, chosen = np.zeros(len(memories)), {}
+        for precision in sorted(set(ops.precision)) if adds else [""]:
+            some = ops.precision == precision if adds else np.ones(len(ops.measured), bool)
+            shares = np.array([fixed[precision]]) if precision in fixed else COMPUTE
+            work = loads[:, None, some]
+            if adds:
+                work = work + ops.compute[some][None, None] / shares[None, :, None]
+            wrong = np.abs(np.log(start[some] + work) - measured[some]) @ ops.weight[some]
+            chosen[precision] = shares[wrong.argmin(axis=1)] if adds else None
+            losses += wrong.min(axis=1)
+        at = int(losses.argmin())
+        if best is None or losses[at] < best.loss:
+            compute = {precision: float(values[at]) for precision, values in chosen.items() if values is not None}
+            best = Fitted(float(losses[at]), float(least), float(memories[at]), compute)
+    return best
+
+
+def _row(base: Row, found: Fitted, adds: bool) -> Row:
+    compute = {**base.compute, **{name: Number(value, base.compute[name].error, "") for name, value in found.compute.items()}}
+    memory, least = (Number(value, old.error, "") for value, old in ((found.memory, base.memory), (found.least_s, base.least_s)))
+    return base.model_copy(update={"compute": compute, "memory": memory, "least_s": least, "adds": adds})
+
+
+#: What a number is before it is fitted: orders of magnitude, so that a fit without a GPU knows nothing of it.
+PRIOR = {"least_s": 4e-6, "memory": 0.5, "fp32": 0.6, "tf32": 0.4}
+#: Names of the sources of fitted numbers in the table.
+GPUS, MODELS, ALONE = "public", "public-one-gpu", "public-one-model"
+
+
+def prior(rows: Rows) -> Rows:
+    """`rows` with every fitted number forgotten."""
+
+    def number(name: str, given: Number) -> Number:
+        return Number(PRIOR[name], 0.7, "first-principles") if given.source in (GPUS, MODELS, ALONE) else given
+
+    classes = {
+        name: row.model_copy(
+            update={
+                "compute": {key: number(key, value) for key, value in row.compute.items()},
+                "memory": number("memory", row.memory),
+                "least_s": number("least_s", row.least_s),
+            }
+        )
+        for name, row in rows.classes.items()
+    }
+    return rows.model_copy(update={"classes": classes})
+
+
+def by_class(ops: Iterable[Op]) -> dict[str, list[Op]]:
+    """The ops of every class, in order of its name."""
+    found: dict[str, list[Op]] = defaultdict(list)
+    for op in ops:
+        found[op.op_class].append(op)
+    return dict(sorted(found.items()))
+
+
+def matters(ops: Sequence[Op], row: Row) -> dict[str, int]:
+    """How many ops tell each number: for a share of a peak, those that it decides; for the least time, those of which it is a quarter."""
+    found: dict[str, int] = defaultdict(int)
+    for op, name in zip(ops, decided(ops, row), strict=True):
+        found[name] += name != "least_s"
+        part = efficiencies.terms(BOARDS[op.board], row, op.flops, op.bytes, op.precision, op.launches)
+        found["least_s"] += part.least_s > LEAST_SHARE * sum(part)
+    return found
+
+
+def decided(ops: Sequence[Op], row: Row) -> list[str]:
+    """The number that decides each op: `least_s`, `memory` or a precision."""
+    parts = [efficiencies.terms(BOARDS[op.board], row, op.flops, op.bytes, op.precision, op.launches).longest for op in ops]
+    return [op.precision if part == "compute" else part for op, part in zip(ops, parts, strict=True)]
+
+
+def fit(ops: Sequence[Op], base: Rows, cache: float | None = None) -> Rows:
+    """`base` with every number that `ops` can tell; with `cache` given, that one is as it is."""
+    groups = by_class(ops)
+    best: tuple[float, Rows] | None = None
+    for candidate in CACHE if cache is None else [cache]:
+        loss, classes = 0.0, dict(base.classes)
+        for name, members in groups.items():
+            arrays, adds, old = _arrays(members), name in ADDING, base.row(name)
+            found = _fit_class(arrays, candidate, adds, {})
+            told = matters(members, _row(old, found, adds))
+            fixed = {
+                number: (old.least_s if number == "least_s" else old.memory if number == "memory" else old.compute[number]).value
+                for number in ("least_s", "memory", *(found.compute if adds else ()))
+                if told[number] < (LEAST_DECIDED if number == "least_s" else 1)
+            }
+            if fixed:
+                found = _fit_class(arrays, candidate, adds, fixed)
+            loss += found.loss
+            classes[name] = _row(old, found, adds)
+        if best is None or loss < best[0]:
+            speed = Number(float(candidate), 0.0, "")
+            best = loss, base.model_copy(update={"cache_bytes_per_s_per_sm": speed, "warm_bandwidth": None, "classes": classes})
+    return best[1]
+
+
+class Scored(NamedTuple):
+    """An op, what rows fitted without it say, the number that decided, and what was left out."""
+
+    op: Op
+    said: Seconds
+    decider: str
+    left_out: str
+    rows: Rows
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds with the operands where they were."""
+        return self.said.warm if self.op.warm else self.said.cold
+
+    @property
+    def error(self) -> float:
+        """log(predicted / measured)."""
+        return math.log(self.predicted_s / self.op.seconds)
+
+
+def predict(op: Op, rows: Rows, left_out: str = "") -> Scored:
+    """What `rows` say about an op."""
+    said = efficiencies.seconds(BOARDS[op.board], op.op_class, op.flops, op.bytes, op.precision, op.launches, rows)
+    return Scored(op, said, decided([op], rows.row(op.op_class))[0], left_out, rows)
+
+
+def leave_one_gpu_out(ops: Sequence[Op], base: Rows) -> list[Scored]:
+    """Every op whose class (and precision, where it decides) other GPUs measured too, predicted from those alone."""
+    found = []
+    for gpu in sorted({op.gpu for op in ops}):
+        others = [op for op in ops if op.gpu != gpu]
+        known = {(op.op_class, op.precision) for op in others}
+        rows = fit(others, base)
+        found += [predict(op, rows, gpu) for op in ops if op.gpu == gpu and (op.op_class, op.precision) in known]
+    return found
+
+
+def leave_one_model_out(ops: Sequence[Op], base: Rows, cache: float) -> list[Scored]:
+    """Every dense op of a precision that one GPU alone measured in several models, predicted from the other models."""
+    groups: dict[tuple[str, str], list[Op]] = defaultdict(list)
+    for op in ops:
+        if op.op_class in ADDING:
+            groups[op.op_class, op.precision].append(op)
+    found = []
+    for (op_class, precision), members in sorted(groups.items()):
+        models = sorted({op.source for op in members})
+        if len({op.gpu for op in members}) > 1 or len(models) == 1:
+            continue
+        for model in models:
+            left = [op for op in members if op.source == model]
+            rows = fit([op for op in ops if op.op_class == op_class and op not in set(left)], base, cache)
+            found += [predict(op, rows, f"{left[0].gpu}, {model}") for op in left if op.precision == precision]
+    return found
+
+
+def rms(values: Iterable[float]) -> float:
     """Root mean square."""
-    return math.sqrt(sum(v * v for v in values) / len(values))
+    squares = [value * value for value in values]
+    return math.sqrt(sum(squares) / len(squares)) if squares else math.nan
 
 
-def main(folder: Path):
-    """Print the efficiencies by class and GPU, and leave-one-GPU-out errors."""
-    groups: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in (*neusight(folder), *triosim(folder)):
-        dense = row.op_class in ("matmul", "conv")
-        if row.flops > 1e8 if dense else row.bytes > 2 * GPUS[row.gpu][2]:  # smaller ones wait for the host, or run from the cache
-            groups[row.op_class][row.gpu].append(row)
-    for op_class, by_gpu in sorted(groups.items()):
-        alone = {gpu: efficiencies(rows, gpu) for gpu, rows in by_gpu.items()}
-        for gpu, rows in by_gpu.items():
-            others = [alone[g] for g in alone if g != gpu]
-            line = f"{op_class:12} {gpu:5} {len(rows):4} ops  compute {alone[gpu][0]:.2f}  memory {alone[gpu][1]:.2f}"
-            line += f"  own rms log error {rms(errors(rows, gpu, *alone[gpu])):.2f}"
-            if others:
-                shared = [median([o[k] for o in others if o[k] == o[k]] or [math.nan]) for k in (0, 1)]
-                wrong = errors(rows, gpu, *shared) if any(s == s for s in shared) else []
-                line += f"  from the other GPUs {rms(wrong):.2f}" if wrong else ""
-            print(line)
+def balanced(scored: Sequence[Scored]) -> float:
+    """RMS log error, everything left out weighing the same."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for item in scored:
+        groups[item.left_out].append(item.error)
+    return rms(rms(errors) for errors in groups.values())
+
+
+def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored], models: Sequence[Scored]) -> Rows:
+    """Rounded numbers with the errors of what was left out, and their sources; what the ops do not decide as in `base`."""
+    classes = dict(base.classes)
+    for name, members in by_class(ops).items():
+        row, old = rows.classes[name], base.row(name)
+        told, deciders = matters(members, row), decided(members, row)
+
+        def number(key: str, fitted: Number, kept: Number, name=name, members=members, told=told, deciders=deciders) -> Number:
+            if told[key] < (LEAST_DECIDED if key == "least_s" else 1):
+                return kept
+            value = float(f"{fitted.value:.2g}")
+            for scored, source in ((held, GPUS), (models, MODELS)):
+                of_class = [item for item in scored if item.op.op_class == name]
+                if key in ("fp32", "tf32"):
+                    of_class = [item for item in of_class if item.op.precision == key]
+                if of_class:
+                    exact = [item for item in of_class if item.decider == key]
+                    return Number(value, round(balanced(exact if len(exact) >= LEAST_DECIDED else of_class), 2), source)
+            mine = [op for op, decider in zip(members, deciders, strict=True) if decider == key]
+            residual = rms(predict(op, rows).error for op in mine or members)
+            return Number(value, round(max(LEAST_RESIDUAL, residual), 2), ALONE)
+
+        compute = {key: number(key, row.compute[key], old.compute[key]) for key in row.compute}
+        memory, least = number("memory", row.memory, old.memory), number("least_s", row.least_s, old.least_s)
+        classes[name] = row.model_copy(update={"compute": compute, "memory": memory, "least_s": least})
+    cached = [item for item in held if item.op.warm and item.op.bytes <= BOARDS[item.op.board].cache_bytes and item.decider == "memory"]
+    speed = Number(rows.cache_bytes_per_s_per_sm.value, round(balanced(cached), 2), GPUS)
+    return base.model_copy(update={"cache_bytes_per_s_per_sm": speed, "warm_bandwidth": None, "classes": classes})
+
+
+def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored], list[Scored]]:
+    """The rows to commit in place of `table`, and what they were scored on: GPUs left out, and models of one GPU left out."""
+    base = prior(table)
+    ops = [op for source in all_sources(folder) for op in source.ops]
+    rows = fit(ops, base)
+    held = leave_one_gpu_out(ops, base)
+    models = leave_one_model_out(ops, base, rows.cache_bytes_per_s_per_sm.value)
+    return with_errors(rows, base, ops, held, models), held, models
+
+
+def main() -> None:
+    """Print the fitted rows as the table holds them."""
+    latencies = shared_folder("op_latency")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else latencies.parent if latencies else None
+    if folder is None:
+        print("no public measurements beside the repository; name their folder or set STEPCAST_SHARED")
+        return
+    rows, _, _ = refit(folder, efficiencies.table()["gpu"])
+    print(f'"cache_bytes_per_s_per_sm": {json.dumps(list(rows.cache_bytes_per_s_per_sm))},')
+    for name, row in rows.classes.items():
+        print(f'"{name}": {{')
+        kept = row.model_dump(exclude_none=True, exclude_defaults=True)
+        print(",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in kept.items()))
+        print("},")
 
 
 if __name__ == "__main__":
-    latencies = shared_folder("op_latency")
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    elif latencies is not None:
-        main(latencies.parent)
-    else:
-        print("no public measurements beside the repository; name their folder or set STEPCAST_SHARED")
+    main()

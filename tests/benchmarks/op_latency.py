@@ -35,19 +35,27 @@ class Op(NamedTuple):
 def read(path: Path) -> tuple[list[Op], list[Op], list[Op]]:
     """The ops before, in and after the one layer."""
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        parts = read_rows(list(csv.DictReader(file)))
+    return tuple([_op(row) for row in part if _launches(row)] for part in parts)
+
+
+def read_rows(rows: list[dict]) -> tuple[list[dict], list[dict], list[dict]]:
+    """The rows before, in and after the one layer."""
     inside = [index for index, row in enumerate(rows) if row["op"] == "call_module" and _LAYER.search(row["Name"])]
     first = inside[0]
     last = (
         next(index for index, row in enumerate(rows) if index > inside[-1] and row["op"] == "call_module") - 1
     )  # a residual sum may follow
-    parts: tuple[list[Op], list[Op], list[Op]] = ([], [], [])
-    for index, row in enumerate(rows):
-        if row["op"] in ("placeholder", "get_attr", "output") or re.sub(r"_\d+$", "", row["Name"]) in _NO_LAUNCH or not row["dtype"]:
-            continue
-        forward, backward, accumulate = (1e-3 * float(row[column] or 0) for column in ("fw_latency", "bw_latency", "acc_latency"))
-        parts[(index >= first) + (index > last)].append(Op(row["Name"], forward, backward + accumulate))
-    return parts
+    return rows[:first], rows[first : last + 1], rows[last + 1 :]
+
+
+def _launches(row: dict) -> bool:
+    return row["op"] not in ("placeholder", "get_attr", "output") and re.sub(r"_\d+$", "", row["Name"]) not in _NO_LAUNCH and bool(row["dtype"])
+
+
+def _op(row: dict) -> Op:
+    forward, backward, accumulate = (1e-3 * float(row[column] or 0) for column in ("fw_latency", "bw_latency", "acc_latency"))
+    return Op(row["Name"], forward, backward + accumulate)
 
 
 def plan(before: list[Op], layer: list[Op], after: list[Op], layers: int) -> Plan:

@@ -20,7 +20,7 @@ def main():
     arguments = '[{"$": 0},{"$": 1},null,[1,1],[1,1],[1,1],false,[0,0],1]'
     costs = {
         f"aten.convolution.default|f32[{i},64,56,56]|f32[64,64,3,3]|{arguments}@132": KeyCost(
-            stats(), stats(), "conv", draw.random() * 1e9, draw.random() * 1e8, 1024, 2
+            stats(), stats(), "conv", draw.random() * 1e9, draw.random() * 1e8, 1024, 2, draw.random() * 1e-5, "profiler"
         )
         for i in range(KEYS)
     }

@@ -38,10 +38,16 @@ def strategies(as_json: bool) -> None:
 
 
 def machines(as_json: bool) -> None:
-    """Presets and this machine."""
-    from simulator.presets import load_machine, machine_names
+    """Presets, with the figures of the profiles that are shipped for them, and this machine."""
+    from calibrate.gpu_profiles import own_gpu_profile
+    from simulator.presets import load_machine, machine_names, product_of
+    from simulator.this_gpu import gpu_machine
+    from traces.shipped import shipped_profile
 
-    found = [load_machine(name) for name in machine_names()]
+    found = [load_machine(name, shipped_profile(product_of(name), tf32=False)) for name in machine_names()]
+    own = own_gpu_profile()
+    if own is not None:
+        found.append(gpu_machine(own))
     if as_json:
         print_json(
             "machines",

@@ -1,0 +1,186 @@
+"""What NVML says of a GPU beside a calibration: its settings once, and whether it ran undisturbed. Only reads, never sets.
+
+In virtual machines and containers many questions are not answered: what is not known is missing.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from pydantic import JsonValue
+
+#: Why the clocks are lower than they could be, by the bits of nvmlDeviceGetCurrentClocksEventReasons.
+THROTTLE = {
+    0x04: "the power cap",
+    0x08: "a hardware slowdown",
+    0x20: "a software thermal slowdown",
+    0x40: "a hardware thermal slowdown",
+    0x80: "the power brake",
+}
+_IDLE = 0x01
+#: NVML_PERF_POLICY_*: nanoseconds that clocks were held down, counted since the driver was loaded.
+_VIOLATIONS = {0: "power", 1: "heat", 3: "a board limit", 5: "reliability"}
+_SM, _MEMORY = 1, 2  # NVML_CLOCK_*
+LARGEST_DRIFT = 0.02
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """`facts` by name, with units in the names; `notes` say why there are none."""
+
+    facts: dict[str, JsonValue] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def read(uuid: str = "", nvml: ModuleType | None = None) -> "DeviceRecord":
+        """Ask NVML now. `uuid` as PyTorch gives it, the first GPU if empty; `nvml` replaces the module pynvml."""
+        with _Nvml(uuid, nvml) as gpu:
+            return DeviceRecord(gpu.facts(), gpu.notes)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a measurement went: `flags` say what disturbed it, in words; `notes` what could not be watched."""
+
+    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rejected(self) -> bool:
+        """Whether what was measured meanwhile should be repeated."""
+        return bool(self.flags)
+
+
+class GpuWatch:
+    """Watches a GPU between its creation and `stop`. Call `sample` now and then: clocks and throttling are seen only at those moments."""
+
+    def __init__(self, uuid: str = "", nvml: ModuleType | None = None):
+        self._gpu = _Nvml(uuid, nvml)
+        self._violations = self._gpu.violations_ns()
+        self._reasons = 0
+        self._clocks: list[int] = []
+        self._others = 0
+        self.sample()
+
+    def sample(self) -> None:
+        """Note clock, throttling and processes as they are now. A clock counts only if the GPU is at work: idle ones are low."""
+        reasons = self._gpu.reasons()
+        self._reasons |= reasons or 0
+        clock = self._gpu.clock_mhz(_SM)
+        if clock and not (reasons or 0) & _IDLE:
+            self._clocks.append(clock)
+        self._others = max(self._others, self._gpu.other_processes() or 0)
+
+    def stop(self) -> Conditions:
+        """What happened since the start."""
+        self.sample()
+        flags = []
+        if throttled := throttle_words(self._reasons):
+            flags.append(f"throttled by {', '.join(throttled)}")
+        for policy, after in self._gpu.violations_ns().items():
+            grown = after - self._violations.get(policy, after)
+            if grown > 0:
+                flags.append(f"clocks held down for {grown / 1e6:.3g} ms because of {_VIOLATIONS[policy]}")
+        if self._clocks and (low := min(self._clocks)) < (1 - LARGEST_DRIFT) * (high := max(self._clocks)):
+            flags.append(f"the SM clock drifted between {low} and {high} MHz")
+        if self._others:
+            flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
+        self._gpu.close()
+        return Conditions(tuple(flags), self._gpu.notes)
+
+
+def throttle_words(reasons: int) -> list[str]:
+    """The throttling reasons among the bits, in words."""
+    return [words for bit, words in THROTTLE.items() if reasons & bit]
+
+
+class _Nvml:
+    """One GPU through NVML; every question has an answer or None."""
+
+    def __init__(self, uuid: str, nvml: ModuleType | None):
+        self.notes: tuple[str, ...] = ()
+        self._open = False
+        try:
+            self._nvml = nvml or importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._open = True
+            if uuid:
+                self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+            else:
+                self._handle = self._nvml.nvmlDeviceGetHandleByIndex(0)
+        except Exception as error:  # no package, no library, no driver, no permission: each with its own class, in every version another
+            self._handle = None
+            self.notes = (f"the GPU is not watched: NVML does not answer ({error})",)
+
+    def __enter__(self) -> "_Nvml":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give NVML back, once."""
+        if self._open:
+            self._open = False
+            self._safely(self._nvml.nvmlShutdown)
+
+    def _safely(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except self._nvml.NVMLError:
+            return None
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        """The answer of one nvmlDevice function, None where it does not exist here or does not answer."""
+        function = getattr(self._nvml, f"nvmlDevice{name}", None) if self._handle is not None else None
+        return self._safely(function, self._handle, *args) if function else None
+
+    def clock_mhz(self, kind: int) -> int | None:
+        return self._ask("GetClockInfo", kind)
+
+    def reasons(self) -> int | None:
+        found = self._ask("GetCurrentClocksEventReasons")
+        return self._ask("GetCurrentClocksThrottleReasons") if found is None else found  # its name before driver 535
+
+    def violations_ns(self) -> dict[int, int]:
+        answers = {policy: self._ask("GetViolationStatus", policy) for policy in _VIOLATIONS}
+        return {policy: int(answer.violationTime) for policy, answer in answers.items() if answer is not None}
+
+    def other_processes(self) -> int | None:
+        """In a container NVML numbers processes as the host does, so this process is not found: then one of them is taken for it."""
+        answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
+        if answers == [None, None]:
+            return None
+        pids = {process.pid for answer in answers for process in answer or ()}
+        return max(0, len(pids) - 1) if os.getpid() not in pids else len(pids - {os.getpid()})
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Everything worth recording that is known."""
+        if self._handle is None:
+            return {}
+        reasons, power, limit = self.reasons(), self._ask("GetPowerUsage"), self._ask("GetEnforcedPowerLimit")
+        ecc, mig = self._ask("GetEccMode"), self._ask("GetMigMode")
+        cuda = self._safely(self._nvml.nvmlSystemGetCudaDriverVersion)
+        found = {
+            "driver": self._safely(self._nvml.nvmlSystemGetDriverVersion),
+            "driver_cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "nvml": self._safely(self._nvml.nvmlSystemGetNVMLVersion),
+            "name": self._ask("GetName"),
+            "clock_sm_mhz": self.clock_mhz(_SM),
+            "clock_memory_mhz": self.clock_mhz(_MEMORY),
+            "max_clock_sm_mhz": self._ask("GetMaxClockInfo", _SM),
+            "max_clock_memory_mhz": self._ask("GetMaxClockInfo", _MEMORY),
+            "throttle": None if reasons is None else throttle_words(reasons),
+            "power_w": None if power is None else power / 1000,
+            "power_limit_w": None if limit is None else limit / 1000,
+            "temperature_c": self._ask("GetTemperature", 0),  # NVML_TEMPERATURE_GPU
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "mig": None if mig is None else bool(mig[0]),
+            "pcie_generation": self._ask("GetCurrPcieLinkGeneration"),
+            "pcie_width": self._ask("GetCurrPcieLinkWidth"),
+            "other_processes": self.other_processes(),
+        }
+        return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,132 @@
+"""What a validation asks of the place where it measures: this machine's CPU here, its GPU in `cuda.stand`."""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from executors.cpu import CpuBackend
+from executors.reference import Reference
+from executors.run import Backend
+from executors.workers import available_cores
+from simulator.machine import Machine
+from simulator.plan import Plan
+from traces.profile import Identity, Profile, Stats
+
+from .host import measure_host
+from .identity import this_cpu
+from .noise import Watch
+from .planned import machine_here
+from .sampler import Sampler
+from .session import Progress, calibrate, store
+
+
+class Stand(Protocol):
+    """A place to measure. `backend` exists after `open`. `periods`: how many of its units a program runs per round.
+
+    `interleaved`: whether keys are measured in the rounds of a validation; otherwise they are before them.
+    """
+
+    identity: Identity
+    backend: Backend
+    periods: int
+    interleaved: bool
+
+    def machine(self, profile: Profile | None) -> Machine:
+        """This machine with the profile's figures."""
+
+    def measure_machine(self, profile: Profile) -> None:
+        """Fill in what belongs to the machine and not to an op, unless the profile has it."""
+
+    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
+        """Measure the missing keys of `plans`; how many."""
+
+    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+        """Make the backend. Keys of `plans` will be measured in rounds, if this stand does that."""
+
+    def visit(self, turn: int) -> None:
+        """At the beginning of a round: measure the keys once more, if this stand does that."""
+
+    def anchors(self) -> list[float]:
+        """Seconds of the anchor op since this was last asked."""
+
+    def watch(self):
+        """Something whose `stop().rejected` says whether the machine was disturbed meanwhile."""
+
+    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
+        """Put what was measured in the given rounds into the profile."""
+
+    def plain_s(self, plain: Reference, steps: int) -> list[float]:
+        """Step times of plain PyTorch."""
+
+    def about(self) -> dict[str, object]:
+        """The device, for a document."""
+
+
+class CpuStand:
+    """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute."""
+
+    periods = 3
+    interleaved = True
+
+    def __init__(self):
+        self.identity = this_cpu()
+        self.backend: CpuBackend | None = None
+        self._sampler: Sampler | None = None
+
+    def machine(self, profile: Profile | None) -> Machine:
+        """This CPU."""
+        return machine_here(profile)
+
+    def measure_machine(self, profile: Profile) -> None:
+        """The executor's overheads, peak rates and the cache."""
+        if profile.dispatch.task_overhead_s is None:
+            measure_host(CpuBackend(machine_here(profile)), profile)
+
+    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
+        """Measure missing keys on this CPU."""
+        return calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+
+    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+        """Make backend and sampler."""
+        self.backend = CpuBackend(machine, anchor=True)
+        self._sampler = Sampler(self.backend)
+        for plan in plans:
+            self._sampler.add(plan, plan.keys(machine))
+
+    def visit(self, turn: int) -> None:
+        """Visit every key once."""
+        self._sampler.visit(list(self._sampler.samples), turn)
+
+    def anchors(self) -> list[float]:
+        """What the workers' anchors took."""
+        return [s for anchor in self.backend.anchors or () for s in anchor.take()]
+
+    def watch(self) -> Watch:
+        """Watch for other work on this machine."""
+        return Watch()
+
+    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
+        """The keys' samples; round 0 is the warm-up's."""
+        store(self._sampler, profile, [r + 1 for r in rounds])
+
+    def plain_s(self, plain: Reference, steps: int) -> list[float]:
+        """Each step by itself, on all cores."""
+        torch.set_num_threads(len(available_cores()))
+        found = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            plain.step()
+            found.append(time.perf_counter() - begin)
+        return found
+
+    def about(self) -> dict[str, object]:
+        """CPU, cores and version."""
+        return {"kind": "cpu", "name": self.identity.cpu, "cores": self.identity.cores, "torch": self.identity.torch}
+
+
+def anchor_median(samples: Sequence[float]) -> float | None:
+    """Their median, to six digits; None for none."""
+    return Stats.of(samples).median_s if samples else None

@@ -1,0 +1,67 @@
+"""Disjoint parts of one GPU's SMs: green contexts, all from one split of the device.
+
+Splitting the device once per part, as torch.cuda.green_contexts does, gives parts that overlap. A part's context is never destroyed: its
+streams, and the graphs captured on them, need it for as long as the process may use them.
+"""
+
+from traces.errors import StepcastError
+
+from .bindings import DriverApi
+from .driver import Partition
+
+#: cuGreenCtxStreamCreate is as old as CUDA 12.5.
+OLDEST_CUDA = 12050
+_INSTEAD = "use the whole GPU as one device instead"
+
+
+def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...]:
+    """Split GPU `index` into `count` disjoint parts of equal size; what alignment leaves over stays unused.
+
+    The primary context must be live. Raises StepcastError with the reason where this cannot be had.
+    """
+    if api is None:
+        raise StepcastError(f"partitions need the package cuda-bindings, which is not installed; install it, or {_INSTEAD}")
+    if count < 1:
+        raise StepcastError(f"cannot split a GPU into {count} partitions; expected 1 or more")
+    version = api("cuDriverGetVersion")
+    if version < OLDEST_CUDA:
+        raise StepcastError(
+            f"partitions need a GPU driver for CUDA 12.5 or newer, this one is for {version // 1000}.{version % 1000 // 10}; "
+            f"update the driver, or {_INSTEAD}"
+        )
+    sm = api.names.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    device = api("cuDeviceGet", index)
+    whole = api("cuDeviceGetDevResource", device, sm)
+    smallest, step = granularity(api, device, whole.sm)
+    wanted = whole.sm.smCount // count // step * step
+    if wanted < smallest:
+        raise StepcastError(
+            f"{whole.sm.smCount} SMs cannot be split into {count} partitions: each must have at least {smallest} SMs, in steps of {step}; "
+            f"ask for fewer, or {_INSTEAD}"
+        )
+    groups, made, _rest = api("cuDevSmResourceSplitByCount", count, whole, 0, wanted)
+    if made < count:
+        raise StepcastError(f"the driver made only {made} of {count} partitions of {wanted} SMs; ask for fewer, or {_INSTEAD}")
+    parts = []
+    for number, group in enumerate(groups[:count]):
+        description = api("cuDevResourceGenerateDesc", [group], 1)
+        context = api("cuGreenCtxCreate", description, device, int(api.names.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
+        parts.append(Partition(number, int(api("cuGreenCtxGetDevResource", context, sm).sm.smCount), context))
+    if len({part.sms for part in parts}) > 1:
+        raise StepcastError(f"the driver made partitions of unequal size ({', '.join(str(part.sms) for part in parts)} SMs); {_INSTEAD}")
+    return tuple(parts)
+
+
+def granularity(api: DriverApi, device: object, resource: object) -> tuple[int, int]:
+    """(least SMs of a part, step between sizes), as the driver reports them; before CUDA 13 these fields are 0 or do not exist."""
+    least, step = getattr(resource, "minSmPartitionSize", 0), getattr(resource, "smCoscheduledAlignment", 0)
+    if least and step:
+        return int(least), int(step)
+    major = api("cuDeviceGetAttribute", api.names.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    return (8, 8) if major >= 9 else (4, 2) if major >= 8 else (2, 2)  # CUDA Driver API, Green Contexts: "SM partition size"
+
+
+def open_stream(api: DriverApi, partition: Partition, priority: int) -> int:
+    """The handle of a new stream whose kernels stay on the partition's SMs, also in the replay of a graph captured on it."""
+    flags = int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    return int(api("cuGreenCtxStreamCreate", partition.handle, flags, priority))

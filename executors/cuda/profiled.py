@@ -1,0 +1,67 @@
+"""Which kernels a piece of work launches, from one session of torch.profiler. For structure only: the profiler changes the times."""
+
+import logging
+import tempfile
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+from traces.errors import UnusableFileError
+from traces.kineto import load_trace
+from traces.recording import COLLECTIVE, KERNEL, Recording
+
+from .driver import Kernel
+
+#: The one kind of range that the trace reader keeps.
+_RANGE = "ProfilerStep#"
+
+
+def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+    """The kernels of each piece of work, in order of start; None, with a warning in the log, where the profiler sees no GPU work."""
+    if ProfilerActivity.CUDA not in supported_activities():
+        return _refused("this PyTorch was built without it")
+    # The ranges are the host's, so its activity is recorded too.
+    session = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    try:
+        with warnings.catch_warnings(action="ignore"):  # what matters of them is whether kernels arrive
+            session.start()
+    except RuntimeError as error:
+        return _refused(str(error))
+    try:
+        torch.cuda.synchronize(device)
+        for number, work in enumerate(works):
+            with record_function(f"{_RANGE}{number}"):
+                work()
+                torch.cuda.synchronize(device)
+    finally:
+        session.stop()
+    with tempfile.TemporaryDirectory(prefix="stepcast-") as folder:
+        path = Path(folder) / "trace.json"
+        try:
+            session.export_chrome_trace(str(path))
+            return by_range(load_trace(path), len(works))
+        except (RuntimeError, UnusableFileError) as error:
+            return _refused(str(error))
+
+
+def by_range(recording: Recording, count: int) -> list[list[Kernel]] | None:
+    """The kernels of each of `count` ranges, by the host's time of launch: one launched within a range also ran within it."""
+    begins = sorted((a.start_s, int(a.name.removeprefix(_RANGE))) for a in recording.annotations if a.name.startswith(_RANGE))
+    if [number for _, number in begins] != list(range(count)):
+        return _refused(f"it recorded {len(begins)} of {count} ranges")
+    starts = [begin for begin, _ in begins]
+    found: list[list[Kernel]] = [[] for _ in range(count)]
+    for work in recording.works:
+        begin = recording.calls[work.call].start_s if work.call >= 0 else work.start_s
+        number = bisect_right(starts, begin) - 1
+        if work.category in (KERNEL, COLLECTIVE) and number >= 0:
+            found[number].append(Kernel(work.name, work.grid, work.block, work.registers, work.shared_bytes, work.duration_s))
+    return found
+
+
+def _refused(reason: str) -> None:
+    logging.getLogger("stepcast").warning("kernels cannot be listed, the profiler records no GPU work: %s", reason)

@@ -1,0 +1,193 @@
+"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver where PyTorch does not reach."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+
+import torch
+
+from traces.errors import StepcastError
+
+from . import green, profiled
+from .bindings import DriverApi, find_driver_api, first_line
+from .capture import captured
+from .driver import GpuFacts, Kernel, Partition
+from .precision import set_precision
+from .probe import Probe
+from .streams import Streams
+
+#: Hardware queues between host and GPU. With CUDA's default of 8, streams beyond share a queue and wait for each other without cause.
+CONNECTIONS = "32"
+_CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+#: Resident blocks per SM by compute capability (CUDA C++ Programming Guide, technical specifications), for want of cuda.bindings.
+_BLOCKS_PER_SM = {(7, 0): 32, (7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}
+
+
+class TorchDriver:
+    """GPU `index` of this machine. Making one starts CUDA and makes the GPU PyTorch's current one.
+
+    Take it from `gpu`: a second driver of one GPU would hand out the first one's streams, and split the GPU again.
+
+    `uuid` names the GPU for NVML. `connections` is the number of hardware queues asked for, or a sentence where CUDA had already started.
+    """
+
+    def __init__(self, index: int = 0):
+        """Raises StepcastError where there is no such GPU, with what is missing."""
+        self.connections = _set_connections()
+        _require_gpu(index)
+        self.device = torch.device("cuda", index)
+        try:
+            torch.cuda.set_device(self.device)
+            torch.cuda.synchronize(self.device)  # makes the context, which the driver's functions below need
+        except RuntimeError as error:
+            raise StepcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
+        self._api = find_driver_api()
+        self._streams = Streams(self.device, self._api)
+        self._splits: dict[int, tuple[Partition, ...]] = {}
+        self._probe: Probe | None = None
+        properties = torch.cuda.get_device_properties(self.device)
+        self.uuid = str(properties.uuid)
+        self.facts = _facts(properties, self._api, index, self._streams.levels)
+
+    def software(self) -> dict[str, str]:
+        """Versions, and `max_connections`."""
+        found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "max_connections": self.connections}
+        found["driver"] = _gpu_driver_version()
+        cudnn = torch.backends.cudnn.version()
+        found["cudnn"] = str(cudnn) if cudnn else None
+        with suppress(AttributeError):  # a build without NCCL
+            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        return {name: value for name, value in found.items() if value}
+
+    def set_precision(self, precision: str) -> dict[str, object]:
+        """See Driver."""
+        return set_precision(precision)
+
+    def stream(self, priority: int = 0, partition: Partition | None = None) -> torch.cuda.Stream:
+        """See Driver."""
+        return self._streams.open(priority, partition)
+
+    def use(self, stream: torch.cuda.Stream) -> None:
+        """See Driver."""
+        torch.cuda.set_stream(stream)
+
+    def event(self, timing: bool = False, external: bool = False) -> torch.cuda.Event:
+        """See Driver. Events that fork or join streams in a capture must not be external: an external one leaves no edge in the graph."""
+        return torch.cuda.Event(enable_timing=timing, external=external)
+
+    def capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[torch.cuda.CUDAGraph]:
+        """See Driver. After an error within, the graph is empty, the GPU usable, and the error goes on."""
+        return captured(self.device, stream)
+
+    def synchronize(self) -> None:
+        """See Driver."""
+        torch.cuda.synchronize(self.device)
+
+    def now_s(self) -> float:
+        """See Driver."""
+        return time.perf_counter()
+
+    def seed(self, value: int) -> None:
+        """See Driver."""
+        torch.cuda.default_generators[self.device.index].manual_seed(value)
+
+    def allocated_bytes(self) -> int:
+        """See Driver."""
+        return torch.cuda.memory_allocated(self.device)
+
+    def peak_bytes(self, reset: bool = False) -> int:
+        """See Driver. The peak is read before it is reset."""
+        peak = torch.cuda.max_memory_allocated(self.device)
+        if reset:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return peak
+
+    def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
+        """See Driver."""
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
+
+    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+        """See Driver."""
+        return profiled.kernels(works, self.device)
+
+    def partitions(self, count: int) -> tuple[Partition, ...]:
+        """See Driver. The same count gives the same partitions: their contexts last as long as the process."""
+        if count not in self._splits:
+            self._splits[count] = green.split(self._api, self.device.index, count)
+        return self._splits[count]
+
+    def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
+        """See Driver."""
+        if self._probe is None:
+            self._probe = Probe()
+        return self._probe.sm_ids(self, stream, replayed)
+
+
+_drivers: dict[int, TorchDriver] = {}
+
+
+def gpu(index: int = 0) -> TorchDriver:
+    """The process's driver of GPU `index`, made at the first call. Raises StepcastError where there is no such GPU."""
+    if index not in _drivers:
+        _drivers[index] = TorchDriver(index)
+    return _drivers[index]
+
+
+def _set_connections() -> str:
+    """Ask for hardware queues, if the user has not; CUDA reads the variable once, when it starts."""
+    if _CONNECTIONS_VARIABLE not in os.environ:
+        if torch.cuda.is_initialized():
+            return f"default: CUDA had started before {CONNECTIONS} could be set"
+        os.environ[_CONNECTIONS_VARIABLE] = CONNECTIONS
+    return os.environ[_CONNECTIONS_VARIABLE]
+
+
+def _require_gpu(index: int) -> None:
+    if torch.version.cuda is None:
+        raise StepcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if not available:
+        reason = str(told[-1].message).splitlines()[0] if told else "no NVIDIA GPU or driver found"
+        raise StepcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
+    count = torch.cuda.device_count()
+    if not 0 <= index < count:
+        raise StepcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
+
+
+def _facts(properties, api: DriverApi | None, index: int, levels: int) -> GpuFacts:
+    capability = (properties.major, properties.minor)
+    if api is None:
+        blocks = _BLOCKS_PER_SM.get(capability, 32)
+    else:
+        attribute = api.names.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR
+        blocks = api("cuDeviceGetAttribute", attribute, api("cuDeviceGet", index))
+    return GpuFacts(
+        name=properties.name,
+        sms=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        cache_bytes=properties.L2_cache_size,
+        capability=capability,
+        threads_per_sm=properties.max_threads_per_multi_processor,
+        blocks_per_sm=blocks,
+        registers_per_sm=properties.regs_per_multiprocessor,
+        shared_bytes_per_sm=properties.shared_memory_per_multiprocessor,
+        priority_levels=levels,
+    )
+
+
+def _gpu_driver_version() -> str | None:
+    """Such as 580.65.06; None where NVML does not answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return pynvml.nvmlSystemGetDriverVersion()
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,127 @@
+"""How well `simulator/efficiencies.json` predicts GPUs that it has not seen: python -m tests.benchmarks efficiencies.
+
+Three tables. Ops: every GPU left out in turn and predicted from rows fitted on the others (dense ops of a precision that one GPU alone
+measured: every model left out). Sums: device time of whole steps from the same rows. Check: the optimizer-fusion paper's MobileNetV2 on
+TITAN Xp, a GPU and a paper that no number was fitted on.
+"""
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from simulator import efficiencies
+from simulator.costs import CostModel
+from simulator.efficiencies import Rows
+from simulator.job import Job
+from simulator.predict import forecast_many
+from simulator.presets import load_machine
+from tests.benchmarks.fit_efficiencies import Scored, predict, refit, rms
+from tests.benchmarks.op_latency import read_rows
+from tests.benchmarks.public_ops import BACKWARD, FORWARD, UPDATE, Measured, Op, all_sources, neusight_ops
+from tests.shared_data import shared_folder
+
+#: The paper's baseline, forward fusion and backward fusion, in ms: batch 32, Adam with weight decay, one update kernel after another.
+PAPER_MS = {"baseline": 94.21, "forward-fusion": 84.42, "backward-fusion": 80.92}
+
+#: Shorter sums are a few tiny kernels.
+_SHORTEST_S = 5e-4
+
+
+def coverage(scored: Sequence[Scored], table: Rows, deviations: float = 1.0) -> float:
+    """The share of ops whose log error is within so many of the deviations that `table` states for the number that decides there."""
+    return sum(abs(item.error) <= deviations * predict(item.op, table).said.error for item in scored) / len(scored)
+
+
+def op_lines(scored: Sequence[Scored], table: Rows) -> list[str]:
+    """A line for each op class and whatever was left out."""
+    groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
+    for item in scored:
+        groups[item.op.op_class, item.left_out].append(item)
+    lines = []
+    for (name, left_out), items in sorted(groups.items()):
+        errors = [item.error for item in items]
+        measured = sum(item.op.seconds * item.op.count for item in items)
+        total = sum(item.predicted_s * item.op.count for item in items) / measured - 1
+        typical = median(abs(float(np.expm1(error))) for error in errors)
+        lines.append(
+            f"| {name} | {left_out} | {len(items)} | {typical:.0%} | {rms(errors):.2f} | {total:+.0%} | {coverage(items, table):.0%} |"
+        )
+    return lines
+
+
+def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored], table: Rows) -> list[str]:
+    """Device time of whole steps: measured, the part that can be predicted without the GPU (or model), and all from the table."""
+    without = {item.left_out: item.rows for item in scored}
+    alone = {item.op: item.predicted_s for item in scored}
+    lines = []
+
+    def line(what: str, measured_s: float, ops: Sequence[Op], found: Sequence[tuple[float, float]]) -> None:
+        """`found`: (seconds measured, seconds predicted) of the ops that could be left out."""
+        covered, error = sum(m for m, _ in found) / measured_s, sum(p for _, p in found) / sum(m for m, _ in found) - 1
+        ours = sum(predict(op, table).predicted_s * op.count for op in ops)
+        lines.append(f"| {what} | {1e3 * measured_s:.1f} | {covered:.0%} | {error:+.0%} | {1e3 * ours:.1f} | {ours / measured_s - 1:+.0%} |")
+
+    for path in sorted((folder / "op_latency").glob("*/*.csv")):
+        truth = json.loads(path.with_suffix(".json").read_text())
+        board = "L4" if "L4" in path.parent.name else "V100-PCIE"
+        gpu = board.partition("-")[0]
+        every = [op for row in repeated(path, truth["num_layer"]) for op in neusight_ops(board, row) if op.seconds > 0]
+        for key, name, phases in (("fw_latency", "forward", {FORWARD}), ("bwall_latency", "backward", {BACKWARD, "accumulate"})):
+            ops = [op for op in every if op.phase in phases]
+            found = sum(predict(op, without[gpu]).predicted_s for op in ops)
+            line(f"{board} {path.stem} {name}", truth[key] / 1e3, ops, [(truth[key] / 1e3, found)])
+    for source in sources:
+        for phase in (FORWARD, BACKWARD, UPDATE):
+            ops = [op for op in source.ops if op.phase == phase]
+            measured = sum(op.seconds * op.count for op in ops)
+            if source.source != "neusight" and measured > _SHORTEST_S:
+                found = [(op.seconds * op.count, alone[op] * op.count) for op in ops if op in alone]
+                line(f"{source.board} {source.workload}: {phase}", measured, ops, found)
+    return lines
+
+
+def repeated(path: Path, layers: int) -> list[dict]:
+    """The rows of a model with its one layer as often as it has layers."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    before, layer, after = read_rows(rows)
+    chosen = [*before, *layer * layers, *after]
+    return [row for row in chosen if row["output_shape"] and "float32" in row["dtype"] and float(row["fw_latency"] or 0) > 0]
+
+
+def titan_xp_ms() -> dict[str, float]:
+    """Predicted step times of the paper's MobileNetV2 by strategy."""
+    machine = load_machine("titan-xp")
+    job = Job("mobilenet_v2", 32, optimizer="adam", form="for")
+    found = forecast_many(job, [name for name in PAPER_MS if name != "baseline"], {}, machine, CostModel(machine))
+    return {name: 1e3 * forecast.timeline.step_s for name, forecast in found}
+
+
+def main() -> None:
+    """Print the three tables."""
+    latencies = shared_folder("op_latency")
+    if latencies is None:
+        print("no public measurements beside the repository; set STEPCAST_SHARED")
+    else:
+        folder, table = latencies.parent, efficiencies.table()["gpu"]
+        sources = all_sources(folder)
+        _, held, models = refit(folder, table)
+        print("| op class | left out | ops | median error | rms log error | sum | within the stated error |\n|---|---|---|---|---|---|---|")
+        print("\n".join(op_lines([*held, *models], table)))
+        print(f"| all | | {len(held)} | | {rms(item.error for item in held):.2f} | | {coverage(held, table):.0%} |")
+        print(f"\nWithin two stated errors: {coverage(held, table, 2.0):.0%}. A precision that one GPU alone measured: its models left out.\n")
+        print("| device time | measured/ms | could be left out | error of that | from the table/ms | error |\n|---|---|---|---|---|---|")
+        print("\n".join(sum_lines(folder, sources, [*held, *models], table)))
+        print()
+    print("| MobileNetV2, TITAN Xp | paper/ms | predicted/ms | error |\n|---|---|---|---|")
+    for name, ours in titan_xp_ms().items():
+        print(f"| {name} | {PAPER_MS[name]:.1f} | {ours:.1f} | {ours / PAPER_MS[name] - 1:+.0%} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""What NVML says, with a stand-in for pynvml that answers, refuses, or is not there."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from calibrate.device_record import DeviceRecord, GpuWatch
+from calibrate.identity import this_gpu
+from executors.cuda.driver import GpuFacts
+
+
+class NVMLError(Exception):
+    """pynvml's base of errors."""
+
+
+class Nvml:
+    """pynvml of one H200. `refused` names functions that answer NotSupported."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, refused: tuple[str, ...] = ()):
+        self.refused, self.opened, self.asked = refused, 0, []
+        self.reasons, self.clock, self.violations, self.pids = 0, 1980, {}, [os.getpid()]
+
+    def __getattr__(self, name: str):
+        if not name.startswith("nvml") or name == "nvmlDeviceGetCurrentClocksThrottleReasons":
+            raise AttributeError(name)
+        assert "Set" not in name
+
+        def ask(*args):
+            self.asked.append((name, args))
+            if self.opened == 0 and name != "nvmlInit":
+                raise NVMLError("Uninitialized")
+            if name in self.refused:
+                raise NVMLError("Not Supported")
+            return getattr(self, f"_{name}")(*args)
+
+        return ask
+
+    def _nvmlInit(self):  # noqa: N802
+        self.opened += 1
+
+    def _nvmlShutdown(self):  # noqa: N802
+        self.opened -= 1
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        assert uuid == "GPU-0123"
+        return "gpu"
+
+    def _nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return "gpu"
+
+    def _nvmlDeviceGetClockInfo(self, handle, kind):  # noqa: N802
+        return {1: self.clock, 2: 3201}[kind]
+
+    def _nvmlDeviceGetMaxClockInfo(self, handle, kind):  # noqa: N802
+        return {1: 1980, 2: 3201}[kind]
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+        return self.reasons
+
+    def _nvmlDeviceGetViolationStatus(self, handle, policy):  # noqa: N802
+        return SimpleNamespace(referenceTime=1, violationTime=self.violations.get(policy, 0))
+
+    def _nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.pids]
+
+    def _nvmlDeviceGetGraphicsRunningProcesses(self, handle):  # noqa: N802
+        return []
+
+    def _nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "580.65.06"
+
+    def _nvmlSystemGetCudaDriverVersion(self):  # noqa: N802
+        return 13000
+
+    def _nvmlSystemGetNVMLVersion(self):  # noqa: N802
+        return "13.580.65.06"
+
+    def _nvmlDeviceGetName(self, handle):  # noqa: N802
+        return "NVIDIA H200"
+
+    def _nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+        return 412_500
+
+    def _nvmlDeviceGetEnforcedPowerLimit(self, handle):  # noqa: N802
+        return 700_000
+
+    def _nvmlDeviceGetTemperature(self, handle, sensor):  # noqa: N802
+        return 41
+
+    def _nvmlDeviceGetEccMode(self, handle):  # noqa: N802
+        return [1, 1]
+
+    def _nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        return [0, 0]
+
+    def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle):  # noqa: N802
+        return 5
+
+    def _nvmlDeviceGetCurrPcieLinkWidth(self, handle):  # noqa: N802
+        return 16
+
+
+def test_a_record_has_every_fact_with_its_unit():
+    nvml = Nvml()
+    record = DeviceRecord.read("0123", nvml)
+    assert record.notes == ()
+    assert record.facts == {
+        "driver": "580.65.06", "driver_cuda": "13.0", "nvml": "13.580.65.06", "name": "NVIDIA H200",
+        "clock_sm_mhz": 1980, "clock_memory_mhz": 3201, "max_clock_sm_mhz": 1980, "max_clock_memory_mhz": 3201, "throttle": [],
+        "power_w": 412.5, "power_limit_w": 700.0, "temperature_c": 41, "ecc": True, "mig": False,
+        "pcie_generation": 5, "pcie_width": 16, "other_processes": 0,
+    }  # fmt: skip
+    assert nvml.opened == 0
+
+
+def test_what_is_not_supported_is_missing():
+    refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEccMode", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlSystemGetNVMLVersion")
+    facts = DeviceRecord.read("GPU-0123", Nvml(refused)).facts
+    assert not {"power_w", "ecc", "throttle", "nvml"} & set(facts)
+    assert facts["power_limit_w"] == 700.0
+
+
+def test_without_nvml_there_is_a_note_and_nothing_else():
+    record, watch = DeviceRecord.read("0123", Nvml(("nvmlInit",))), GpuWatch("0123", Nvml(("nvmlDeviceGetHandleByUUID",)))
+    assert record.facts == {}
+    assert record.notes == ("the GPU is not watched: NVML does not answer (Not Supported)",)
+    found = watch.stop()
+    assert (found.flags, found.rejected, len(found.notes)) == ((), False, 1)
+
+
+def test_an_undisturbed_run_has_no_flags():
+    nvml = Nvml()
+    watch = GpuWatch(nvml=nvml)
+    nvml.clock = 1965  # within 2 %
+    assert watch.stop().flags == ()
+    assert nvml.opened == 0
+
+
+def test_disturbances_are_flagged_in_words():
+    nvml = Nvml()
+    nvml.violations = {0: 5_000_000}
+    watch = GpuWatch(nvml=nvml)
+    nvml.reasons, nvml.clock = 0x04 | 0x40 | 0x02, 1700
+    watch.sample()
+    nvml.reasons, nvml.clock = 0x01, 345  # idle again: neither its clock nor the lack of reasons counts
+    nvml.violations, nvml.pids = {0: 17_500_000, 1: 0}, [os.getpid(), 77]
+    found = watch.stop()
+    assert found.flags == (
+        "throttled by the power cap, a hardware thermal slowdown",
+        "clocks held down for 12.5 ms because of power",
+        "the SM clock drifted between 1700 and 1980 MHz",
+        "1 other process on the GPU",
+    )
+    assert found.rejected
+
+
+def test_an_idle_start_is_no_drift():
+    nvml = Nvml()
+    nvml.reasons, nvml.clock = 0x01, 345
+    watch = GpuWatch(nvml=nvml)
+    nvml.reasons, nvml.clock = 0, 1980
+    assert watch.stop().flags == ()
+
+
+@pytest.mark.parametrize(("pids", "others"), [([], 0), ([4001], 0), ([4001, 4002, 4003], 2)])
+def test_in_a_container_one_process_with_a_strange_number_is_ours(pids, others):
+    nvml = Nvml()
+    nvml.pids = pids
+    assert DeviceRecord.read(nvml=nvml).facts["other_processes"] == others
+
+
+class StandInDriver:
+    """As much of a driver as an identity needs."""
+
+    device = torch.device("cpu")
+    facts = GpuFacts("NVIDIA H200", 132, 1 << 37, 60 << 20, (9, 0), 2048, 32, 65536, 233_472, 6)
+    asked: tuple[str, ...] = ()
+
+    def software(self):
+        return {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "91900", "nccl": "2.28.9", "max_connections": "32"}
+
+    def set_precision(self, precision):
+        self.asked += (precision,)
+        return {"cudnn_tf32": precision == "tf32", "cudnn_benchmark": False}
+
+
+def test_a_gpus_identity_holds_what_decides_its_times():
+    driver = StandInDriver()
+    identity = this_gpu(driver, "tf32", DeviceRecord.read(nvml=Nvml()))
+    assert driver.asked == ("tf32",)
+    assert identity.name == "gpu-nvidia-h200-132"
+    assert identity.clocks_mhz == {"sm": 1980.0, "mem": 3201.0}
+    assert (identity.driver, identity.cuda, identity.torch, identity.tf32) == ("580.65.06", "13.0", "2.11.0", True)
+    assert identity.cudnn == {"version": "91900", "cudnn_tf32": True, "cudnn_benchmark": False}
+    assert identity.throttle == {}
+    wanted = {"capability": "9.0", "l2_bytes": 60 << 20, "nccl": "2.28.9", "max_connections": "32", "ecc": True, "mig": False}
+    assert wanted.items() <= identity.extras.items()
+
+
+def test_an_identity_without_nvml_lacks_only_what_nvml_knows():
+    identity = this_gpu(StandInDriver(), "fp32")
+    assert (identity.clocks_mhz, identity.driver, identity.tf32) == ({}, "", False)
+    assert "ecc" not in identity.extras
+    assert this_gpu(StandInDriver(), "tf32").differences(identity) == [
+        "the cuDNN settings is {'version': '91900', 'cudnn_tf32': True, 'cudnn_benchmark': False} here, "
+        "{'version': '91900', 'cudnn_tf32': False, 'cudnn_benchmark': False} there",
+        "TF32 is True here, False there",
+    ]
