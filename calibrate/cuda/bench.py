@@ -1,7 +1,9 @@
 """Times work on one stream of a GPU: replays of captured graphs between timing events, with the GPU kept busy."""
 
+import gc
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from executors.cuda.driver import Driver, Event, Graph, Partition
@@ -93,6 +95,17 @@ class Bench:
 
 def _seconds(first: Event, last: Event) -> float:
     return first.elapsed_time(last) * 1e-3
+
+
+@contextmanager
+def objects_kept() -> Iterator[None]:
+    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def per_copy(short_s: Sequence[float], long_s: Sequence[float], n: int) -> list[float]:

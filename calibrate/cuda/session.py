@@ -1,8 +1,6 @@
 """A calibration session on a GPU: measures the missing keys of plans, each within its part of the GPU, and writes them into a profile."""
 
-import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from traces.profile import Profile
 
 from ..samples import save_samples, store_samples
 from ..session import Progress, missing_keys
-from .bench import Effort
+from .bench import Effort, objects_kept
 from .sampler import MEMORY_SHARE, CudaSampler
 
 #: Keys between two saves, which share one profiler session, at most; an interruption costs no more. Their operands, of which the profiler
@@ -54,7 +52,7 @@ def calibrate_gpu(
     notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
-    with _objects_so_far_are_kept():
+    with objects_kept():
         while done < len(todo) and driver.now_s() < end_s:
             sms = _sms(parts[todo[done][2].device])
             sampler = samplers[sms]
@@ -74,17 +72,6 @@ def calibrate_gpu(
                 save_samples(sampler.samples, profile, save_to)
                 sampler.release()
     return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
-
-
-@contextmanager
-def _objects_so_far_are_kept() -> Iterator[None]:
-    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _part(device: str, machine: Machine, driver: Driver) -> Partition | None:
