@@ -52,7 +52,7 @@ class CudaSampler:
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
         self._bench = Bench(driver, partition, self._effort)
-        self._parts = Parts(driver)
+        self._parts = Parts(driver, self._effort)
         self._flush = flusher(driver)
         self._pool = OperandPool(device=driver.device)
         self._held: dict[str, tuple[Compiled, int]] = {}

@@ -15,9 +15,9 @@ from ..session import Progress, missing_keys
 from .bench import Effort, objects_kept
 from .sampler import MEMORY_SHARE, CudaSampler
 
-#: Keys between two saves, which share one profiler session, at most; an interruption costs no more. Their operands, of which the profiler
-#: needs all at once, end a group early.
-GROUP = 60
+#: Keys between two saves, which share one profiler session, at most. Few sessions: each takes about a second, and once used the profiler
+#: may slow the launches that follow. Operands, of which the profiler needs all at once, end a group early.
+GROUP = 300
 
 
 @dataclass(frozen=True)
