@@ -16,6 +16,7 @@ from calibrate.cuda.bench import Bench, Effort
 from calibrate.cuda.cold import Cold
 from calibrate.cuda.concurrency import Sizes, co_runs
 from calibrate.cuda.facts import Scale, measure_facts
+from calibrate.cuda.gpu import measure_gpu
 from calibrate.cuda.host import empty_task_s, measure_host
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
@@ -320,6 +321,18 @@ def test_transfers_are_lines():
         assert route.latency_s * (1 + 1e-9) >= 2 * US
         assert route.latency_s <= (12 if pageable else 2.0001) * US  # a blocking copy waits for the host
         assert len(route.points) == 5
+
+
+@pytest.mark.parametrize("partitionable", [True, False])
+def test_all_that_belongs_to_the_gpu_itself(partitionable, tmp_path):
+    profile, small = empty_profile(), replace(FACTS, memory_bytes=64 << 20, cache_bytes=4096)
+    with FakeGpu(facts=small, partitionable=partitionable) as gpu:
+        errors = measure_gpu(gpu, profile, lambda: 5 * US, sizes=[4096, 1 << 16, 1 << 20], effort=Effort(rounds=2))
+    assert set(errors) == set(profile.transfers)
+    assert profile.partition_sms == ({"2": 64, "4": 32, "8": 16} if partitionable else {})
+    assert len(profile.notes) == (0 if partitionable else 3)
+    loaded = Profile.load(profile.save(tmp_path / "gpu.json"))
+    assert (loaded.dispatch, loaded.peak_flops) == (profile.dispatch, profile.peak_flops)
 
 
 def test_a_line_is_fitted_on_relative_errors():
