@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from traces.profile import Profile
+from traces.profile import Identity, Profile
 from traces.profile_files import default_path
 
 from .identity import this_cpu
@@ -11,12 +11,13 @@ from .identity import this_cpu
 log = logging.getLogger("stepcast")
 
 
-def open_profile(path: Path | None, create: bool = False) -> tuple[Profile, Path]:
+def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:
     """The profile at `path` (default: this machine's own place), or with `create` an empty one where there is none.
 
-    Raises UnusableFileError for a file that is missing (without `create`), damaged or newer.
+    `identity`: of what is measured here; default: the CPU. Raises UnusableFileError for a file that is missing (without `create`), damaged
+    or newer.
     """
-    mine = this_cpu()
+    mine = identity or this_cpu()
     place = default_path(mine.name) if path is None else path
     if create and not place.exists():
         return Profile(identity=mine), place
@@ -32,9 +33,9 @@ def own_profile() -> Profile | None:
     return profile if not profile.matches(this_cpu()) else None
 
 
-def foreign(profile: Profile, place: Path | str) -> bool:
+def foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
     """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
-    mine = this_cpu()
+    mine = identity or this_cpu()
     differences = profile.matches(mine)
     if differences:
         log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, "; ".join(differences))

@@ -24,7 +24,8 @@ from .session import Progress, calibrate, store
 
 
 class Stand(Protocol):
-    """A place to measure. `backend` exists after `open`. `periods`: how many of its units a program runs per round.
+    """A place to measure. `backend` exists after `open`. `periods`: how many of its units a program runs per round, and `plain_steps` how
+    many steps plain PyTorch.
 
     `interleaved`: whether keys are measured in the rounds of a validation; otherwise they are before them.
     """
@@ -32,6 +33,7 @@ class Stand(Protocol):
     identity: Identity
     backend: Backend
     periods: int
+    plain_steps: int
     interleaved: bool
 
     def machine(self, profile: Profile | None) -> Machine:
@@ -69,6 +71,7 @@ class CpuStand:
     """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute."""
 
     periods = 3
+    plain_steps = 2
     interleaved = True
 
     def __init__(self):

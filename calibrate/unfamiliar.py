@@ -14,7 +14,8 @@ from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.factory import Factory
 from simulator.job import Job
-from simulator.plan import cost_key
+from simulator.machine import Machine
+from simulator.plan import Plan, cost_key
 from simulator.this_cpu import this_cpu
 
 from .sampler import Sampler
@@ -49,13 +50,23 @@ def _make(batch: int) -> tuple:
     return _Tiny(), torch.randn(batch, 2, 8, 8), torch.randint(0, 4, (batch,))
 
 
-def unfamiliar_s(backend: CpuBackend) -> float:
-    """Seconds per task by which tiny ops take longer in a step than right after themselves; at least 0."""
+def tiny_job() -> Job:
+    """Two samples for the model of tiny ops."""
     job = Job("tiny", 2)
     job.__dict__["factory"] = Factory("tiny", _make, __file__)
-    machine = this_cpu()
+    return job
+
+
+def tiny_plan(job: Job, machine: Machine) -> Plan:
+    """Its plan with many small updates."""
     strategy, options = strategies.parse("backward-fusion")
-    plan = strategy.plan(job, machine, None, options)
+    return strategy.plan(job, machine, None, options)
+
+
+def unfamiliar_s(backend: CpuBackend) -> float:
+    """Seconds per task by which tiny ops take longer in a step than right after themselves; at least 0."""
+    job, machine = tiny_job(), this_cpu()
+    plan = tiny_plan(job, machine)
     built = job.build()
     program = backend.load(plan, job_tensors(job, built, job.graph()))
     sampler = Sampler(backend)

@@ -211,7 +211,7 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
         for contender in order:
             contender.run(stand.periods * contender.program.unit)
         anchors.append((stand.anchors(), in_calibration))
-        plain_s.append(stand.plain_s(plain, 2)[1:])
+        plain_s.append(stand.plain_s(plain, stand.plain_steps)[1:])
         if not watch.stop().rejected:
             quiet.append(turn)
         progress(min(2 + turn, total - 1), total, f"round {turn + 1}")

@@ -26,10 +26,11 @@ HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
 SPLIT_BY_MASK = frozenset(
     {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
 )
-#: Ops that the registry of FLOP formulas lacks, and their like that it has.
-COUNTED_AS = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": torch.ops.aten._scaled_dot_product_flash_attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": torch.ops.aten._scaled_dot_product_flash_attention_backward,
+#: Matrix products of queries' by keys' length in attention, which the registry of FLOP formulas lacks in this form, and where its query
+#: is. As PyTorch counts the other forms: the backward pass computes the scores again, and causal masks save nothing.
+ATTENTION_PRODUCTS = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
 }
 RANDOM = ("rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
@@ -244,7 +245,10 @@ def _flops(func, args, kwargs, results) -> float:
         grad_out, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         outer = inputs if transposed else grad_out
         return 2.0 * outer.numel() * (weight.numel() // weight.shape[0]) * (mask[0] + mask[1])
-    formula = flop_registry.get(COUNTED_AS.get(str(func), func._overloadpacket))
+    if str(func) in ATTENTION_PRODUCTS:
+        products, query = ATTENTION_PRODUCTS[str(func)]
+        return 2.0 * products * args[query].numel() * args[query + 1].shape[-2]
+    formula = flop_registry.get(func._overloadpacket)
     if formula is None:
         return 0.0
     return float(formula(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))

@@ -16,12 +16,10 @@ from calibrate.cuda.bench import Bench, Effort
 from calibrate.cuda.cold import Cold
 from calibrate.cuda.concurrency import Sizes, co_runs
 from calibrate.cuda.facts import Scale, measure_facts
-from calibrate.cuda.gpu import measure_gpu
-from calibrate.cuda.host import empty_task_s, measure_host
+from calibrate.cuda.host import measure_host
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_transfers
-from executors.cuda.backend import CudaBackend
 from simulator import strategies
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import STATE, forms
@@ -277,7 +275,7 @@ def test_what_the_host_spends():
     )
     profile = empty_profile()
     with FakeGpu(times) as gpu:
-        measure_host(Bench(gpu), profile, lambda: 4.5 * US)
+        measure_host(Bench(gpu), profile, lambda record_s, wait_s: 4.5 * US)
     found = profile.dispatch
     assert found.dispatch_s == 4.5 * US
     assert found.record_s == pytest.approx(0.7 * US)
@@ -287,12 +285,6 @@ def test_what_the_host_spends():
     assert found.cross_gap_s == pytest.approx(1.1 * US)
     assert profile.identity.extras["node_cadence_s"] == pytest.approx(1.9 * US)
     assert profile.priority_levels == FACTS.priority_levels
-
-
-def test_the_executors_own_time_per_task_is_that_of_tasks_without_ops():
-    with FakeGpu(Times(record_s=3 * US)) as gpu:
-        found = empty_task_s(CudaBackend(WHOLE, gpu), "cuda:0")
-    assert found == pytest.approx(3 * US / 1000)  # nothing but the event at a period's end takes virtual time
 
 
 def test_peak_rates():
@@ -321,18 +313,6 @@ def test_transfers_are_lines():
         assert route.latency_s * (1 + 1e-9) >= 2 * US
         assert route.latency_s <= (12 if pageable else 2.0001) * US  # a blocking copy waits for the host
         assert len(route.points) == 5
-
-
-@pytest.mark.parametrize("partitionable", [True, False])
-def test_all_that_belongs_to_the_gpu_itself(partitionable, tmp_path):
-    profile, small = empty_profile(), replace(FACTS, memory_bytes=64 << 20, cache_bytes=4096)
-    with FakeGpu(facts=small, partitionable=partitionable) as gpu:
-        errors = measure_gpu(gpu, profile, lambda: 5 * US, sizes=[4096, 1 << 16, 1 << 20], effort=Effort(rounds=2))
-    assert set(errors) == set(profile.transfers)
-    assert profile.partition_sms == ({"2": 64, "4": 32, "8": 16} if partitionable else {})
-    assert len(profile.notes) == (0 if partitionable else 3)
-    loaded = Profile.load(profile.save(tmp_path / "gpu.json"))
-    assert (loaded.dispatch, loaded.peak_flops) == (profile.dispatch, profile.peak_flops)
 
 
 def test_a_line_is_fitted_on_relative_errors():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.profiles import foreign, own_profile
+from calibrate.stand import CpuStand, Stand
 from simulator import strategies, workloads
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs import CostModel
@@ -52,15 +53,19 @@ def check_names(device: str, devices: int, mode: str) -> None:
         raise StepcastError(f"--devices {devices}: the strategies of this version run on one device; use --devices 1")
 
 
-def check_device(device: str, devices: int, mode: str, precision: str) -> None:
-    """Refuse what this machine or version cannot run. Raises StepcastError."""
+def stand_for(device: str, devices: int, mode: str, precision: str) -> Stand:
+    """Where to measure. Raises StepcastError for what this machine or version cannot run."""
     check_names(device, devices, mode)
-    if device != "cpu":
-        raise StepcastError(f"--device {device}: this version executes on the CPU only; use --device cpu, or predict with --machine")
-    if mode == "graph":
-        raise StepcastError("--mode graph needs CUDA; use --mode eager, or predict it with --machine h200")
-    if precision == "tf32":
-        raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32, or predict it with --machine h200")
+    if device == "cpu":
+        if mode == "graph":
+            raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
+        if precision == "tf32":
+            raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
+        return CpuStand()
+    from calibrate.cuda.stand import GpuStand
+    from executors.cuda.torch_driver import gpu
+
+    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision)
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Machine, CostModel]:

@@ -3,9 +3,6 @@
 import statistics
 from collections.abc import Callable
 
-from executors.run import WARM_UP, Backend
-from simulator.bodies.host import Host
-from simulator.plan import Plan, Segment, Task
 from traces.profile import Dispatch, Profile
 
 from .bench import Bench, Issue, repeated
@@ -14,12 +11,12 @@ from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 #: Calls per sample: far below the queue's thousand.
 _CALLS = 200
 _LAUNCHES = 50
-#: Size of the plan without ops, and the periods that are timed.
-_TASKS, _PERIODS = 1000, 10
 
 
-def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], float]) -> None:
-    """Fill in the profile's dispatch and priority levels. `empty_plan_s` gives the executor's own seconds per task: see `empty_task_s`.
+def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
+    """Fill in the profile's dispatch and priority levels.
+
+    `executor_s` gives the executor's own host seconds per task, from those of recording an event and of waiting for one.
 
     A key's times include the gap between two nodes of one stream, so the node gap is 0; the cadence of tiny kernels is kept in the
     identity's extras.
@@ -28,24 +25,17 @@ def measure_host(bench: Bench, profile: Profile, empty_plan_s: Callable[[], floa
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
     tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
     graph = bench.capture(tiny)
+    record_s, wait_s = _record_s(bench), _wait_s(bench)
     profile.dispatch = Dispatch(
-        dispatch_s=empty_plan_s(),
-        record_s=_record_s(bench),
-        wait_s=_wait_s(bench),
+        dispatch_s=executor_s(record_s, wait_s),
+        record_s=record_s,
+        wait_s=wait_s,
         graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
     )
     profile.identity.extras["node_cadence_s"] = node_s
     profile.priority_levels = driver.facts.priority_levels
-
-
-def empty_task_s(backend: Backend, device: str) -> float:
-    """The executor's own host seconds per task: per task of a plan without ops on an idle GPU, median over periods."""
-    tasks = tuple(Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS))
-    program = backend.load(Plan("overhead", (Segment(tasks),), {}, {}), {})
-    program.run(WARM_UP)
-    return statistics.median(program.run(_PERIODS).steps_s) / _TASKS
 
 
 def _record_s(bench: Bench) -> float:

@@ -90,6 +90,19 @@ class EagerProgram:
         self.driver.synchronize()
         return (ends[0][0], _reached_s(ends)) if ends else (None, [])
 
+    def issue_s(self, periods: int) -> float:
+        """Host seconds per period of issuing so many, from an idle GPU on: what steps take where the host is what they wait for."""
+        self.driver.synchronize()
+        begin = self.driver.now_s()
+        for period in range(self._period, self._period + periods):
+            self._begin(period)
+            self._issuer.period(period, self._instances)
+            self._finish(period)
+        spent_s = self.driver.now_s() - begin
+        self._period += periods
+        self.driver.synchronize()
+        return spent_s / periods
+
     def _begin(self, iteration: int, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
         """Make the instance of an iteration of this prologue, with its inputs in place."""
         instance = Instance(self._first_iteration + iteration, len(self.binding.slot), [])

@@ -64,7 +64,9 @@ def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored
         """`found`: (seconds measured, seconds predicted) of the ops that could be left out."""
         covered, error = sum(m for m, _ in found) / measured_s, sum(p for _, p in found) / sum(m for m, _ in found) - 1
         ours = sum(predict(op, table).predicted_s * op.count for op in ops)
-        lines.append(f"| {what} | {1e3 * measured_s:.1f} | {covered:.0%} | {error:+.0%} | {1e3 * ours:.1f} | {ours / measured_s - 1:+.0%} |")
+        lines.append(
+            f"| {what} | {1e3 * measured_s:.1f} | {covered:.0%} | {error:+.0%} | {1e3 * ours:.1f} | {ours / measured_s - 1:+.0%} |"
+        )
 
     for path in sorted((folder / "op_latency").glob("*/*.csv")):
         truth = json.loads(path.with_suffix(".json").read_text())
@@ -114,7 +116,9 @@ def main() -> None:
         print("| op class | left out | ops | median error | rms log error | sum | within the stated error |\n|---|---|---|---|---|---|---|")
         print("\n".join(op_lines([*held, *models], table)))
         print(f"| all | | {len(held)} | | {rms(item.error for item in held):.2f} | | {coverage(held, table):.0%} |")
-        print(f"\nWithin two stated errors: {coverage(held, table, 2.0):.0%}. A precision that one GPU alone measured: its models left out.\n")
+        print(
+            f"\nWithin two stated errors: {coverage(held, table, 2.0):.0%}. A precision that one GPU alone measured: its models left out.\n"
+        )
         print("| device time | measured/ms | could be left out | error of that | from the table/ms | error |\n|---|---|---|---|---|---|")
         print("\n".join(sum_lines(folder, sources, [*held, *models], table)))
         print()

@@ -50,7 +50,11 @@ def read_rows(rows: list[dict]) -> tuple[list[dict], list[dict], list[dict]]:
 
 
 def _launches(row: dict) -> bool:
-    return row["op"] not in ("placeholder", "get_attr", "output") and re.sub(r"_\d+$", "", row["Name"]) not in _NO_LAUNCH and bool(row["dtype"])
+    return (
+        row["op"] not in ("placeholder", "get_attr", "output")
+        and re.sub(r"_\d+$", "", row["Name"]) not in _NO_LAUNCH
+        and bool(row["dtype"])
+    )
 
 
 def _op(row: dict) -> Op:

@@ -233,8 +233,41 @@ TRACES = (
     ("h100_vgg13_bs512_adam_one_step.json.gz", "triosim-trace", "H100", {"matmul": "fp32", "conv": "tf32"}, "VGG-13, 1 step"),
 )
 _ELEMENTWISE = frozenset(
-    "add_ add mul_ mul sub sub_ relu relu_ clamp_min clamp_min_ threshold_backward tanh tanh_backward sigmoid sigmoid_backward fill_ zero_ "
-    "copy_ div div_ clamp nan_to_num sqrt sqrt_ addcmul_ addcdiv_ gelu gelu_backward native_dropout_backward neg exp_ log_ rsub".split()
+    [
+        "add_",
+        "add",
+        "mul_",
+        "mul",
+        "sub",
+        "sub_",
+        "relu",
+        "relu_",
+        "clamp_min",
+        "clamp_min_",
+        "threshold_backward",
+        "tanh",
+        "tanh_backward",
+        "sigmoid",
+        "sigmoid_backward",
+        "fill_",
+        "zero_",
+        "copy_",
+        "div",
+        "div_",
+        "clamp",
+        "nan_to_num",
+        "sqrt",
+        "sqrt_",
+        "addcmul_",
+        "addcdiv_",
+        "gelu",
+        "gelu_backward",
+        "native_dropout_backward",
+        "neg",
+        "exp_",
+        "log_",
+        "rsub",
+    ]
 )
 _DENSE = frozenset({"convolution", "convolution_backward", "cudnn_convolution_backward", "addmm", "mm", "bmm"})
 _NORMS = {
@@ -312,7 +345,11 @@ class Trace:
                 uncovered += seconds
             else:
                 merged[op].append(seconds)
-        ops = [op._replace(seconds=median(times), count=len(times), total_s=sum(times)) for op, times in merged.items() if median(times) >= _TICK_S]
+        ops = [
+            op._replace(seconds=median(times), count=len(times), total_s=sum(times))
+            for op, times in merged.items()
+            if median(times) >= _TICK_S
+        ]
         fused = self._fused_adam(adam)
         return Measured(self.source, self.board, (*ops, *fused), uncovered + (0.0 if fused else sum(adam)))
 
@@ -367,7 +404,17 @@ class Trace:
         launches = 2 if "convolution_backward" in name else 1
         label = f"{name} {json.dumps(dims)}"
         return Op(
-            self.board, self.source, label, kind, self.precisions.get(kind, "fp32"), flops, moved, 0.0, phase, launches, name not in _FOREACH
+            self.board,
+            self.source,
+            label,
+            kind,
+            self.precisions.get(kind, "fp32"),
+            flops,
+            moved,
+            0.0,
+            phase,
+            launches,
+            name not in _FOREACH,
         )
 
     def _around(self, thread: str, index: int) -> list[_Call]:
@@ -441,7 +488,9 @@ class Trace:
         if len(concrete) < 5:
             return None
         stride, padding = ast.literal_eval(concrete[3]), ast.literal_eval(concrete[4])
-        extents = [(size + 2 * pad - kernel) // step + 1 for size, kernel, step, pad in zip(taken[2:], weight[2:], stride, padding, strict=True)]
+        extents = [
+            (size + 2 * pad - kernel) // step + 1 for size, kernel, step, pad in zip(taken[2:], weight[2:], stride, padding, strict=True)
+        ]
         return taken[0] * weight[0] * product(extents)
 
     def _after(self, thread: str, index: int, name: str) -> int | None:

@@ -8,14 +8,12 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate import identity, session
-from calibrate.host import measure_host
-from calibrate.planned import machine_here, plan_all
+from calibrate.planned import plan_all
 from calibrate.profiles import foreign, open_profile
+from calibrate.stand import CpuStand, Stand
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
-from executors.cpu import CpuBackend
-from executors.run import Run, execute
+from executors.run import WARM_UP, Run, execute
 from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.costs import CostModel
@@ -48,22 +46,22 @@ def _requested(texts: list[str], pairs: list[str]) -> tuple[list[str], dict[str,
 
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, where: tuple[str, int, str], as_json: bool) -> None:
     """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
-    jobs.check_device(*where, job.precision)
+    stand, mode = jobs.stand_for(*where, job.precision), where[2]
     chosen, shared = _requested(texts, pairs)
-    profile, place = open_profile(output, create=True)
-    if profile.matches(identity.this_cpu()):
+    profile, place = open_profile(output, True, stand.identity)
+    if profile.matches(stand.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_writable(place)
-    found, skipped = plan_all(job, chosen, shared, machine_here(profile), CostModel(machine_here(profile), profile))
+    machine = stand.machine(profile)
+    found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if not found:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
         print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
-    _measure_machine(profile)
-    machine = machine_here(profile)
+    stand.measure_machine(profile)
+    machine = stand.machine(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        plans = [predicted.plan for predicted in found.values()]
-        measured = session.calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, place, progress)
+        measured = stand.calibrate([predicted.plan for predicted in found.values()], machine, profile, place, progress)
     profile.save(place)
     _show_failures(profile)
     if as_json:
@@ -73,11 +71,6 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
         )  # fmt: skip
     else:
         print(f"{measured} keys measured, {len(profile.costs)} in {place}")
-
-
-def _measure_machine(profile: Profile) -> None:
-    if profile.dispatch.task_overhead_s is None:
-        measure_host(CpuBackend(machine_here(profile)), profile)
 
 
 def _show_failures(profile: Profile) -> None:
@@ -97,7 +90,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Execute a plan; refuse one that does not fit."""
-    jobs.check_device(*where, job.precision)
+    stand, mode = jobs.stand_for(*where, job.precision), where[2]
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     for place in (metrics, timeline):
@@ -105,17 +98,24 @@ def run(
             check_writable(place)
     _, shared = _requested([text], pairs)
     profile = Profile.load(profile_path) if profile_path is not None else None
-    machine = machine_here(profile)
-    found, skipped = plan_all(job, [text], shared, machine, CostModel(machine, profile))
+    machine = stand.machine(profile)
+    found, skipped = plan_all(job, [text], shared, machine, CostModel(machine, profile), mode)
     if skipped:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     predicted = found[text]
     if profile is not None:
-        foreign(profile, profile_path)
-    done = execute(predicted.plan, job_tensors(job, job.build(), job.graph()), CpuBackend(machine), steps, seed=job.seed)
+        foreign(profile, profile_path, stand.identity)
+    stand.open(machine, [])
+    if steps < WARM_UP + 2 * stand.backend.unit and mode == "graph":
+        raise StepcastError(
+            f"--steps is {steps}; graphs of {stand.backend.unit} iterations need at least {WARM_UP + 2 * stand.backend.unit}"
+        )
+    done = execute(predicted.plan, job_tensors(job, job.build(), job.graph()), stand.backend, steps, seed=job.seed)
     if timeline is not None:
         done.timeline.save(timeline)
-    document = _run_document(job, predicted, done, steps) | {"predicted_step_s": predicted.timeline.step_s if profile is not None else None}
+    document = _run_document(job, predicted, done, steps, mode) | {
+        "predicted_step_s": predicted.timeline.step_s if profile is not None else None
+    }
     if metrics is not None:
         write_json(metrics, document, indent=1)
     if as_json:
@@ -126,14 +126,14 @@ def run(
     print(f"loss {done.losses[0]:.4g} at the first step, {done.losses[-1]:.4g} at the last")
 
 
-def _run_document(job: Job, predicted: Forecast, done: Run, steps: int) -> dict:
+def _run_document(job: Job, predicted: Forecast, done: Run, steps: int, mode: str) -> dict:
     """What was run and measured; a loss that is not finite is null."""
     return {
         "schema": "stepcast.run/1",
         "job": job.describe(),
         "strategy": predicted.plan.strategy,
         "options": dict(predicted.plan.options),
-        "mode": "eager",
+        "mode": mode,
         "steps": steps,
         "step_s": statistics.median(done.step_s),
         "step_runs_s": list(done.step_s),
@@ -154,17 +154,17 @@ def validate(
     as_json: bool,
 ) -> None:
     """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
-    jobs.check_device(*where, job.precision)
+    stand = jobs.stand_for(*where, job.precision)
     chosen, shared = _requested(texts, pairs)
     if out is not None:
         check_writable(out, folder=True)
-    profile, place = open_profile(profile_path, create=calibration and profile_path is None)
+    profile, place = open_profile(profile_path, calibration and profile_path is None, stand.identity)
     job.graph()
-    if foreign(profile, place) and calibration:
-        profile, place = Profile(identity=identity.this_cpu()), None  # never mixed with another machine's figures
+    if foreign(profile, place, stand.identity) and calibration:
+        profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json)
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, where[2])
     _show([outcome], out, as_json)
 
 
@@ -173,15 +173,20 @@ def demo(out: Path, as_json: bool) -> None:
     check_writable(out, folder=True)
     profile, place = open_profile(None, create=True)
     check_writable(place)
-    outcomes = [_validate(Job(model, batch, size), strategies.names(), {}, profile, place, True, as_json) for model, batch, size in DEMO]
+    outcomes = [
+        _validate(Job(model, batch, size), strategies.names(), {}, profile, place, True, as_json, CpuStand(), "eager")
+        for model, batch, size in DEMO
+    ]
     _show(outcomes, out, as_json)
 
 
-def _validate(job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool) -> Outcome:
+def _validate(
+    job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, stand: Stand, mode: str
+) -> Outcome:
     if calibration:
-        _measure_machine(profile)
+        stand.measure_machine(profile)
     with jobs.progress(f"validating {job.label}", quiet) as progress:
-        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress)
+        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress, stand, mode)
     _show_failures(profile)
     return outcome
 

@@ -1,0 +1,45 @@
+"""What the executor itself takes the host per task: its loop, and the ops being slower to issue when others were issued in between.
+
+Issued right after another of its kind, an op finds its code in the core's caches; in a step it does not. Both costs are the same for every
+op, so they are measured together: on a model of many different tiny ops, as the time of a period less what its ops take by themselves.
+"""
+
+import statistics
+
+from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import Driver
+from executors.tensors import job_tensors
+from simulator.dependencies import Dependencies
+from simulator.machine import Device, HostLane, Machine, Memory
+from simulator.plan import cost_key
+
+from ..unfamiliar import tiny_job, tiny_plan
+from .bench import Effort
+from .sampler import CudaSampler
+
+_WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
+
+
+def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | None = None) -> float:
+    """Host seconds per task besides its op, at least 0. `record_s`, `wait_s`: of an event."""
+    machine = plain_machine(driver)
+    job = tiny_job()
+    plan = tiny_plan(job, machine)
+    sampler = CudaSampler(driver, effort=effort)
+    sampler.measure(plan, plan.keys(machine))
+    issue_s = {key: statistics.median(found.issue_s) for key, found in sampler.samples.items() if found.issue_s}
+    sampler.release()
+    alone_s = sum(issue_s.get(cost_key(task, machine), 0.0) for task in plan.tasks)
+    waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
+    program = CudaBackend(machine, driver).load(plan, job_tensors(job, job.build(), job.graph()))
+    program.run(_WARM_UP)
+    periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]
+    return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)
+
+
+def plain_machine(driver: Driver) -> Machine:
+    """The GPU as far as an executor needs to know it."""
+    facts = driver.facts
+    device = Device("cuda:0", "gpu", facts.sms, {"fp32": 1.0}, "memory", priority_levels=facts.priority_levels)
+    memory = Memory("memory", facts.memory_bytes, 1.0, facts.cache_bytes)
+    return Machine(facts.name, (device,), (memory,), (HostLane("host", ("cuda:0",), 0.0),))

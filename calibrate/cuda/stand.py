@@ -1,0 +1,131 @@
+"""Measuring on this machine's GPU."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import Driver
+from executors.reference import Reference
+from simulator.machine import Machine
+from simulator.plan import Plan
+from simulator.this_gpu import gpu_machine
+from traces.profile import Profile, Stats
+
+from ..device_record import Conditions, DeviceRecord, GpuWatch
+from ..identity import this_gpu
+from ..session import Progress
+from .anchor import EDGE, GpuAnchor
+from .bench import Bench, Effort
+from .dispatch import dispatch_s
+from .host import measure_host
+from .rates import measure_rates
+from .session import calibrate_gpu
+from .transfers import SIZES, measure_transfers
+
+
+class GpuStand:
+    """The GPU behind `driver`. Keys are measured before the rounds: a GPU's clocks are steady, and what is not is flagged."""
+
+    periods = 6
+    plain_steps = 6
+    interleaved = False
+
+    def __init__(
+        self,
+        driver: Driver,
+        mode: str = "eager",
+        precision: str = "fp32",
+        effort: Effort | None = None,
+        anchor_edge: int = EDGE,
+        transfer_sizes: Sequence[int] = SIZES,
+        deadline_s: float | None = None,
+    ):
+        """`deadline_s`: seconds after which no further key is measured, in each calibration."""
+        self.driver, self.mode = driver, mode
+        self.precision = "tf32" if precision == "tf32" else "fp32"
+        self._effort, self._sizes, self._deadline_s = effort, transfer_sizes, deadline_s
+        self._uuid = getattr(driver, "uuid", "")
+        self.record = DeviceRecord.read(self._uuid)
+        self.identity = this_gpu(driver, self.precision, self.record)
+        self.backend: CudaBackend | None = None
+        self._anchor = GpuAnchor(driver, anchor_edge)
+        self.left: tuple[str, ...] = ()  # keys that a deadline left
+
+    def machine(self, profile: Profile | None) -> Machine:
+        """This GPU, whole."""
+        profile = profile or Profile(identity=self.identity)
+        if profile.dispatch.dispatch_s is None:
+            self.measure_machine(profile)
+        return gpu_machine(profile)
+
+    def measure_machine(self, profile: Profile) -> None:
+        """Host costs, rates, transfers and the anchor; about ten seconds."""
+        if profile.dispatch.dispatch_s is not None:
+            return
+        bench = Bench(self.driver, effort=self._effort)
+        watch = GpuWatch(self._uuid)
+        measure_rates(bench, profile, self.precision)
+        measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
+        measure_transfers(bench, profile, sizes=self._sizes)
+        profile.anchor_s = Stats.of(self._anchor.sample()).median_s
+        self._note(profile, watch.stop())
+
+    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
+        """Measure missing keys on this GPU; what disturbed it meanwhile is noted in the profile."""
+        watch = GpuWatch(self._uuid)
+
+        def watched(done: int, total: int, text: str) -> None:
+            watch.sample()
+            progress(done, total, text)
+
+        self.driver.set_precision(self.precision)
+        outcome = calibrate_gpu(plans, machine, self.driver, profile, save_to, watched, self._deadline_s, self._effort)
+        self.left = outcome.left
+        self._note(profile, watch.stop())
+        if outcome.measured and save_to is not None:
+            profile.save(save_to)
+        return outcome.measured
+
+    @staticmethod
+    def _note(profile: Profile, conditions: Conditions) -> None:
+        profile.notes = list(dict.fromkeys([*profile.notes, *conditions.flags]))
+
+    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+        """Make the backend. Nothing is measured in rounds."""
+        self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
+
+    def visit(self, turn: int) -> None:
+        """Nothing: keys are measured before."""
+
+    def anchors(self) -> list[float]:
+        """The anchor, timed now."""
+        return self._anchor.sample()
+
+    def watch(self) -> GpuWatch:
+        """Watch clocks, throttling and other processes."""
+        return GpuWatch(self._uuid)
+
+    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
+        """Nothing: keys are measured before."""
+
+    def plain_s(self, plain: Reference, steps: int) -> list[float]:
+        """Mean seconds of `steps` steps issued back to back on the default stream, so often."""
+        driver = self.driver
+        driver.synchronize()
+        begin = driver.now_s()
+        for _ in range(steps):
+            plain.step()
+        driver.synchronize()
+        return [(driver.now_s() - begin) / steps] * steps
+
+    def about(self) -> dict[str, object]:
+        """GPU and versions."""
+        identity = self.identity
+        return {
+            "kind": "gpu",
+            "name": identity.gpu,
+            "sms": identity.sms,
+            "driver": identity.driver,
+            "cuda": identity.cuda,
+            "torch": identity.torch,
+        }
