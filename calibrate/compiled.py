@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from executors.binding import Binding, Instance
+from executors.forms import PLAIN, Forms
 from executors.kernels import handlers
 from simulator.plan import INPUT, Plan, Segment, Task, Value
 
@@ -25,13 +26,15 @@ class Compiled(NamedTuple):
             self.instance.slots[slot] = None
 
 
-def compile_alone(task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device]) -> Compiled:
+def compile_alone(
+    task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
+) -> Compiled:
     """Compile `task` of `plan` on `tensors`, one for every value that it reads or changes. Carried ones are copied."""
     names = {o.value for o in (*task.inputs, *task.writes)}
     values = {name: plan.values[name] for name in names}
     values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
     alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
-    binding = Binding(alone, tensors, device_of)
+    binding = Binding(alone, tensors, device_of, forms=forms)
     run = handlers()[task.body.kind](task, binding)
     written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]
     instance = Instance(0, len(binding.slot), [])

@@ -66,5 +66,5 @@ def _raw(samples: Mapping[str, Samples]) -> list[dict]:
         {"key": key, "state": state, "samples_s": values}
         for key, found in samples.items()
         for state, values in (("cold", found.cold_s), ("warm", found.warm_s), ("issue", found.issue_s))
-        if values or state != "issue"
+        if values
     ]

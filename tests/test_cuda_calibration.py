@@ -32,7 +32,9 @@ from traces.profile_files import read_samples
 
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in sorted((Path(__file__).parent / "user_models").glob("[a-z]*.py")))]
-QUICK = Effort(rounds=2, fewest_copies=1, most_copies=1, most_sets=2)
+QUICK = Effort(rounds=1, fewest_copies=1, most_copies=1, most_sets=2, most_issues=1)
+#: Little to flush.
+SMALL_CACHE = replace(FACTS, cache_bytes=4096)
 #: One whole GPU as large as the simulated one.
 WHOLE = Machine("fake", (Device("cuda:0", "gpu", FACTS.sms, {"fp32": 1e12}, "hbm"),), (Memory("hbm", 8 << 30, 2e12, 4 << 20),))
 HALVES = Machine(
@@ -169,14 +171,14 @@ def test_geometry_by_the_profiler_by_parts_and_by_the_table():
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model).stem)
 def test_every_key_can_be_sampled(model):
     plans = planned(model)
-    with FakeGpu() as gpu:
+    with FakeGpu(facts=SMALL_CACHE) as gpu:
         sampler = CudaSampler(gpu, effort=QUICK)
         for plan in plans:
             sampler.measure(plan, plan.keys(WHOLE))
-        assert sampler.failures == {}
+        assert (sampler.failures, sampler.notes) == ({}, [])
         assert len(sampler.samples) > 10
         for key, found in sampler.samples.items():
-            assert len(found.cold_s) == len(found.warm_s) == len(found.issue_s) == 2, key
+            assert len(found.cold_s) == len(found.warm_s) == len(found.issue_s) == 1, key
             assert min(found.issue_s) > 0, key
         sampler.learn_geometry()
         sampler.release()
@@ -185,11 +187,12 @@ def test_every_key_can_be_sampled(model):
 
 @pytest.mark.parametrize(("optimizer", "form"), [(name, form) for name in STATE for form in forms(name)])
 def test_every_update_can_be_sampled(optimizer, form):
-    with FakeGpu() as gpu:
+    with FakeGpu(facts=SMALL_CACHE) as gpu:
         sampler = CudaSampler(gpu, effort=QUICK)
         for plan in planned(f"{mlp.__file__}:make", optimizer=optimizer, form=form):
             sampler.measure(plan, {key: task for key, task in plan.keys(WHOLE).items() if task.body.kind == "update"})
         assert sampler.failures == {}
+        assert sampler.notes == [] or (optimizer == "adagrad" and form != "fused")  # counts on the host, which the simulation cannot see
         assert len(sampler.samples) >= 3 - (form == "for")
         assert all(found.issue_s for found in sampler.samples.values())
 
@@ -232,7 +235,7 @@ def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
     plans, place, profile = planned(f"{mlp.__file__}:make"), tmp_path / "gpu.json", empty_profile()
     keys = {key for plan in plans for key in plan.keys(WHOLE)}
     seen = []
-    with FakeGpu() as gpu:
+    with FakeGpu(facts=SMALL_CACHE) as gpu:
         begin = gpu.now_s()
         session.calibrate_gpu(plans[:1], WHOLE, gpu, empty_profile(), None, quiet, effort=QUICK)
         whole_s = gpu.now_s() - begin
@@ -301,7 +304,7 @@ def test_transfers_are_lines():
     times = Times(least_s=2 * US, pinned_bytes_per_s=50e9, pageable_bytes_per_s=8e9, record_s=0.0)
     profile = empty_profile()
     with FakeGpu(times) as gpu:
-        errors = measure_transfers(Bench(gpu), profile, sizes=[4096 * 4**i for i in range(7)])
+        errors = measure_transfers(Bench(gpu), profile, sizes=[4096 * 4**i for i in range(5)])
     assert set(profile.transfers) == set(errors) == {"host>cuda:0", "cuda:0>host", "host>cuda:0 pageable", "cuda:0>host pageable"}
     assert max(errors[name] for name in ("host>cuda:0", "cuda:0>host")) < 1e-6
     for name, route in profile.transfers.items():
@@ -309,7 +312,7 @@ def test_transfers_are_lines():
         assert route.bytes_per_s == pytest.approx(8e9 if pageable else 50e9, rel=0.01)
         assert route.latency_s * (1 + 1e-9) >= 2 * US
         assert route.latency_s <= (12 if pageable else 2.0001) * US  # a blocking copy waits for the host
-        assert len(route.points) == 7
+        assert len(route.points) == 5
 
 
 def test_a_line_is_fitted_on_relative_errors():
@@ -337,7 +340,7 @@ SMALL = Scale(Sizes(8, 4, 4096), (1, 2, 4), (64, 8), QUICK)
 
 def test_facts_are_plain_data():
     times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US)
-    with FakeGpu(times) as gpu:
+    with FakeGpu(times, SMALL_CACHE) as gpu:
         found = json.loads(json.dumps(measure_facts(gpu, SMALL)))
     assert "failed" not in json.dumps(found)
     assert found["gpu"]["sms"] == 132
@@ -350,11 +353,11 @@ def test_facts_are_plain_data():
     assert found["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
     assert list(found["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
     assert list(found["adam"]) == ["for", "foreach", "fused"]
-    assert found["profiler"]["inflation"] == pytest.approx(5 / 6)
+    assert found["profiler"]["profiler_s"] == pytest.approx(5 * US)
 
 
 def test_facts_survive_a_gpu_that_refuses():
-    with FakeGpu(profiler=False, partitionable=False, compiler=False) as gpu:
+    with FakeGpu(facts=SMALL_CACHE, profiler=False, partitionable=False, compiler=False) as gpu:
         found = json.loads(json.dumps(measure_facts(gpu, SMALL)))
     assert found["partitions"]["2"]["failed"].endswith("Fake GPU cannot be partitioned")
     assert found["seconds_by_sms"]["failed"].endswith("Fake GPU cannot be partitioned")

@@ -1,7 +1,9 @@
 """Times work on one stream of a GPU: replays of captured graphs between timing events, with the GPU kept busy."""
 
+import gc
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from executors.cuda.driver import Driver, Event, Graph, Partition
@@ -15,6 +17,7 @@ class Effort:
 
     `rounds` of interleaved replays give one estimate each. A graph of n copies takes about `graph_s`, many times an event's resolution of
     half a microsecond, with n within `fewest_copies` and `most_copies`. Cold copies have `most_sets` sets of operands at most.
+    The host's time is measured on `most_issues` tasks at most per round.
     """
 
     rounds: int = 5
@@ -22,6 +25,7 @@ class Effort:
     fewest_copies: int = 4
     most_copies: int = 200
     most_sets: int = 64
+    most_issues: int = 20
 
     def copies(self, seconds: float) -> int:
         """How many copies of something that takes so long make a graph."""
@@ -91,6 +95,17 @@ class Bench:
 
 def _seconds(first: Event, last: Event) -> float:
     return first.elapsed_time(last) * 1e-3
+
+
+@contextmanager
+def objects_kept() -> Iterator[None]:
+    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def per_copy(short_s: Sequence[float], long_s: Sequence[float], n: int) -> list[float]:

@@ -14,7 +14,7 @@ from executors.kernels.update import apply_update
 from simulator.bodies.update import STATE, Update, forms
 from simulator.factory import brief
 
-from .bench import Bench, Effort, repeated
+from .bench import Bench, Effort, objects_kept, repeated
 from .cold import Cold, flusher, in_turn
 from .concurrency import Sizes, co_runs, named_kernels
 from .tiny import cadence_s, cross_cadence_s, tiny_kernel
@@ -39,11 +39,9 @@ def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, objec
     scale = scale or Scale()
     bench = Bench(driver, effort=scale.effort)
     found: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
-    for name, fact in FACTS.items():
-        try:
-            found[name] = fact(bench, scale)
-        except Exception as error:
-            found[name] = {"failed": brief(error)}
+    with objects_kept():
+        for name, fact in FACTS.items():
+            found[name] = _guarded(lambda fact=fact: fact(bench, scale))
     return found
 
 
@@ -139,7 +137,7 @@ def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
             for size in scale.parameters
             for name in ("parameter", *STATE["adam"])
         ]
-        return lambda: apply_update(body, grads, tensors)
+        return lambda: apply_update(body, grads, tensors, cuda=True)
 
     one = update()
     warm_s = _kernel_s(bench, one)

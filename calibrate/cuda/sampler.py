@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from executors.binding import draws_mask, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
+from executors.forms import Forms
 from simulator.costs import UNMEASURED
 from simulator.factory import brief
 from simulator.plan import Plan, Task
@@ -26,7 +28,9 @@ from .parts import Parts
 #: The share of the GPU's memory that one key's operands may take.
 MEMORY_SHARE = 1 / 8
 #: Tasks are issued for about so long, and far fewer launches than the thousand at which a stream's queue blocks the host.
-_ISSUE_S, _ISSUE_LAUNCHES, _MOST_ISSUES = 1e-3, 500, 20
+_ISSUE_S, _ISSUE_LAUNCHES = 1e-3, 500
+#: How tasks run in graphs, where the host cannot seed a generator between two ops.
+_IN_GRAPHS = Forms(cuda=True, draws="stream")
 
 
 class CudaSampler:
@@ -44,10 +48,11 @@ class CudaSampler:
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
         self.notes: list[str] = []
+        self._eager_forms = Forms(cuda=True, seed=driver.seed)
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
         self._bench = Bench(driver, partition, self._effort)
-        self._parts = Parts(driver)
+        self._parts = Parts(driver, self._effort)
         self._flush = flusher(driver)
         self._pool = OperandPool(device=driver.device)
         self._held: dict[str, tuple[Compiled, int]] = {}
@@ -111,16 +116,17 @@ class CudaSampler:
         seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
         copies = self._effort.copies(seconds)
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
+        issued = self._compile(task, plan, tensors, self._eager_forms) if any(map(draws_mask, op_tasks(task))) else compiled
         sets = [compiled] + [self._compile(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         cases = [(in_turn(sets, self._flush), cold.copies)]
         if not cold.always:
             cases.append((in_turn([compiled], self._flush), copies))
         estimates = self._bench.slopes(cases) if probe is not None else self._eager(cases)
         samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
-        samples.issue_s = self._issue(compiled, seconds, task.body.launches)
+        samples.issue_s = self._issue(issued, seconds, task.body.launches)
 
-    def _compile(self, task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> Compiled:
-        return compile_alone(task, plan, tensors, self._device_of)
+    def _compile(self, task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], forms: Forms = _IN_GRAPHS) -> Compiled:
+        return compile_alone(task, plan, tensors, self._device_of, forms)
 
     def _probe(self, key: str, compiled: Compiled) -> Graph | None:
         """A small graph of the task, from which to learn roughly how long it takes; None, and a note, where it cannot be captured."""
@@ -138,7 +144,7 @@ class CudaSampler:
 
     def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
         """Host seconds per task by round, issued to an idle stream whose queue stays far from full."""
-        count = max(1, min(_MOST_ISSUES, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
+        count = max(1, min(self._effort.most_issues, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
         self.driver.use(self._bench.stream)
         found = []
         for _ in range(self._effort.rounds):

@@ -12,12 +12,12 @@ from traces.profile import Profile
 
 from ..samples import save_samples, store_samples
 from ..session import Progress, missing_keys
-from .bench import Effort
+from .bench import Effort, objects_kept
 from .sampler import MEMORY_SHARE, CudaSampler
 
-#: Keys between two saves, which share one profiler session, at most; an interruption costs no more. Their operands, of which the profiler
-#: needs all at once, end a group early.
-GROUP = 60
+#: Keys between two saves, which share one profiler session, at most. Few sessions: each takes about a second, and once used the profiler
+#: may slow the launches that follow. Operands, of which the profiler needs all at once, end a group early.
+GROUP = 300
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,25 @@ def calibrate_gpu(
     notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
-    while done < len(todo) and driver.now_s() < end_s:
-        sms = _sms(parts[todo[done][2].device])
-        group = [item for item in todo[done : done + GROUP] if _sms(parts[item[2].device]) == sms]
-        sampler = samplers[sms]
-        try:
-            for plan, key, task in group:
-                if driver.now_s() >= end_s or sampler.held_bytes > driver.facts.memory_bytes * MEMORY_SHARE:
-                    break
-                done += 1
-                sampler.measure(plan, {key: task})
-                progress(done, len(todo), key.partition("|")[0])
-            sampler.learn_geometry()
-        finally:  # also what was measured before an interruption
-            store_samples(sampler.samples, sampler.failures, profile)
-            notes += sampler.notes
-            profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
-            save_samples(sampler.samples, profile, save_to)
-            sampler.release()
+    with objects_kept():
+        while done < len(todo) and driver.now_s() < end_s:
+            sms = _sms(parts[todo[done][2].device])
+            sampler = samplers[sms]
+            try:
+                for plan, key, task in todo[done : done + GROUP]:
+                    full = sampler.held_bytes > driver.facts.memory_bytes * MEMORY_SHARE
+                    if full or driver.now_s() >= end_s or _sms(parts[task.device]) != sms:
+                        break
+                    done += 1
+                    sampler.measure(plan, {key: task})
+                    progress(done, len(todo), key.partition("|")[0])
+                sampler.learn_geometry()
+            finally:  # also what was measured before an interruption
+                store_samples(sampler.samples, sampler.failures, profile)
+                notes += sampler.notes
+                profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
+                save_samples(sampler.samples, profile, save_to)
+                sampler.release()
     return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
 
 

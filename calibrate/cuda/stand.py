@@ -15,7 +15,7 @@ from ..device_record import Conditions, DeviceRecord, GpuWatch
 from ..identity import this_gpu
 from ..session import Progress
 from .anchor import EDGE, GpuAnchor
-from .bench import Bench, Effort
+from .bench import Bench, Effort, objects_kept
 from .dispatch import dispatch_s
 from .host import measure_host
 from .rates import measure_rates
@@ -64,9 +64,10 @@ class GpuStand:
             return
         bench = Bench(self.driver, effort=self._effort)
         watch = GpuWatch(self._uuid)
-        measure_rates(bench, profile, self.precision)
-        measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
-        measure_transfers(bench, profile, sizes=self._sizes)
+        with objects_kept():
+            measure_rates(bench, profile, self.precision)
+            measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
+            measure_transfers(bench, profile, sizes=self._sizes)
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, watch.stop())
 
