@@ -65,7 +65,7 @@ def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None 
         dropout_seed=job.seed if same_masks else None,
         draws=forms.draws,
         seed_generator=forms.seed if forms.cuda else None,
-        capturable=same_masks and forms.cuda,
+        capturable=same_masks and forms.capturable,
     )
 
 

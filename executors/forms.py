@@ -12,12 +12,13 @@ class Forms:
     """`cuda`: in the forms that PyTorch chooses on CUDA (they run on the CPU too, so that they can be tested there).
 
     `draws` counts with `cuda` only, and `seed` seeds the device's generator for "keyed". A CUDA graph needs "stream": in it the host cannot
-    seed between two ops.
+    seed between two ops. `capturable`: updates in the form that a CUDA graph can replay.
     """
 
     cuda: bool = False
     draws: str = "keyed"
     seed: Callable[[int], None] | None = None
+    capturable: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what would draw other masks than those asked for."""

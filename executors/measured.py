@@ -86,7 +86,10 @@ def without_anchors(times: Sequence[Measured]) -> list[Measured]:
 
 
 def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str = "eager") -> Timeline:
-    """Measured spans; the window is the last full period. On one lane the time of anchors is taken out, and later spans move up."""
+    """Measured spans; the window is the last full period, in graph mode all periods of the graph.
+
+    On one lane the time of anchors is taken out, and later spans move up.
+    """
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
     zero = min(item.start_s - item.anchor_s for item in times)
@@ -109,7 +112,8 @@ def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ..
     ends = period_ends(times)
     full = [p for p in sorted(ends) if sum(s.period == p for s in spans) == len(tasks)] or sorted(ends)
     last = full[-1]
-    window = ((ends[last - 1] - zero) if last - 1 in ends else spans[0].start_s, ends[last] - zero)
+    before = last - 1 if mode == "eager" else full[0] - 1
+    window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
     length = window[1] - window[0]
     use = tuple(

@@ -91,7 +91,7 @@ def test_wrong_option(stepcast, case):
         (["run", "--steps", 1], "--steps is 1; expected 2"),
         (["run", "--steps", 10**9], "--steps is 1000000000"),
         (["run", "--mode", "graph"], "--mode graph needs CUDA"),
-        (["run", "--device", "cuda"], "executes on the CPU only"),
+        (["run", "--device", "cuda"], "use the device cpu"),
         (["run", "--devices", 2], "--devices 2"),
         (["run", "--precision", "tf32"], "tf32 needs an NVIDIA GPU"),
         (["run", "--batch", 10**8], "choose a smaller batch"),

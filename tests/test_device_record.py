@@ -192,7 +192,7 @@ def test_a_gpus_identity_holds_what_decides_its_times():
     driver = StandInDriver()
     identity = this_gpu(driver, "tf32", DeviceRecord.read(nvml=Nvml()))
     assert driver.asked == ("tf32",)
-    assert identity.name == "gpu-nvidia-h200-132"
+    assert identity.name == "gpu-nvidia-h200-132-tf32"
     assert identity.clocks_mhz == {"sm": 1980.0, "mem": 3201.0}
     assert (identity.driver, identity.cuda, identity.torch, identity.tf32) == ("580.65.06", "13.0", "2.11.0", True)
     assert identity.cudnn == {"version": "91900", "cudnn_tf32": True, "cudnn_benchmark": False}

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from calibrate.compiled import compile_alone
 from calibrate.numerics import Expected, compare, reference
 from calibrate.sampler import Sampler
 from executors.binding import Binding, Instance
@@ -282,7 +283,7 @@ def test_attention_in_its_math_form(attends, optimizer, two_cores, backend, monk
 def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backend, monkeypatch):
     if form == "math":
         monkeypatch.setattr(attention, "choice", lambda call: "math")
-    monkeypatch.setattr("calibrate.sampler.Binding", partial(Binding, forms=KEYED))
+    monkeypatch.setattr("calibrate.sampler.compile_alone", partial(compile_alone, forms=KEYED))
     found, options = strategies.parse("baseline")
     for source in (attends, f"{MODELS / 'tied_cnn'}.py:make"):
         plan = found.plan(Job(source, 4), two_cores, None, options)

@@ -137,7 +137,7 @@ def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
             for size in scale.parameters
             for name in ("parameter", *STATE["adam"])
         ]
-        return lambda: apply_update(body, grads, tensors, cuda=True)
+        return lambda: apply_update(body, grads, tensors, capturable=True)
 
     one = update()
     warm_s = _kernel_s(bench, one)

@@ -30,7 +30,7 @@ MEMORY_SHARE = 1 / 8
 #: Tasks are issued for about so long, and far fewer launches than the thousand at which a stream's queue blocks the host.
 _ISSUE_S, _ISSUE_LAUNCHES = 1e-3, 500
 #: How tasks run in graphs, where the host cannot seed a generator between two ops.
-_IN_GRAPHS = Forms(cuda=True, draws="stream")
+_IN_GRAPHS = Forms(cuda=True, draws="stream", capturable=True)
 
 
 class CudaSampler:
@@ -48,7 +48,7 @@ class CudaSampler:
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
         self.notes: list[str] = []
-        self._eager_forms = Forms(cuda=True, seed=driver.seed)
+        self._eager_forms = Forms(cuda=True, seed=driver.seed, capturable=True)
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
         self._bench = Bench(driver, partition, self._effort)

@@ -25,7 +25,7 @@ class CudaBackend:
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver, self.mode = machine, driver, mode
         self.partitions = _partitions(machine, driver)
-        self.forms = Forms(cuda=True, draws=EagerProgram.draws if mode == EAGER else GraphProgram.draws, seed=driver.seed)
+        self.forms = Forms(True, EagerProgram.draws if mode == EAGER else GraphProgram.draws, driver.seed, capturable=True)
         self.torch_device = driver.device
         self.unit = 1 if mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
         driver.set_precision(precision)

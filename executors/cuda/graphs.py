@@ -200,7 +200,6 @@ class GraphProgram(EagerProgram):
         super().run(max(0, self._prologue - self._period))
         self.driver.synchronize()
         self._enter_border()
-        first = self._period
         step_s = self._replayed_s(self._capture(None)[0])
 
         def timed(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
@@ -218,7 +217,7 @@ class GraphProgram(EagerProgram):
         for part in spread(step_s, len(self._compiled.tasks), timed):
             ends |= part
         self._leave_border()
-        return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies, first)
+        return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies)
 
     def _replayed_s(self, graph: Graph) -> float:
         """Seconds per step of a graph replayed back to back."""

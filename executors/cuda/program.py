@@ -14,7 +14,7 @@ from ..forms import Forms
 from ..measured import Measured, Passage
 from ..run import WARM_UP
 from .driver import Driver, Event, Partition
-from .issue import Compiled, Issuer, Marks
+from .issue import Compiled, Issuer
 from .lanes import make_streams
 from .twins import EagerMarks, repeated, spread
 
@@ -72,13 +72,17 @@ class EagerProgram:
         return Passage(_lengths_s(self._issue(steps, inputs)[1]))
 
     def _issue(
-        self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: Marks | None = None
-    ) -> tuple[Event | None, list[float]]:
-        """Run `steps` more periods; an event, and the seconds from it to the end of each period."""
+        self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
+    ) -> tuple[Event, list[float]]:
+        """Run `steps` more periods; an event at their beginning, on idle lanes, and the seconds from it to the end of each period."""
         for i in range(steps):
             self._begin(self._period + i, None if inputs is None else inputs[i])
         if inputs is not None:
             self.driver.synchronize()
+        origin = self.driver.event(timing=True)
+        origin.record(next(iter(self._streams.values())))
+        if marks is not None:
+            marks.begin()
         ends = []
         for period in range(self._period, self._period + steps):
             self._issuer.period(period, self._instances, marks)
@@ -88,7 +92,7 @@ class EagerProgram:
         self._ends.clear()
         self._period += steps
         self.driver.synchronize()
-        return (ends[0][0], _reached_s(ends)) if ends else (None, [])
+        return origin, _reached_s(origin, ends)
 
     def issue_s(self, periods: int) -> float:
         """Host seconds per period of issuing so many, from an idle GPU on: what steps take where the host is what they wait for."""
@@ -158,10 +162,10 @@ class EagerProgram:
         step_s = _typical_s(self._issue(TWIN_PERIODS)[1])
 
         def timed(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
-            marks, first = EagerMarks(self.driver, every, offset), self._period
-            base, ends = self._issue(TWIN_PERIODS, marks=marks)
+            marks, first = EagerMarks(self.driver, self._compiled.tasks, every, offset), self._period
+            origin, ends = self._issue(TWIN_PERIODS, marks=marks)
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
-            return _typical_s(ends), marks.within(base, begins)
+            return _typical_s(ends), marks.within(origin, begins)
 
         found: dict[int, tuple[float, float]] = {}
         for part in spread(step_s, len(self._compiled.tasks), timed):
@@ -169,11 +173,11 @@ class EagerProgram:
         return repeated(found, step_s, self._compiled.dependencies.largest_lag)
 
 
-def _reached_s(ends: list[list[Event]]) -> list[float]:
-    """Seconds from the first event to the end of each period, which is that of its last lane, and not before the end of the one before."""
-    base, reached, at = ends[0][0], float("-inf"), []
+def _reached_s(origin: Event, ends: list[list[Event]]) -> list[float]:
+    """Seconds from `origin` to the end of each period, which is that of its last lane, and not before the end of the one before."""
+    reached, at = 0.0, []
     for events in ends:
-        reached = max(reached, *(base.elapsed_time(event) * 1e-3 for event in events))
+        reached = max(reached, *(origin.elapsed_time(event) * 1e-3 for event in events))
         at.append(reached)
     return at
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from simulator.dependencies import Dependencies
+from simulator.plan import Task
 
 from ..measured import Measured
 from .driver import Driver, Event, Stream
@@ -21,32 +22,46 @@ SHOWN = 3
 
 
 class EagerMarks:
-    """A timing event before and after every k-th task."""
+    """A timing event before and after every k-th task.
 
-    def __init__(self, driver: Driver, every: int, offset: int):
+    The one before is reached as soon as the lane is there, which on a lane that has run dry is long before the task: a task starts no
+    earlier than the host has issued it (its only launch, or the first of several).
+    """
+
+    def __init__(self, driver: Driver, tasks: Sequence[Task], every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
-        self._events: list[tuple[int, int, Event, Event]] = []
+        self._single = [task.body.launches <= 1 for task in tasks]
+        self._events: list[tuple[int, int, Event, Event, float]] = []
+        self._origin_s = self._begun_s = 0.0
         self._begun: Event | None = None
+
+    def begin(self) -> None:
+        """The event that times are told from has just been recorded, on idle lanes: seconds on the host and the GPU count from here."""
+        self._origin_s = self._driver.now_s()
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         """Mark the task's start."""
         if index % self._every == self._offset:
             self._begun = self._driver.event(timing=True)
             self._begun.record(stream)
+            self._begun_s = self._driver.now_s()
 
     def after(self, period: int, index: int, stream: Stream) -> None:
         """Mark the task's end."""
         if index % self._every == self._offset:
+            issued_s = self._driver.now_s() if self._single[index] else self._begun_s
             end = self._driver.event(timing=True)
             end.record(stream)
-            self._events.append((period, index, self._begun, end))
+            self._events.append((period, index, self._begun, end, issued_s - self._origin_s))
 
-    def within(self, base: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
-        """Task -> (start, end) in s within its period: medians over the periods whose begin, in s after `base`, is given."""
+    def within(self, origin: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+        """Task -> (start, end) in s within its period: medians over the periods whose begin, in s after `origin`, is given."""
         samples: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for period, index, begin, end in self._events:
+        for period, index, begin, end, issued_s in self._events:
             if period in begins:
-                samples[index].append(tuple(base.elapsed_time(event) * 1e-3 - begins[period] for event in (begin, end)))
+                start_s, end_s = (origin.elapsed_time(event) * 1e-3 for event in (begin, end))
+                start_s = min(max(start_s, issued_s), end_s)
+                samples[index].append((start_s - begins[period], end_s - begins[period]))
         return {index: tuple(map(statistics.median, zip(*seen, strict=True))) for index, seen in samples.items()}
 
 

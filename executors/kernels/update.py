@@ -41,10 +41,10 @@ _OPTIMIZERS = {
 
 
 def _adagrad(
-    parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], cuda: bool = False, **options: object
+    parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], capturable: bool = False, **options: object
 ) -> None:
     """Adagrad without learning-rate decay does not use the step count, but reads it on the host unless it is fused."""
-    if options["fused"] or not cuda:
+    if options["fused"] or not capturable:
         adagrad(parameters, grads, sums, steps, **options)
     else:
         adagrad(parameters, grads, sums, [torch.zeros(()) for _ in steps], **options)
@@ -73,43 +73,43 @@ _FIXED = {
 }
 
 
-def _form_options(optimizer: str, form: str, cuda: bool) -> dict[str, bool]:
+def _form_options(optimizer: str, form: str, capturable: bool) -> dict[str, bool]:
     check_form(optimizer, form)
     options = {"foreach": form == "foreach"}
     if optimizer not in ("rmsprop", "adadelta"):
         options["fused"] = form == "fused"
     if optimizer in _CAPTURABLE:
-        options["capturable"] = cuda
+        options["capturable"] = capturable
     return options
 
 
 @cache
-def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], cuda: bool) -> dict[str, object]:
-    found = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, cuda)}
-    return {**found, "cuda": cuda} if optimizer == "adagrad" else found
+def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], capturable: bool) -> dict[str, object]:
+    found = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, capturable)}
+    return {**found, "capturable": capturable} if optimizer == "adagrad" else found
 
 
-def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], cuda: bool = False) -> None:
+def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False) -> None:
     """Update in place, with the operands in the order that `Update` documents: `grads` its reads, `tensors` its mutates.
 
-    All tensors lie on one device. Gradients are left as they are. `cuda`: in the forms that a CUDA graph can replay.
+    All tensors lie on one device. Gradients are left as they are. `capturable`: in the form that a CUDA graph can replay.
     """
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
-    options = _options(body.optimizer, body.form, body.hyper, cuda)
+    options = _options(body.optimizer, body.form, body.hyper, capturable)
     with torch.no_grad():
         _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update; parameters and state are carried tensors, gradients come from the instance."""
-    body, cuda = task.body, binding.forms.cuda
+    body, capturable = task.body, binding.forms.capturable
     check_form(body.optimizer, body.form)
     gradients = [binding.getter(operand) for operand in task.reads]
     tensors = [binding.getter(operand) for operand in task.mutates]
 
     def run(instance: Instance) -> None:
-        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors], cuda)
+        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors], capturable)
 
     return run
 
@@ -124,17 +124,17 @@ def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
 
 
 def torch_optimizer(
-    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = (), cuda: bool = False
+    optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = (), capturable: bool = False
 ) -> torch.optim.Optimizer:
     """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`.
 
-    With `cuda` its capturable form, which rounds the bias corrections differently; without, what users have by default.
+    With `capturable` in that form, which rounds the bias corrections differently; without, what users have by default.
     """
     parameters = list(parameters)
     arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
-    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, cuda))
+    return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, capturable))
 
 
 def state_dict(

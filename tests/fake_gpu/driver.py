@@ -309,6 +309,12 @@ class FakeGpu:
         self.clock.wait_for(streams)
         self.order.host_waits(stream.index for stream in streams)
 
+    def _host_waits_for(self, event: FakeEvent) -> None:
+        self._not_in_capture("synchronize")
+        if event.mark is not None and event.mark.time_s is not None:
+            self.clock.now_s = max(self.clock.now_s, event.mark.time_s)
+            self.order.host_reached(event.mark.ticks)
+
     def _not_in_capture(self, what: str) -> None:
         if self.capture_now is not None:
             self.capture_now.fail(f"{what} during a capture")

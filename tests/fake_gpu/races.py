@@ -60,7 +60,11 @@ class Order:
     def host_waits(self, streams: Iterable[int]) -> None:
         """The host waited for streams: all that follows on any stream comes after them."""
         for stream in streams:
-            _raise(self._host, self.stream(stream))
+            self.host_reached(self.stream(stream))
+
+    def host_reached(self, mark: Ticks) -> None:
+        """The host waited for the mark: all that follows on any stream comes after it."""
+        _raise(self._host, mark)
         for ticks in self._ticks.values():
             _raise(ticks, self._host)
 

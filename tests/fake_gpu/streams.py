@@ -75,6 +75,10 @@ class FakeEvent:
         """Milliseconds from this event to `end`, in virtual time."""
         return (end._reached_s() - self._reached_s()) * 1e3
 
+    def synchronize(self) -> None:
+        """The host waits until it has been reached."""
+        self.gpu._host_waits_for(self)
+
     def _reached_s(self) -> float:
         if not self.timing:
             raise FakeGpuError("elapsed_time of an event made without timing")
