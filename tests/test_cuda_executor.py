@@ -1,17 +1,30 @@
-"""The CUDA executor on a simulated GPU: same numbers as plain PyTorch, no races, and times that follow from the kernels'."""
+"""The CUDA executor on a simulated GPU: same numbers as plain PyTorch, no races, and times that follow from the kernels'.
 
+The simulated GPU fails a test whose streams race, or whose tensors are dropped before their memory may be handed out again.
+"""
+
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import mlp
 import pytest
+import torch
 from fake_gpu import FakeGpu
+from small_plans import copied, forward_fused, mm, plan_of, value
 
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
+from executors.cuda.program import BEHIND
+from executors.run import TaskFailedError, execute
+from executors.tensors import job_tensors
+from executors.trainer import Trainer
 from simulator import strategies
 from simulator.job import Job
 from simulator.machine import Machine
+from simulator.plan import ACTIVATION, INPUT
 from simulator.presets import load_machine
+from traces.errors import StepcastError
 
 MODELS = {path.stem: f"{path}:make" for path in sorted((Path(__file__).parent / "user_models").glob("[a-z]*.py"))}
 MODELS |= {"mlp": f"{mlp.__file__}:make", "lenet5": "lenet5"}
@@ -42,3 +55,158 @@ def test_numbers_are_those_of_plain_pytorch(model, strategy, mode, machine):
         expected = Expected.of(job, built, 11, backend)
         numerics = compare(job, built, plan, backend, expected, 11)
     assert numerics.equal("fp64"), numerics
+
+
+def halves(gpu: FakeGpu) -> Machine:
+    """The GPU as two devices of one memory."""
+    whole = load_machine("h200")
+    devices = tuple(replace(whole.devices[0], name=f"cuda:{i}", sms=64, memory="m") for i in range(2))
+    host = replace(whole.hosts[0], devices=("cuda:0", "cuda:1"))
+    return Machine("halves", devices, (replace(whole.memories[0], name="m"),), (host,))
+
+
+def random_tensors(plan) -> dict[str, torch.Tensor]:
+    return {name: torch.randn(v.shape) for name, v in plan.values.items() if v.kind in ("parameter", "input")}
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("eager", 3), ("graph", 3 + 8)])
+def test_partitions_are_devices_that_share_no_sm(mode, steps):
+    """A layer's output goes to the second half of the GPU and is used there."""
+    plan = copied()
+    plan = replace(plan, values={name: replace(v, source=v.operand()) for name, v in plan.values.items()})
+    tensors = random_tensors(plan)
+    with FakeGpu() as gpu:
+        program = CudaBackend(halves(gpu), gpu, mode).load(plan, tensors, keep=("z",))
+        program.run(steps)
+        streams = program._streams
+    torch.testing.assert_close(program.kept["z"], tensors["x"] @ tensors["w1"] @ tensors["w2'"])
+    parts = {lane[0]: set(stream.partition.handle) for lane, stream in streams.items()}
+    assert parts["cuda:0"] & parts["cuda:1"] == set()
+    assert {len(part) for part in parts.values()} == {64}
+
+
+def test_partitions_that_share_sms_are_refused():
+    class Overlapping(FakeGpu):
+        def partitions(self, count: int):
+            return tuple(replace(part, handle=range(64)) for part in super().partitions(count))
+
+    with Overlapping() as gpu, pytest.raises(StepcastError, match=r"partitions 0 and 1 both ran on SM \d+ eagerly"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_where_no_probe_can_be_compiled_it_is_said(caplog):
+    with FakeGpu(compiler=False) as gpu, caplog.at_level(logging.WARNING):
+        CudaBackend(halves(gpu), gpu)
+    assert "is not proved" in caplog.text
+
+
+def test_a_gpu_that_cannot_be_split_is_refused():
+    with FakeGpu(partitionable=False) as gpu, pytest.raises(StepcastError, match="cannot be partitioned"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_streams_take_the_priority_of_their_tasks(machine):
+    plan = forward_fused()
+    tasks = [replace(task, stream=int(task.phase == "update"), priority=-2 * (task.phase == "update")) for task in plan.tasks]
+    plan = replace(plan, segments=(replace(plan.segments[0], tasks=tuple(tasks)),))
+    with FakeGpu() as gpu:
+        streams = CudaBackend(machine, gpu).load(plan, random_tensors(plan))._streams
+        assert {lane[1]: stream.priority for lane, stream in streams.items()} == {0: 0, 1: -2}
+        mixed = replace(plan, segments=(replace(plan.segments[0], tasks=(*tasks[:-1], replace(tasks[-1], priority=-1))),))
+        with pytest.raises(StepcastError, match="has tasks of priorities 0 and -1"):
+            CudaBackend(machine, gpu).load(mixed, random_tensors(plan))
+
+
+def test_steps_in_any_portions_give_the_same_numbers(machine):
+    """Prologue, graphs, eager remainders and drains in between: 21 steps are 21 steps."""
+    job, plan = planned("mlp", "forward-fusion", machine)
+    tensors = job_tensors(job, job.build(), job.graph())
+    found = []
+    for portions in ([21], [5, 9, 7], [3, 4, 4, 4, 4, 2], [1] * 21):
+        with FakeGpu() as gpu:
+            program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+            for portion in portions:
+                program.run(portion)
+            program.sync()
+        assert sorted(program.losses) == list(range(21))
+        found.append([float(program.losses[i][0]) for i in range(21)])
+    assert found == [found[0]] * 4
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+        program.run(12)
+        program.sync()
+        program.run(9)
+        program.sync()
+    assert [float(program.losses[i][0]) for i in range(21)] == found[0]
+
+
+def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
+    """15 launches of 8 us each in eager mode; in a graph kernels of 2 us and gaps of 1 us, and one launch for four iterations."""
+    job, plan = planned("mlp", "baseline", machine, optimizer="sgd", form="fused")
+    tensors = job_tensors(job, job.build(), job.graph())
+    step_s = {}
+    for mode, steps in (("eager", 12), ("graph", 3 + 16)):
+        with FakeGpu() as gpu:
+            passage = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed).run(steps)
+        step_s[mode] = passage.steps_s[-1]
+    launches = len(plan.tasks)
+    assert step_s["eager"] > launches * 8e-6
+    assert launches * 3e-6 <= step_s["graph"] < launches * 3e-6 + 8e-6
+
+
+def test_peak_bytes_are_the_allocators(machine):
+    x, out, w = value("x", (256, 256), INPUT), value("y", (256, 256), ACTIVATION), value("z", (256, 256), ACTIVATION)
+    plan = plan_of([mm("a", x, x, out), mm("b", out, out, w)], [x, out, w])
+    with FakeGpu() as gpu:
+        peak = CudaBackend(machine, gpu).peak_bytes(plan, {"x": torch.randn(256, 256)})
+    assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input was there before; y and z are held together"
+
+
+def test_a_task_that_fails_is_named(machine):
+    x, y = value("x", (3, 3), INPUT), value("y", (3, 3), ACTIVATION)
+    plan = plan_of([mm("product", x, x, y, layer="encoder.0")], [x, y])
+    with FakeGpu() as gpu, pytest.raises(TaskFailedError, match=r"task product in layer 'encoder\.0' failed"):
+        CudaBackend(machine, gpu).load(plan, {"x": torch.randn(3, 4)}).run(1)
+
+
+def test_execute_reports_steps_tasks_losses_and_memory(machine):
+    job, plan = planned("lenet5", "backward-fusion", machine)
+    with FakeGpu() as gpu:
+        done = execute(plan, job_tensors(job, job.build(), job.graph()), CudaBackend(machine, gpu, "graph"), 3 + 12, seed=job.seed)
+    assert len(done.losses) == 15
+    assert len(done.step_s) == 2, "one per graph after the first"
+    assert done.timeline.mode == "graph"
+    assert {span.task for span in done.timeline.spans} == {task.name for task in plan.tasks}
+    assert done.peak_bytes["cuda:0"] > 0
+
+
+def test_what_no_lane_releases_is_dropped_far_behind_the_host(machine):
+    """The second lane reads what the first made, and the first never waits for the second."""
+    x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
+    plan = plan_of([mm("a", x, x, y), replace(mm("b", y, y, z), stream=1)], [x, y, z])
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
+        assert program._compiled.releases.held == {"y"}
+        program.run(60)
+        assert len(program._instances) <= BEHIND + 2
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_module_is_trained_on_new_data(mode, machine):
+    job, plan = planned("mlp", "forward-fusion", machine)
+    built, plain = job.build(), job.build()
+    batches = [(torch.randn_like(built.inputs[0]), built.target.roll(turn)) for turn in range(9)]
+    with FakeGpu() as gpu:
+        trainer = Trainer(plan, job, built, CudaBackend(machine, gpu, mode))
+        losses = [trainer.step(*batch) for batch in batches]
+        trainer.sync()
+    optimizer = torch.optim.SGD(plain.module.parameters(), **{name: value for name, value in job.hyper if name != "form"})
+    expected = []
+    for inputs, target in batches:
+        optimizer.zero_grad()
+        loss = plain.loss(plain.module(inputs), target)
+        loss.backward()
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    assert losses == pytest.approx(expected, rel=1e-10)
+    torch.testing.assert_close(dict(built.module.named_parameters()), dict(plain.module.named_parameters()))

@@ -49,6 +49,7 @@ class GpuStand:
         self.identity = this_gpu(driver, self.precision, self.record)
         self.backend: CudaBackend | None = None
         self._anchor = GpuAnchor(driver, anchor_edge)
+        self._plain = driver.stream()  # of plain PyTorch; programs leave streams of their own current
         self.left: tuple[str, ...] = ()  # keys that a deadline left
 
     def machine(self, profile: Profile | None) -> Machine:
@@ -110,9 +111,10 @@ class GpuStand:
         """Nothing: keys are measured before."""
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
-        """Mean seconds of `steps` steps issued back to back on the default stream, so often."""
+        """Mean seconds of `steps` steps issued back to back on a stream over the whole GPU, so often."""
         driver = self.driver
         driver.synchronize()
+        driver.use(self._plain)
         begin = driver.now_s()
         for _ in range(steps):
             plain.step()

@@ -13,6 +13,7 @@ from ..forms import Forms
 from ..run import WARM_UP
 from .driver import Driver, Partition
 from .graphs import GraphProgram
+from .partitions import prove_disjoint
 from .program import EagerProgram, Site
 
 
@@ -55,7 +56,7 @@ class CudaBackend:
 
 
 def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:
-    """Device name -> its part of the GPU; None for the whole."""
+    """Device name -> its part of the GPU; None for the whole. Parts are proved to share no SM before anything runs on them."""
     names = [device.name for device in machine.devices]
     if len(names) == 1:
         return {names[0]: None}
@@ -63,4 +64,5 @@ def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]
     for device, part in zip(machine.devices, found, strict=True):
         if device.sms != part.sms:
             raise StepcastError(f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {part.sms}: calibrate it first")
+    prove_disjoint(driver, found)
     return dict(zip(names, found, strict=True))

@@ -131,7 +131,7 @@ class GraphProgram(EagerProgram):
                 begun = storage_lag.get(plan.values[operand.value].storage, 0)
                 for age in range(begun + 1, task.lag + 1):
                     crossing[age].add(slot[operand.value])
-        for name in (*self._keep, *plan.losses):
+        for name in self._keep:
             for age in crossing:
                 crossing[age].add(slot[name])
         return {age: sorted(slots) for age, slots in crossing.items()}
@@ -140,6 +140,11 @@ class GraphProgram(EagerProgram):
         """Bring the last iterations' values to where the graph reads them."""
         if not self._border:
             self._border = {age: _copy_of(self._instances[self._period - age]) for age in self._crossing}
+            self.driver.use(self._lead)
+            for age, slots in self._crossing.items():  # replays write to the border: what was handed out as a loss must not be part of it
+                there = self._border[age].slots
+                for slot in {self.binding.slot[name] for name in self.plan.losses} & set(slots):
+                    there[slot] = there[slot].clone() if there[slot] is not None else None
             return
         targets, sources = [], []
         for age, slots in self._crossing.items():
@@ -167,10 +172,12 @@ class GraphProgram(EagerProgram):
     def _leave_border(self) -> None:
         """After replays: the iterations that eager periods, or a drain, go on from."""
         self._instances.clear()
+        self._reported.clear()
         for age, instance in self._border.items():
             found = _copy_of(instance)
             found.iteration = self._first_iteration + self._period - age
             self._instances[self._period - age] = found
+            self._reported.add(self._period - age)
         done = self.unit - 1 - self._compiled.dependencies.largest_lag
         if done >= 0:
             last = self._captured[done]
@@ -200,7 +207,9 @@ class GraphProgram(EagerProgram):
         super().run(max(0, self._prologue - self._period))
         self.driver.synchronize()
         self._enter_border()
-        step_s = self._replayed_s(self._capture(None)[0])
+        if self._graph is None:
+            self._graph = self._capture(None)[0]
+        step_s = self._replayed_s(self._graph)
 
         def timed(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
             marks = EndMarks(self.driver, every, offset)

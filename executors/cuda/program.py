@@ -56,6 +56,7 @@ class EagerProgram:
         self._ends: dict[int, list[Event]] = {}  # at the end of every period of the present run
         self._issuer = Issuer(self._compiled, driver, self._streams)
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._reported: set[int] = set()  # iterations of this prologue, still held, whose losses have been handed out
         self.kept: dict[str, torch.Tensor] = {}
         driver.synchronize()  # the tensors were made on another stream
 
@@ -75,9 +76,9 @@ class EagerProgram:
         self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
     ) -> tuple[Event, list[float]]:
         """Run `steps` more periods; an event at their beginning, on idle lanes, and the seconds from it to the end of each period."""
-        for i in range(steps):
-            self._begin(self._period + i, None if inputs is None else inputs[i])
         if inputs is not None:
+            for i in range(steps):
+                self._begin(self._period + i, inputs[i])
             self.driver.synchronize()
         origin = self.driver.event(timing=True)
         origin.record(next(iter(self._streams.values())))
@@ -85,6 +86,8 @@ class EagerProgram:
             marks.begin()
         ends = []
         for period in range(self._period, self._period + steps):
+            if inputs is None:
+                self._begin(period)
             self._issuer.period(period, self._instances, marks)
             ends.append(self._period_end())
             self._ends[period] = ends[-1]
@@ -134,6 +137,7 @@ class EagerProgram:
         self._first_iteration += self._period
         self._period = 0
         self._instances.clear()
+        self._reported.clear()
         self._issuer = Issuer(self._compiled, self.driver, self._streams)
         return Passage(())
 
@@ -146,16 +150,19 @@ class EagerProgram:
                 event.synchronize()
         for iteration in [i for i in self._instances if i <= period]:
             instance = self._instances[iteration]
-            self._take_losses(instance)
+            if iteration not in self._reported:
+                self._take_losses(iteration, instance)
             if iteration + lag == period:
                 self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep}
             if iteration + max(lag, oldest) <= period:
                 del self._instances[iteration]
+                self._reported.discard(iteration)
 
-    def _take_losses(self, instance: Instance) -> None:
+    def _take_losses(self, iteration: int, instance: Instance) -> None:
         losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
-        if instance.iteration not in self.losses and all(loss is not None for loss in losses):
+        if all(loss is not None for loss in losses):
             self.losses[instance.iteration] = losses
+            self._reported.add(iteration)
 
     def trace(self) -> list[Measured]:
         """Start and end of every task in a typical period, shown several times over, from timed twins of the run."""
