@@ -237,6 +237,7 @@ def _compared(
     for label, contender in contenders.items():
         row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
         measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s, forecasts[label].timeline.mode)
+        row = row.model_copy(update={"twin_overhead": contender.program.twin_overhead})
         comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
     return rows, comparisons

@@ -40,7 +40,8 @@ class Executable(Protocol):
     """A plan bound to tensors on a backend, keeping its state between calls.
 
     `losses` by iteration (one tensor per micro-batch), `kept` values of the last complete iteration, `iterations` begun so far. A call of
-    `run` gives one step length per `unit` periods; the first `warm_up` of a program's life are not typical.
+    `run` gives one step length per `unit` periods; the first `warm_up` of a program's life are not typical. `twin_overhead`: by what share
+    the steps that `trace` timed tasks in were slower than those without events.
     """
 
     binding: Binding
@@ -49,6 +50,7 @@ class Executable(Protocol):
     iterations: int
     unit: int
     warm_up: int
+    twin_overhead: float | None
 
     def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> Passage:
         """Issue `steps` more periods, back to back, and wait for them."""

@@ -28,7 +28,7 @@ VALIDATION = {
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
     "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
-    "predicted_peak_bytes", "measured_peak_bytes", "shares", "calibration", "status",
+    "predicted_peak_bytes", "measured_peak_bytes", "shares", "calibration", "twin_overhead", "status",
 }  # fmt: skip
 
 

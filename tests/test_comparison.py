@@ -76,6 +76,7 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "measured_peak_bytes",
         "shares",
         "calibration",
+        "twin_overhead",
         "status",
     }
     assert document["results"][1]["measured_step_s"] is None

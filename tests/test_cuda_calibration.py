@@ -17,6 +17,7 @@ from calibrate.cuda.cold import Cold
 from calibrate.cuda.concurrency import Sizes, co_runs
 from calibrate.cuda.facts import Scale, measure_facts
 from calibrate.cuda.host import measure_host
+from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_transfers
@@ -365,3 +366,11 @@ def test_facts_survive_a_gpu_that_refuses():
     assert len(found["co_runs"]["shared"]) == 5
     assert found["profiler"]["failed"] == "the profiler is refused"
     assert found["cadence"]["one_stream_s"] > 0
+
+
+@pytest.mark.parametrize("depth", [200, 1000])
+def test_the_depth_of_a_streams_queue_is_found(depth):
+    with FakeGpu(Times(queue_depth=depth), SMALL_CACHE) as gpu:
+        assert queue_depth(Bench(gpu)) == pytest.approx(depth, abs=30)
+    with FakeGpu(Times(queue_depth=10**6), SMALL_CACHE) as gpu:
+        assert queue_depth(Bench(gpu)) is None

@@ -54,7 +54,10 @@ class Prediction(Document):
 
 
 class ValidationResult(Data):
-    """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline."""
+    """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline.
+
+    `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
+    """
 
     strategy: str
     options: dict[str, Any]
@@ -73,6 +76,7 @@ class ValidationResult(Data):
     measured_peak_bytes: int | None
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
+    twin_overhead: float | None = None
     status: str = Field(pattern=r"^(ok|skipped: .+)$")
 
     @model_validator(mode="after")

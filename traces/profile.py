@@ -125,6 +125,7 @@ class Dispatch(_Part):
 
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` comes on top. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0, and `cross_gap_s` what crossing streams adds.
+    `queue_depth` counts the launches that a stream takes before the host blocks.
     """
 
     task_overhead_s: Measure | None = None
@@ -136,6 +137,7 @@ class Dispatch(_Part):
     graph_launch_s: Measure | None = None
     node_gap_s: Measure | None = None
     cross_gap_s: Measure | None = None
+    queue_depth: Count | None = None
 
 
 class Transfer(_Part):

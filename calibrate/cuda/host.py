@@ -6,6 +6,7 @@ from collections.abc import Callable
 from traces.profile import Dispatch, Profile
 
 from .bench import Bench, Issue, repeated
+from .queue import queue_depth
 from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 
 #: Calls per sample: far below the queue's thousand.
@@ -30,6 +31,7 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, fl
         dispatch_s=executor_s(record_s, wait_s),
         record_s=record_s,
         wait_s=wait_s,
+        queue_depth=queue_depth(bench),
         graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),

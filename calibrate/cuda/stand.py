@@ -1,5 +1,6 @@
 """Measuring on this machine's GPU."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from executors.reference import Reference
 from simulator.machine import Machine
 from simulator.plan import Plan
 from simulator.this_gpu import gpu_machine
+from traces.errors import StepcastError
 from traces.profile import Profile, Stats
 
 from ..device_record import Conditions, DeviceRecord, GpuWatch
@@ -21,6 +23,10 @@ from .host import measure_host
 from .rates import measure_rates
 from .session import calibrate_gpu
 from .transfers import SIZES, measure_transfers
+
+#: Into how many parts a GPU is split for virtual devices.
+SPLITS = (2, 4, 8)
+log = logging.getLogger("stepcast")
 
 
 class GpuStand:
@@ -69,6 +75,7 @@ class GpuStand:
             measure_rates(bench, profile, self.precision)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
             measure_transfers(bench, profile, sizes=self._sizes)
+        profile.partition_sms = self._partition_sms()
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, watch.stop())
 
@@ -87,6 +94,17 @@ class GpuStand:
         if outcome.measured and save_to is not None:
             profile.save(save_to)
         return outcome.measured
+
+    def _partition_sms(self) -> dict[str, int]:
+        """SMs of each part of the splits that this GPU can make."""
+        found = {}
+        for count in SPLITS:
+            try:
+                found[str(count)] = self.driver.partitions(count)[0].sms
+            except StepcastError as error:
+                log.warning("no partitions: %s", error)
+                break
+        return found
 
     @staticmethod
     def _note(profile: Profile, conditions: Conditions) -> None:

@@ -222,9 +222,7 @@ class GraphProgram(EagerProgram):
                 seen.append(marks.read(begin))
             return twin_s, {at: statistics.median(ends[at] for ends in seen) for at in seen[0]}
 
-        ends: dict[tuple[int, int], float] = {}
-        for part in spread(step_s, len(self._compiled.tasks), timed):
-            ends |= part
+        ends, self.twin_overhead = spread(step_s, len(self._compiled.tasks), timed)
         self._leave_border()
         return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies)
 

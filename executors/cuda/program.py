@@ -55,6 +55,7 @@ class EagerProgram:
         self._first_iteration = 0
         self._ends: dict[int, list[Event]] = {}  # at the end of every period of the present run
         self._issuer = Issuer(self._compiled, driver, self._streams)
+        self.twin_overhead: float | None = None
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self._reported: set[int] = set()  # iterations of this prologue, still held, whose losses have been handed out
         self.kept: dict[str, torch.Tensor] = {}
@@ -174,9 +175,7 @@ class EagerProgram:
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
             return _typical_s(ends), marks.within(origin, begins)
 
-        found: dict[int, tuple[float, float]] = {}
-        for part in spread(step_s, len(self._compiled.tasks), timed):
-            found |= part
+        found, self.twin_overhead = spread(step_s, len(self._compiled.tasks), timed)
         return repeated(found, step_s, self._compiled.dependencies.largest_lag)
 
 

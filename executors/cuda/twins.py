@@ -87,14 +87,20 @@ class EndMarks:
         return {(period, index): base.elapsed_time(event) * 1e-3 for period, index, event in self._events}
 
 
-def spread(step_s: float, tasks: int, timed: Callable[[int, int], tuple[float, dict]]) -> list[dict]:
-    """What the runs of the chosen k saw, one item per offset. `timed(k, offset)` makes one: its step in s, and what it saw."""
+def spread(step_s: float, tasks: int, timed: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
+    """What the runs of the chosen k saw, put together, and by what share the first of them was slower than a run without events.
+
+    `timed(k, offset)` makes one run: its step in s, and what it saw.
+    """
     every = 1
     while True:
         slow_s, found = timed(every, 0)
         if slow_s <= SLOWER * step_s or every >= min(tasks, MOST_TWINS):
-            return [found, *(timed(every, offset)[1] for offset in range(1, min(every, tasks)))]
+            break
         every *= 2
+    for offset in range(1, min(every, tasks)):
+        found |= timed(every, offset)[1]
+    return found, slow_s / step_s - 1
 
 
 def repeated(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_lag: int) -> list[Measured]:
