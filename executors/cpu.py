@@ -76,7 +76,7 @@ class CpuExecutable:
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
-    twin_overhead = None  # steps time their tasks themselves
+    twin_overhead = 0.0  # steps time their tasks themselves
 
     def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
         self.backend, self.plan = backend, plan
