@@ -6,7 +6,7 @@ relative standard deviation of its cost, the path of length S = Σ S_k has
 
     r² = Σ (r_k · S_k / S)² + common²
 
-where `common` is the factor that all costs of one profile share (clocks, temperature). Linear: the path itself is taken to stay critical.
+where `common` is the error that all costs of a prediction share (`discrepancy`). Linear: the path itself is taken to stay critical.
 Errors are of logarithms, so the interval is step · exp(±z · r).
 """
 

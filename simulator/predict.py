@@ -11,6 +11,7 @@ from . import strategies
 from .cost import Cost
 from .costs import CostModel
 from .dependencies import Dependencies
+from .discrepancy import known
 from .engine import timed_simulation
 from .intervals import step_interval
 from .machine import Machine
@@ -52,7 +53,8 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
-    return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task), shares, wall_s)
+    common = known(machine.device(plan.devices[0]).kind, mode)
+    return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task, common=common), shares, wall_s)
 
 
 def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:

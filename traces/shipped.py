@@ -1,12 +1,16 @@
-"""Profiles that come with the package: what calibration measured on GPUs we had, for predictions about them anywhere.
+"""What comes with the package: profiles that calibration made on GPUs we had, for predictions about them anywhere, and validations.
 
-They lie in `data/GPU/` beside this file, GPU being the product's name in lower case with dashes (`nvidia-h200`), one for each setting of
-TF32, since it decides which kernels dense ops use.
+They lie in `data/MACHINE/` beside this file: for a GPU the product's name in lower case with dashes (`nvidia-h200`), with one profile for
+each setting of TF32, since it decides which kernels dense ops use; validations of any machine in its folder `validations`.
 """
 
+import logging
 import os
+from functools import cache
 from pathlib import Path
 
+from .comparison import Validation
+from .errors import StepcastError
 from .profile import Profile, slug
 
 FILES = {False: "profile.json.gz", True: "profile-tf32.json.gz"}
@@ -24,3 +28,15 @@ def shipped_profile(product: str, tf32: bool, folder: Path | None = None) -> Pro
     """
     path = (default_folder() if folder is None else folder) / slug(product) / FILES[tf32]
     return Profile.load(path) if slug(product) and path.exists() else None
+
+
+@cache
+def shipped_validations(folder: Path | None = None) -> tuple[Validation, ...]:
+    """Every validation there is, by path. One that cannot be read is named in a warning."""
+    found = []
+    for path in sorted((default_folder() if folder is None else folder).glob("*/validations/*.json")):
+        try:
+            found.append(Validation.load(path))
+        except StepcastError as error:
+            logging.getLogger("stepcast").warning("%s", error)
+    return tuple(found)

@@ -2,14 +2,23 @@
 
 Stated: median |drift-corrected error| at most 6 %, worst 15 %, where |error| counts as met at max(stated, 2 x A/A spread); the sign of a
 speed-up right wherever it differs from 1 by more than the A/A spread + 3 %. Every run made is printed.
+
+With STEPCAST_SAVE=FOLDER the documents are kept there, one per model: those in `traces/data/MACHINE/validations` say how wide the intervals
+of predictions have to be. How many intervals hold is scored for each model with what the others say.
 """
 
 import json
+import math
+import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-from traces.comparison import Validation
+from scipy.special import ndtri
+
+from simulator.discrepancy import discrepancy
+from traces.comparison import Validation, ValidationResult
 
 MODELS = (
     ("lenet5", 256, None),
@@ -32,11 +41,15 @@ def validated(model: str, batch: int, size: int | None) -> Validation:
 
 def main() -> None:
     """Print a row per strategy and the pooled figures."""
-    errors, right, asked = [], 0, 0
+    errors, right, asked, documents = [], 0, 0, []
+    folder = os.environ.get("STEPCAST_SAVE")
     names = ("model", "strategy", "predicted", "measured", "error", "corrected", "speed-ups", "A/A")
     print("{:18}{:18}{:>11}{:>11}{:>8}{:>11}{:>21}{:>7}".format(*names))
     for model, batch, size in MODELS:
         found = validated(model, batch, size)
+        documents.append(found)
+        if folder:
+            found.save(Path(folder) / f"{model}-b{batch}.json")
         for row in found.ran:
             errors.append(abs(row.error_drift_corrected))
             print(
@@ -47,6 +60,14 @@ def main() -> None:
         right, asked = right + found.signs[0], asked + found.signs[1]
     print(f"median |drift-corrected error| {statistics.median(errors):.1%}, worst {max(errors):.1%}")
     print(f"signs of speed-ups right: {right} of {asked}")
+    held = [holds(row, found, documents) for found in documents for row in found.ran]
+    print(f"90 % intervals, as wide as the other models' errors ask for, that hold: {sum(held)} of {len(held)}")
+
+
+def holds(row: ValidationResult, found: Validation, documents: list[Validation]) -> bool:
+    """Whether the measured step lies in an interval of the other models' discrepancy."""
+    reach = float(ndtri(0.95)) * discrepancy(documents, "cpu", "eager", but=found.model)
+    return abs(math.log1p(row.error_drift_corrected)) <= reach
 
 
 if __name__ == "__main__":
