@@ -18,7 +18,7 @@ from ..identity import this_gpu
 from ..session import Progress
 from .anchor import EDGE, GpuAnchor
 from .bench import Bench, Effort, objects_kept
-from .dispatch import dispatch_s
+from .dispatch import dispatch_s, plain_machine
 from .host import measure_host
 from .rates import measure_rates
 from .session import calibrate_gpu
@@ -59,11 +59,18 @@ class GpuStand:
         self.left: tuple[str, ...] = ()  # keys that a deadline left
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This GPU, whole."""
-        profile = profile or Profile(identity=self.identity)
-        if profile.dispatch.dispatch_s is None:
-            self.measure_machine(profile)
+        """This GPU, whole; with a profile that does not know the machine yet, after measuring it."""
+        if profile is None:
+            return self._unmeasured()
+        self.measure_machine(profile)
         return gpu_machine(profile)
+
+    def _unmeasured(self) -> Machine:
+        """What is known of this GPU without measuring: enough to run on it."""
+        try:
+            return gpu_machine(Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes))
+        except StepcastError:  # no preset is of this GPU
+            return plain_machine(self.driver)
 
     def measure_machine(self, profile: Profile) -> None:
         """Host costs, rates, transfers and the anchor; about ten seconds."""

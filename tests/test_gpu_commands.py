@@ -1,0 +1,79 @@
+"""The commands that measure, on a simulated GPU in place of `--device cuda`."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import mlp
+import pytest
+from fake_gpu import FakeGpu
+from test_gpu_validation import QUICK, SMALL, measured
+
+from calibrate.cuda.stand import GpuStand
+from simulator.job import Job
+from traces.comparison import Validation
+from traces.errors import StepcastError
+from traces.profile import Profile
+from traces.profile_files import default_path
+from ui.commands import measuring, predicting
+
+CUDA, GRAPH = ("cuda", 1, "eager"), ("cuda", 1, "graph")
+
+
+__all__ = ["measured"]  # a fixture
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path, measured):
+    """A simulated GPU behind `--device cuda`, and a data folder of its own, which knows the machine but no key."""
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
+    measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
+    quick = partial(GpuStand, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
+    monkeypatch.setattr("calibrate.cuda.stand.GpuStand", quick)
+    with FakeGpu(facts=SMALL) as simulated:
+        monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)
+        yield simulated
+
+
+def job() -> Job:
+    return Job(f"{mlp.__file__}:make", 4)
+
+
+def printed(capfd) -> dict:
+    return json.loads(capfd.readouterr().out)
+
+
+def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
+    measuring.calibrate(job(), ["baseline"], [], None, CUDA, True)
+    document = printed(capfd)
+    profile = Profile.load(document["profile"])
+    assert document["measured_keys"] == len(profile.costs) > 10
+    assert (profile.identity.kind, profile.identity.gpu, Path(document["profile"]).name) == ("gpu", "Fake GPU", "gpu-fake-gpu-132.json")
+    assert profile.partition_sms == {"2": 64, "4": 32, "8": 16}
+    predicting.predict(job(), "baseline", [], None, "this-gpu", CUDA, None, True)
+    eager = printed(capfd)
+    predicting.predict(job(), "baseline", [], None, "this-gpu", GRAPH, None, True)
+    graph = printed(capfd)
+    assert eager["shares"] == {"measured": 1.0, "fitted": 0.0, "guessed": 0.0}
+    assert (eager["mode"], graph["mode"]) == ("eager", "graph")
+    assert graph["step_s"] < eager["step_s"] / 2, "15 ops that the host takes 8 us each to issue"
+    measuring.calibrate(job(), ["baseline"], [], None, CUDA, True)
+    assert printed(capfd)["measured_keys"] == 0
+
+
+def test_run_in_graphs(gpu, capfd, tmp_path):
+    measuring.run(job(), "forward-fusion", [], None, 3 + 12, GRAPH, tmp_path / "m.json", tmp_path / "t.json", True)
+    document = printed(capfd)
+    assert (document["mode"], document["steps"], len(document["losses"])) == ("graph", 15, 15)
+    assert json.loads((tmp_path / "t.json").read_text())["mode"] == "graph"
+    with pytest.raises(StepcastError, match="graphs of 4 iterations need at least 11"):
+        measuring.run(job(), "baseline", [], None, 10, GRAPH, None, None, True)
+
+
+def test_validate_with_a_report(gpu, capfd, tmp_path):
+    measuring.validate(job(), ["backward-fusion"], [], None, True, GRAPH, tmp_path / "report", True)
+    found = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})
+    assert (found.mode, found.device["kind"], found.device["name"]) == ("graph", "gpu", "Fake GPU")
+    assert [row.strategy for row in found.ran] == ["baseline", "backward-fusion"]
+    assert all(row.twin_overhead is not None and row.calibration == "profile" for row in found.ran)
+    assert (tmp_path / "report" / "index.html").exists()
