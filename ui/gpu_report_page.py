@@ -42,8 +42,8 @@ def summary_words(report: GpuReport) -> list[str]:
         sentences.append(f"Numbers: {alike}.")
     return [
         *sentences,
-        f"Of {len(report.parts)} parts {count['done']} were measured in this run, {count['skipped']} before it, {count['failed']} failed and"
-        f" {count['left']} are left.",
+        f"Of {len(report.parts)} parts {count['done']} were measured in this run, {count['skipped']} before it, {count['failed']} failed"
+        f" and {count['left']} are left.",
     ]
 
 
@@ -67,8 +67,8 @@ def shipped_summary(folder: Path | None = None) -> str:
     reports = find_reports(default_folder() if folder is None else folder)
     lines = [
         (
-            words.plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE), summary.mode,
-            str(summary.results), words.percent(summary.median_abs_error, signed=False), words.percent(summary.worst_error),
+            words.plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE),
+            summary.mode, str(summary.results), words.percent(summary.median_abs_error, signed=False), words.percent(summary.worst_error),
             words.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
         )
         for name, report in reports
@@ -84,9 +84,9 @@ def _about(report: GpuReport) -> str:
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
     lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {words.plain(given)}.", ""]
     lines.append(
-        "*error* is predicted / measured − 1, as it is, not corrected for drift; the interval holds with 90 %; *A/A* is the baseline interleaved"
-        " with itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
-        " PyTorch."
+        "*error* is predicted / measured − 1, not corrected for drift; the interval is one of 90 %; *A/A* is the baseline interleaved with"
+        " itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
+        " PyTorch's."
     )
     return "\n".join(lines)
 

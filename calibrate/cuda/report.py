@@ -8,12 +8,11 @@ import re
 import statistics
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,9 +23,6 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import REPORT, GpuReport, PartRecord, summarise
 
 from .report_place import CutShortError, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: A part is begun unless even this share of what it is expected to take is more than what is left.
 SURE = 0.5
@@ -118,9 +114,9 @@ class _Run:
             self.records[part.name] = _record(part, "left", why=why)
             return True
         place.reserve_s = part.reserve_s * ratio
-        place.progress(0, 0, part.title)
+        place.part = part.name
+        place.progress(0, 1, "")
         begin_s = place.clock()
-        well = True
         try:
             result = part.run(place)
             record = _record(part, "done", place.clock() - begin_s, same_numbers=result.same_numbers, flags=result.flags)
@@ -134,9 +130,8 @@ class _Run:
             why = place.scrubbed(error if isinstance(error, StepcastError) else brief(error))
             where = "" if isinstance(error, StepcastError) else _where(error)
             record = _record(part, "failed", place.clock() - begin_s, why=why, where=where)
-            well = False
         self.records[part.name] = record
-        well = self.tidy() if not well else self.tidy() or usable(place.driver)
+        well = self.tidy()
         self.tell(self.write(), record)
         return well
 
@@ -167,7 +162,7 @@ class _Run:
             minutes=self.minutes,
             seconds=round(place.clock() - self.begin_s, 1),
             parts=records,
-            flags=tuple([*place.notes, *_together(record.flags for record in records)]),
+            flags=(*place.notes, *_together(record.flags for record in records)),
         )
         found: list[tuple[str, Validation]] = list(report.read_validations(place.folder).items())
         report = report.model_copy(update={"summary": summarise(found)})
@@ -196,7 +191,7 @@ def _versions(driver: Driver) -> dict[str, str]:
     return {"stepcast": own, **{name: str(version) for name, version in driver.software().items()}}
 
 
-def _together(flags: "Iterable[tuple[str, ...]]") -> list[str]:
+def _together(flags: Iterable[tuple[str, ...]]) -> list[str]:
     """Flags that differ in their numbers alone become one, with how many parts have it."""
     shown: dict[str, str] = {}
     count: Counter[str] = Counter()

@@ -61,6 +61,7 @@ class Place:
         self.keep_samples, self.thoroughness = keep_samples, thoroughness or Thoroughness()
         self.end_s, self.reserve_s = float("inf"), 0.0
         self.show: Progress = lambda done, total, text: None
+        self.part = ""  # the one that is being measured
         self.notes: list[str] = []
         self.record = DeviceRecord.read(getattr(driver, "uuid", ""))
         self.kept: dict[bool, bool] = {}

@@ -41,7 +41,7 @@ class GpuStand:
         deadline_s: float | None = None,
         keep_samples: bool = True,
     ):
-        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: raw ones, beside the profile."""
+        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones."""
         self.driver, self.mode = driver, mode
         self.precision = "tf32" if precision == "tf32" else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
