@@ -21,7 +21,7 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
     """The README of a report's folder. `validations` by part name, as `GpuReport.read_validations` gives them."""
     rows = [row for name, validation in validations.items() for row in _rows(name, validation)]
     sections = [
-        f"# {words.plain(str(report.device.get('name') or 'A GPU'))}: predicted and measured",
+        f"# {_plain(str(report.device.get('name') or 'A GPU'))}: predicted and measured",
         _about(report),
         "\n".join(f"- {line}" for line in summary_words(report)),
         _results(rows),
@@ -67,7 +67,7 @@ def shipped_summary(folder: Path | None = None) -> str:
     reports = find_reports(default_folder() if folder is None else folder)
     lines = [
         (
-            words.plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE),
+            _plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE),
             summary.mode, str(summary.results), words.percent(summary.median_abs_error, signed=False), words.percent(summary.worst_error),
             words.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
         )
@@ -82,7 +82,7 @@ def shipped_summary(folder: Path | None = None) -> str:
 def _about(report: GpuReport) -> str:
     given = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
-    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {words.plain(given)}.", ""]
+    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(given)}.", ""]
     lines.append(
         "*error* is predicted / measured − 1, not corrected for drift; the interval is one of 90 %; *A/A* is the baseline interleaved with"
         " itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
@@ -94,15 +94,15 @@ def _about(report: GpuReport) -> str:
 def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
-    job = (words.plain(model), str(validation.batch_size), validation.mode, precision, words.plain(validation.optimizer))
+    job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
     for label, row in zip(words.row_labels(validation.results), validation.results, strict=True):
         if not row.ok:
-            yield (*job, words.plain(label), words.plain(row.status), *[words.NONE] * 5)
+            yield (*job, _plain(label), _plain(row.status), *[words.NONE] * 5)
             continue
         interval = f" ({words.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
         yield (
             *job,
-            words.plain(label),
+            _plain(label),
             words.ms(row.predicted_step_s) + interval,
             words.ms(row.measured_step_s),
             words.percent(row.error),
@@ -129,13 +129,18 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _plain(text: str) -> str:
+    """Text as Markdown shows it, and as it can be read without: an underscore or a colon within words means nothing."""
+    return "".join(f"\\{letter}" if letter in "\\`*<>|[]" else letter for letter in text)
+
+
 def _list(title: str, lines: Sequence[str]) -> str:
-    return f"## {title}\n\n" + "\n".join(f"- {words.plain(line)}" for line in lines) if lines else ""
+    return f"## {title}\n\n" + "\n".join(f"- {_plain(line)}" for line in lines) if lines else ""
 
 
 def _parts(title: str, parts: Iterable[PartRecord], status: str) -> str:
     chosen = [part for part in parts if part.status == status]
-    return _list(title, [f"{part.title}: {part.why}" + (f" [{part.where}]" if part.where else "") for part in chosen])
+    return _list(title, [f"{part.title}: {part.why}" + (f" (in {part.where})" if part.where else "") for part in chosen])
 
 
 def _folder(report: GpuReport) -> str:

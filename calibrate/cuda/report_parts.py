@@ -78,9 +78,8 @@ class Case:
     @property
     def title(self) -> str:
         """For people."""
-        where = f"{self.target.model} batch {self.target.batch}, {self.mode}, {self.precision}" + (
-            ", nhwc" if self.layout == "nhwc" else ""
-        )
+        model = self.job().label.removesuffix(f"-b{self.target.batch}")
+        where = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
         how = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
         return f"{where}{how}: {'baseline' if len(self.strategies) == 1 else f'{len(self.strategies)} strategies'}"
 

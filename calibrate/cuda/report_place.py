@@ -151,5 +151,5 @@ class _Watch:
     def stop(self):
         """What happened since the start."""
         found = self.watch.stop()
-        self.flags += found.flags
+        self.flags.extend(found.flags)
         return found

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit of the machine's ends it as Ctrl-C does
     report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
     if as_json:
         print_document(report.document())
