@@ -272,6 +272,7 @@ def test_a_failing_part_does_not_stop_the_others(tmp_path):
     assert full.where.startswith("report.py:")
     assert "/" not in full.where
     time.ran.clear()
+    assert statuses(time.measure(tmp_path, given, 1e-9)) == {"refused": "failed", "full": "failed", "well": "skipped"}
     time.measure(tmp_path, [*given, time.part("new")], 5)
     assert time.ran == ["new", "refused", "full"], "what failed may break the GPU again: it comes last"
 
@@ -316,6 +317,8 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     assert {case.target.model for case in every} == {target.model for target in TARGETS}
     assert {frozenset(case.strategies) for case in every} == {frozenset(strategies.names())}
     assert {case.precision for case in every} == {"fp32", "tf32", "bf16"}
+    twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
+    assert len(set(twice)) == len(twice)
     adam = [(case.form, case.mode) for _, case in cases() if case.optimizer == "adam"]
     assert len(adam) == 6
     assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in found)

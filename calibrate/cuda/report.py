@@ -90,17 +90,19 @@ class _Run:
         earlier = _earlier(self.place.folder)
         for part in self.parts:
             there, before = part.found(self.place), earlier.get(part.name)
+            if before is not None and before.status == "failed":
+                self.records[part.name] = before
             if there is not None:
                 flags = before.flags if before is not None and before.there else there.flags
                 seconds = before.seconds if before is not None and before.there else None
                 self.records[part.name] = _record(part, "skipped", seconds, same_numbers=there.same_numbers, flags=flags)
         todo = [part for part in self.parts if self.records[part.name].status != "skipped"]
-        todo.sort(key=lambda part: part.name in earlier and earlier[part.name].status == "failed")
+        todo.sort(key=lambda part: self.records[part.name].status == "failed")
         self.tell(self.write(), None)
         for position, part in enumerate(todo):
             if not self.attempt(part):
                 for other in todo[position + 1 :]:
-                    self.records[other.name] = _record(other, "left", why=f"the GPU is unusable after {part.name}; start again")
+                    self.leave(other, f"the GPU is unusable after {part.name}; start again")
                 self.tell(self.write(), None)
                 break
         return self.write()
@@ -110,8 +112,7 @@ class _Run:
         place, ratio = self.place, self.ratio(part.kind)
         expected_s, left_s = part.guess_s * ratio, place.left_s()
         if left_s <= 0 or expected_s * SURE > left_s:
-            why = f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left"
-            self.records[part.name] = _record(part, "left", why=why)
+            self.leave(part, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
             return True
         place.reserve_s = part.reserve_s * ratio
         place.part = part.name
@@ -134,6 +135,11 @@ class _Run:
         well = self.tidy()
         self.tell(self.write(), record)
         return well
+
+    def leave(self, part: Part, why: str) -> None:
+        """Note that a part was not begun; one that failed before stays a failed one, and last in the next run too."""
+        if self.records[part.name].status != "failed":
+            self.records[part.name] = _record(part, "left", why=why)
 
     def tidy(self) -> bool:
         """Free what a part held; whether the GPU is usable."""

@@ -93,7 +93,7 @@ def write(
     for line in gpu_report_page.summary_words(report):
         console.print(f"- {line}", highlight=False, markup=False)
     for part in report.parts:
-        if part.status in ("failed", "left"):
+        if part.status == "left":
             console.print(gpu_report_page.part_line(part), highlight=False, markup=False)
     console.print(f"report: {folder / README}", highlight=False, markup=False)
     return report
