@@ -6,10 +6,14 @@ RUN = $(VENV)/bin
 READY = $(VENV)/ready
 ARGS ?=
 
-.PHONY: demo test lint bench ui clean
+.PHONY: demo test lint bench gpu-report ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
+
+# On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8'
+gpu-report: $(READY)
+	$(RUN)/stepcast gpu-report $(ARGS)
 
 ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)

@@ -54,10 +54,11 @@ def store_samples(
         profile.failures.pop(key, None)
 
 
-def save_samples(samples: Mapping[str, Samples], profile: Profile, save_to: Path | None) -> None:
-    """Save the profile, and every sample taken in the file beside it; nothing without a place."""
+def save_samples(samples: Mapping[str, Samples] | None, profile: Profile, save_to: Path | None) -> None:
+    """Save the profile, and every sample taken (None: not to be kept) in the file beside it; nothing without a place."""
     if save_to is not None:
-        append_samples(save_to, _raw(samples))
+        if samples is not None:
+            append_samples(save_to, _raw(samples))
         profile.save(save_to)
 
 

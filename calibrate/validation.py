@@ -83,12 +83,14 @@ def validate(
     progress: Progress = lambda done, total, text: None,
     stand: Stand | None = None,
     mode: str = "eager",
+    timelines: bool = True,
 ) -> Outcome:
     """Run every requested strategy (baseline is always among them) and compare with its prediction.
 
     With `calibrate`, the plans' keys are measured (on the CPU anew, in the same rounds) and added to `profile`; without, predictions rest
     on the profile as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped, and before anything is
     allocated; without a baseline there is nothing to compare with, and all are. `stand`: where; default: the CPU.
+    `timelines`: whether to measure the tasks' times too, for the comparisons, which takes further runs on a GPU.
     """
     stand = stand or CpuStand()
     planned, skipped = _planned(job, requested, shared_options, profile, calibrate, save_to, progress, stand, mode)
@@ -113,7 +115,7 @@ def validate(
     machine = stand.machine(profile)
     model = CostModel(machine, profile)
     forecasts = {label: forecast(contender.plan, machine, model, mode) for label, contender in contenders.items()}
-    rows, comparisons = _compared(contenders, forecasts, rounds, drift, interleaved)
+    rows, comparisons = _compared(contenders, forecasts, rounds, drift, interleaved, timelines)
     spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
     document = _document(job, stand, mode, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
     same = all(c.numerics.equal(job.precision) for c in contenders.values())
@@ -230,15 +232,21 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
 
 
 def _compared(
-    contenders: Mapping[str, Contender], forecasts: Mapping[str, Forecast], rounds: _Rounds, drift: float | None, interleaved: bool
+    contenders: Mapping[str, Contender],
+    forecasts: Mapping[str, Forecast],
+    rounds: _Rounds,
+    drift: float | None,
+    interleaved: bool,
+    timelines: bool,
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
-    """A row per contender, and its predicted beside its measured timeline."""
+    """A row per contender, and with `timelines` its predicted beside its measured one."""
     rows, comparisons = [], {}
     for label, contender in contenders.items():
         row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
-        measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s, forecasts[label].timeline.mode)
-        row = row.model_copy(update={"twin_overhead": contender.program.twin_overhead})
-        comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
+        if timelines:
+            measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s, forecasts[label].timeline.mode)
+            row = row.model_copy(update={"twin_overhead": contender.program.twin_overhead})
+            comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
     return rows, comparisons
 

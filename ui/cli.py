@@ -211,6 +211,33 @@ def demo(
     _commands("measuring").demo(out, json)
 
 
+@app.command("gpu-report")
+def gpu_report(
+    minutes: Annotated[float, typer.Option(help="Time to spend, about; what does not fit is listed, and is first in the next run.")] = 8.0,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep what the folder has of this GPU, or replace it all.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write; default: traces/data/GPU of a checkout, else ./gpu-report-GPU.")
+    ] = None,
+    device: DeviceName = "cuda:0",
+    models: Annotated[list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Instead of the usual four models; repeatable.")] = None,
+    samples: Annotated[bool, typer.Option("--samples", help="Keep every raw sample beside the profiles: large files.")] = False,
+    json: AsJson = False,
+):
+    """Measure this machine's NVIDIA GPU and how well Stepcast predicts it, within a few minutes.
+
+    In order: facts of the GPU; the baseline of four models, eager and in CUDA graphs; every strategy on the first two, with Adam's three
+    forms; then the other models, TF32, bf16 and nhwc. Each part is on disk before the next begins: run it again to go on where it ended.
+
+    The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles: in traces/data/ of a checkout they
+    are what predictions with [bold]--machine[/] use for this GPU. A first look in two minutes:
+
+      stepcast gpu-report --minutes 2 --models lenet5@64 --out first-look
+
+    Exit status 1 when a plan's numbers differ from plain PyTorch's, or nothing could be measured.
+    """
+    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json)
+
+
 @app.command()
 def replay(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several are ranks of one job.")],

@@ -38,11 +38,13 @@ def calibrate_gpu(
     progress: Progress,
     deadline_s: float | None = None,
     effort: Effort | None = None,
+    keep_samples: bool = True,
 ) -> Outcome:
     """Measure every missing key of `plans` and add it to `profile`, which is saved to `save_to` after each group of keys.
 
     No key is begun later than `deadline_s` seconds from now; another session goes on with what is left. Raises StepcastError where
-    `machine` does not describe this GPU, or a key left it unusable; what was measured before is in the profile then.
+    `machine` does not describe this GPU, or a key left it unusable; what was measured before is in the profile then. Without `keep_samples`
+    the profile is saved, and raw samples are not.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
     todo = [(plan, key, task) for plan, keys in missing_keys(plans, machine, profile) for key, task in keys.items()]
@@ -69,7 +71,7 @@ def calibrate_gpu(
                 store_samples(sampler.samples, sampler.failures, profile)
                 notes += sampler.notes
                 profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
-                save_samples(sampler.samples, profile, save_to)
+                save_samples(sampler.samples if keep_samples else None, profile, save_to)
                 sampler.release()
     return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
 

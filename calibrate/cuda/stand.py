@@ -45,11 +45,12 @@ class GpuStand:
         anchor_edge: int = EDGE,
         transfer_sizes: Sequence[int] = SIZES,
         deadline_s: float | None = None,
+        keep_samples: bool = True,
     ):
-        """`deadline_s`: seconds after which no further key is measured, in each calibration."""
+        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones."""
         self.driver, self.mode = driver, mode
         self.precision = "tf32" if precision == "tf32" else "fp32"
-        self._effort, self._sizes, self._deadline_s = effort, transfer_sizes, deadline_s
+        self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._uuid = getattr(driver, "uuid", "")
         self.record = DeviceRecord.read(self._uuid)
         self.identity = this_gpu(driver, self.precision, self.record)
@@ -95,7 +96,7 @@ class GpuStand:
             progress(done, total, text)
 
         self.driver.set_precision(self.precision)
-        outcome = calibrate_gpu(plans, machine, self.driver, profile, save_to, watched, self._deadline_s, self._effort)
+        outcome = calibrate_gpu(plans, machine, self.driver, profile, save_to, watched, self._deadline_s, self._effort, self._keep_samples)
         self.left = outcome.left
         self._note(profile, watch.stop())
         if outcome.measured and save_to is not None:

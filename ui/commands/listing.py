@@ -44,10 +44,13 @@ def machines(as_json: bool) -> None:
     from simulator.this_gpu import gpu_machine
     from traces.shipped import shipped_profile
 
-    found = [load_machine(name, shipped_profile(product_of(name), tf32=False)) for name in machine_names()]
+    profiles = [shipped_profile(product_of(name), tf32=False) for name in machine_names()]
+    found = [load_machine(name, profile) for name, profile in zip(machine_names(), profiles, strict=True)]
     own = own_gpu_profile()
     if own is not None:
         found.append(gpu_machine(own))
+        profiles.append(own)
+    calibrated = [profile.updated[:10] if profile is not None else "" for profile in profiles]
     if as_json:
         print_json(
             "machines",
@@ -57,17 +60,18 @@ def machines(as_json: bool) -> None:
                     "devices": [{"name": d.name, "sms": d.sms, "peak_flops": dict(d.peak_flops)} for d in m.devices],
                     "memory_bytes": sum(memory.size_bytes for memory in m.memories),
                     "sources": dict(m.sources),
+                    "calibrated": date or None,
                 }
-                for m in found
+                for m, date in zip(found, calibrated, strict=True)
             ],
         )
         return
     rows = [
         (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
-         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}")
-        for m in found
+         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}", date)
+        for m, date in zip(found, calibrated, strict=True)
     ]  # fmt: skip
-    _table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB"), rows)
+    _table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB", "calibrated"), rows)
 
 
 def profiles(as_json: bool) -> None:

@@ -1,0 +1,99 @@
+"""The command that measures a GPU and how well it is predicted."""
+
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+import traces
+from calibrate.cuda.report import measure
+from calibrate.cuda.report_parts import TARGETS, Target, parts
+from calibrate.cuda.report_place import Place, Thoroughness
+from executors.cuda.driver import Driver
+from simulator.job import Job
+from traces.errors import StepcastError
+from traces.files import check_writable, write_atomic
+from traces.gpu_report import README, GpuReport, PartRecord
+from traces.profile import slug
+
+from .. import gpu_report_page, jobs
+from .output import print_document
+
+
+def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
+    """Measure the GPU and write its report; exit with 1 when numbers differ or nothing was measured."""
+    jobs.check_names(device, 1, "eager")
+    if device == "cpu":
+        raise StepcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
+    if not 0 < minutes < math.inf:
+        raise StepcastError(f"--minutes is {minutes:g}; expected a number above 0")
+    targets = [target(text) for text in models] or TARGETS
+    from executors.cuda.torch_driver import gpu
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit of the machine's ends it as Ctrl-C does
+    report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
+    if as_json:
+        print_document(report.document())
+    if not report.same_numbers or not any(part.there for part in report.parts):
+        raise typer.Exit(1)
+
+
+def target(text: str) -> Target:
+    """A model and its batch from MODEL@BATCH. Raises StepcastError for anything else, and for a model that does not exist."""
+    model, at, batch = text.rpartition("@")
+    if not (at and model and batch.isdecimal()):
+        raise StepcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
+    Job(model, int(batch)).factory  # noqa: B018 - a wrong name stops before anything is measured
+    return Target(model, int(batch))
+
+
+def default_place(product: str) -> Path:
+    """Where the report of a GPU goes: to the package's data in a checkout of the repository, else below the current folder."""
+    package = Path(traces.__file__).resolve().parent
+    data = package / "data"
+    name = slug(product) or "gpu"
+    in_checkout = (package.parent / ".git").exists() and (package.parent / "pyproject.toml").exists()
+    if in_checkout and os.access(data if data.exists() else package, os.W_OK):
+        return data / name
+    return Path(f"gpu-report-{name}")
+
+
+def write(
+    driver: Driver,
+    minutes: float,
+    resume: bool,
+    out: Path | None,
+    targets: "list[Target] | tuple[Target, ...]",
+    samples: bool,
+    as_json: bool,
+    thoroughness: Thoroughness | None = None,
+) -> GpuReport:
+    """Measure and write, telling on standard error what happens."""
+    folder = out if out is not None else default_place(driver.facts.name)
+    check_writable(folder, folder=True)
+    place = Place(driver, folder, resume, samples, thoroughness)
+    console = Console(file=sys.stderr, soft_wrap=True)
+
+    def tell(report: GpuReport, latest: PartRecord | None) -> None:
+        write_atomic(folder / README, gpu_report_page.readme(report, report.read_validations(folder)))
+        if latest is not None:
+            console.print(gpu_report_page.part_line(latest), highlight=False, markup=False)
+
+    budget = round(60 * minutes)
+    with jobs.progress("gpu-report", as_json) as bar:
+        place.show = lambda done, total, text: bar(
+            min(budget, round(budget - place.left_s())), budget, f"{place.part} {done}/{total} {text}"
+        )
+        report = measure(place, parts(targets), minutes, tell)
+    tell(report, None)
+    for line in gpu_report_page.summary_words(report):
+        console.print(f"- {line}", highlight=False, markup=False)
+    for part in report.parts:
+        if part.status == "left":
+            console.print(gpu_report_page.part_line(part), highlight=False, markup=False)
+    console.print(f"report: {folder / README}", highlight=False, markup=False)
+    return report
