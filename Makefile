@@ -19,7 +19,7 @@ ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)
 
 test: lint
-	$(RUN)/python -m pytest --durations=8 $(ARGS)
+	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --durations=8 $(ARGS)
 
 lint: $(READY)
 	$(RUN)/ruff check .
