@@ -22,6 +22,7 @@ class Schedule:
         self._tasks = tasks
         self._changed = threading.Condition()
         self._left = len(entries)
+        self._stopped = False
         self._lanes: dict[tuple[str, int], deque[Entry]] = {}
         self._running: set[tuple[str, int]] = set()
         self._ready: dict[str, list[tuple[int, int, Entry]]] = {task.device: [] for task in tasks}
@@ -48,6 +49,8 @@ class Schedule:
         """`entry` has been run: call `ended`, release what waited for it, and take the device's next; None when all is done."""
         with self._changed:
             ended()
+            if self._stopped:
+                return None
             self._left -= 1
             lane = self._tasks[entry[1]].lane
             self._running.discard(lane)
@@ -57,13 +60,14 @@ class Schedule:
                 if not self._missing[follower]:
                     self._offer(self._tasks[follower[1]].lane)
             found = self._take(device, lane)
-            if self._left <= 0 or any(self._ready.values()):
+            if not self._left or any(self._ready.values()):
                 self._changed.notify_all()
             return found if found is not None else self._wait(device)
 
     def stop(self) -> None:
-        """Let every worker end."""
+        """Let every worker end: one that waits at once, one that is running after its entry."""
         with self._changed:
+            self._stopped = True
             self._left = 0
             for queue in self._ready.values():
                 queue.clear()
@@ -88,6 +92,6 @@ class Schedule:
         return own[2]
 
     def _wait(self, device: str) -> Entry | None:
-        while self._left > 0 and not self._ready[device]:
+        while self._left and not self._ready[device]:
             self._changed.wait()
         return heapq.heappop(self._ready[device])[2] if self._ready[device] else None

@@ -13,10 +13,12 @@ from small_plans import mm, plan_of, sgd, value
 from executors.cpu import CpuBackend
 from executors.kernels import handlers
 from executors.run import WARM_UP, TaskFailedError, execute
+from executors.schedule import Schedule
 from executors.tensors import job_tensors
 from simulator import strategies
 from simulator.bodies.host import Host
 from simulator.bodies.opcall import OpCall
+from simulator.dependencies import Dependencies
 from simulator.job import Job
 from simulator.machine import Device, Machine, Memory
 from simulator.plan import ACTIVATION, INPUT, PARAMETER, UPDATE, Task
@@ -220,3 +222,17 @@ def test_execute(two_cores, backend):
     assert all(torch.equal(tensors[name], item) for name, item in before.items())  # copies were trained
     assert not torch.equal(done.tensors["0.weight"], before["0.weight"])
     assert len(execute(plan, tensors, backend, steps=2).step_s) == 1
+
+
+def test_a_worker_that_was_running_when_another_failed_ends():
+    """It neither waits for ever nor goes on with its lane."""
+    plan = plan_of([host("a"), host("b", stream=1), host("c")], [])
+    schedule = Schedule(plan.tasks, Dependencies(plan), [(0, 0), (0, 1), (0, 2)], None)
+    running = [schedule.first(CPU) for _ in range(2)]
+    schedule.stop()
+    ended = []
+    for entry in running:
+        worker = threading.Thread(target=lambda entry=entry: ended.append(schedule.advance(entry, CPU, lambda: None)), daemon=True)
+        worker.start()
+        worker.join(10)
+    assert ended == [None, None]
