@@ -3,11 +3,15 @@
 import os
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import torch
 
 from . import allocator
+
+#: Longest time between looks for Ctrl-C. A signal that another thread receives, or that arrives just before the main thread falls asleep,
+#: does not wake it.
+LOOK_S = 0.25
 
 
 class Workers:
@@ -28,7 +32,7 @@ class Workers:
         answers: SimpleQueue = SimpleQueue()  # of this call alone: an interrupted one may still be answered later
         for position in members:
             self._orders[position].put((work, position, answers))
-        errors = [error for error in (answers.get() for _ in members) if error is not None]
+        errors = [error for error in (_next(answers) for _ in members) if error is not None]
         if errors:
             raise errors[0]
 
@@ -46,6 +50,15 @@ class Workers:
             else:
                 answers.put(None)
             del work
+
+
+def _next(answers: SimpleQueue) -> BaseException | None:
+    """The next answer; Ctrl-C ends the wait."""
+    while True:
+        try:
+            return answers.get(timeout=LOOK_S)
+        except Empty:
+            pass
 
 
 def available_cores() -> tuple[int, ...]:
