@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executors.forms import Forms
+from executors.forms import PLAIN
 from executors.reference import Reference
 from executors.run import WARM_UP, Backend, Executable
 from executors.tensors import job_tensors
@@ -42,7 +42,7 @@ def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None 
 
     `same_masks`: to compare numbers with, at a cost in time: with the dropout masks, and the form of update, of the backend's programs.
     """
-    forms = backend.forms if backend is not None else Forms()
+    forms = backend.forms if backend is not None else PLAIN
     try:
         module = copy.deepcopy(built.module)
     except Exception as error:

@@ -4,7 +4,7 @@ A carried storage has one tensor for the whole run; every other value lives in a
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +142,16 @@ class Binding:
             instance.slots[slot] = result
 
         return put
+
+    def slots_by_storage(self, held: Collection[str]) -> dict[str, list[int]]:
+        """The slots to empty when a storage's instance may go; none of a storage that a value of `held` lies on."""
+        kept = {self.plan.values[name].storage for name in held}
+        found: dict[str, list[int]] = {}
+        for name, slot in self.slot.items():
+            value = self.plan.values.get(name)  # what lives only inside an OpList is in no plan
+            if value is not None and value.storage not in kept:
+                found.setdefault(value.storage, []).append(slot)
+        return found
 
     def local_slot(self, name: str) -> int:
         """A value's slot; values that live only inside an OpList get theirs on first sight."""

@@ -90,12 +90,8 @@ class CpuExecutable:
         for users in self._users:
             for storage in users:
                 self._waiting[storage] += 1
-        held = {plan.values[name].storage for name in (*keep, *plan.losses)}
-        self._freed: list[list[int]] = [[] for _ in index]
-        for name, slot in self.binding.slot.items():
-            value = plan.values.get(name)
-            if value is not None and value.storage in index and value.storage not in held:
-                self._freed[index[value.storage]].append(slot)
+        slots = self.binding.slots_by_storage((*keep, *plan.losses))
+        self._freed: list[list[int]] = [slots.get(storage, []) for storage in index]
         self._keep = keep
         self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
         self._instances: dict[int, Instance] = {}

@@ -10,7 +10,6 @@ which `intervals` takes as an error that all costs of a prediction share.
 
 import math
 from collections.abc import Iterable
-from functools import cache
 from statistics import fmean
 
 from traces.comparison import Validation
@@ -33,7 +32,6 @@ def discrepancy(validations: Iterable[Validation], kind: str, mode: str, but: st
     return math.sqrt(max(0.0, fmean(e * e for e in errors) - fmean(a * a for a in noise)))
 
 
-@cache
 def known(kind: str, mode: str) -> float:
     """The same by the validations that come with the package."""
     return discrepancy(shipped_validations(), kind, mode)

@@ -34,12 +34,6 @@ class Releases:
         """The largest age: an iteration's instance has to be kept for so many periods after its first."""
         return max((age for items in self.steady for _, age in items), default=0)
 
-    def after(self, period: int, index: int) -> list[tuple[str, int]]:
-        """(storage, iteration) that may be dropped once task `index` of `period` has been issued."""
-        found = list(self.early.get((period, index), ()))
-        found += [(storage, period - age) for storage, age in self.steady[index] if period - age >= self.first]
-        return found
-
 
 def releases(plan: Plan, dependencies: Dependencies) -> Releases:
     """Derive them for the plan's last segment."""

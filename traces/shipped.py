@@ -30,11 +30,15 @@ def shipped_profile(product: str, tf32: bool, folder: Path | None = None) -> Pro
     return Profile.load(path) if slug(product) and path.exists() else None
 
 
-@cache
 def shipped_validations(folder: Path | None = None) -> tuple[Validation, ...]:
-    """Every validation there is, by path. One that cannot be read is named in a warning."""
+    """Every validation there is, by path; read once per folder. One that cannot be read is named in a warning."""
+    return _validations(default_folder() if folder is None else folder)
+
+
+@cache
+def _validations(folder: Path) -> tuple[Validation, ...]:
     found = []
-    for path in sorted((default_folder() if folder is None else folder).glob("*/validations/*.json")):
+    for path in sorted(folder.glob("*/validations/*.json")):
         try:
             found.append(Validation.load(path))
         except StepcastError as error:

@@ -78,6 +78,19 @@ class Bench:
         """Median seconds per copy of one case of `slopes`."""
         return statistics.median(self.slopes([(issue, n)], rounds)[0])
 
+    def host_s(self, issue: Issue, calls: int) -> list[float]:
+        """Host seconds per call by round, issued to an idle stream. `calls` must be far from filling its queue."""
+        driver, many = self.driver, repeated(issue)
+        driver.use(self.stream)
+        found = []
+        for _ in range(self.effort.rounds):
+            driver.synchronize()
+            begin = driver.now_s()
+            many(calls)
+            found.append((driver.now_s() - begin) / calls)
+        driver.synchronize()
+        return found
+
     def between(self, issues: Sequence[Issue], rounds: int | None = None) -> list[list[float]]:
         """Seconds between events around each piece of work, by piece, taking turns; includes waiting for a host that is behind."""
         self.driver.use(self.stream)

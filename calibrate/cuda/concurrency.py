@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from executors.cuda.driver import Driver, Event, Partition
+from executors.cuda.issue import fork, join
 
 from .bench import Bench, Effort, Issue, repeated
 
@@ -92,15 +93,12 @@ def _fork(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: l
     """Issue both works between a fork and a join, with events of the replay at the fork and at either's end."""
     driver = first.driver
     begin.record(first.stream)
-    fork, join = driver.event(), driver.event()
-    fork.record(first.stream)
-    second.stream.wait_event(fork)
+    fork(driver, first.stream, [second.stream])
     for bench, work, end in zip((first, second), works, ends, strict=True):
         driver.use(bench.stream)
         work()
         end.record(bench.stream)
-    join.record(second.stream)
-    first.stream.wait_event(join)
+    join(driver, [second.stream], first.stream)
     driver.use(first.stream)
 
 

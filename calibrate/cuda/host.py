@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from traces.profile import Dispatch, Profile
 
-from .bench import Bench, Issue, repeated
+from .bench import Bench, Issue
 from .queue import queue_depth
 from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 
@@ -53,13 +53,5 @@ def _wait_s(bench: Bench) -> float:
 
 def _host_s(bench: Bench, issue: Issue, calls: int) -> float:
     """Host seconds per call on idle streams: median over rounds."""
-    driver, many = bench.driver, repeated(issue)
     bench.run(issue)
-    found = []
-    for _ in range(bench.effort.rounds):
-        driver.synchronize()
-        begin = driver.now_s()
-        many(calls)
-        found.append((driver.now_s() - begin) / calls)
-    driver.synchronize()
-    return statistics.median(found)
+    return statistics.median(bench.host_s(issue, calls))

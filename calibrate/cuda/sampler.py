@@ -145,16 +145,7 @@ class CudaSampler:
     def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
         """Host seconds per task by round, issued to an idle stream whose queue stays far from full."""
         count = max(1, min(self._effort.most_issues, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
-        self.driver.use(self._bench.stream)
-        found = []
-        for _ in range(self._effort.rounds):
-            self.driver.synchronize()
-            begin = self.driver.now_s()
-            for _ in range(count):
-                compiled()
-            found.append((self.driver.now_s() - begin) / count)
-        self.driver.synchronize()
-        return found
+        return self._bench.host_s(compiled, count)
 
     def _require_usable(self, key: str) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from executors.cuda.backend import CudaBackend
@@ -55,9 +56,14 @@ class GpuStand:
         self.record = DeviceRecord.read(self._uuid)
         self.identity = this_gpu(driver, self.precision, self.record)
         self.backend: CudaBackend | None = None
-        self._anchor = GpuAnchor(driver, anchor_edge)
+        self._anchor_edge = anchor_edge
         self._plain = driver.stream()  # of plain PyTorch; programs leave streams of their own current
         self.left: tuple[str, ...] = ()  # keys that a deadline left
+
+    @cached_property
+    def _anchor(self) -> GpuAnchor:
+        """Made when first asked for: running a plan needs none."""
+        return GpuAnchor(self.driver, self._anchor_edge)
 
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU, whole; with a profile that does not know the machine yet, after measuring it."""

@@ -26,7 +26,8 @@ class CudaBackend:
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver, self.mode = machine, driver, mode
         self.partitions = _partitions(machine, driver)
-        self.forms = Forms(True, EagerProgram.draws if mode == EAGER else GraphProgram.draws, driver.seed, capturable=True)
+        draws = "keyed" if mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph
+        self.forms = Forms(True, draws, driver.seed, capturable=True)
         self.torch_device = driver.device
         self.unit = 1 if mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
         driver.set_precision(precision)

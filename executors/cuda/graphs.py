@@ -18,7 +18,7 @@ from ..binding import DRAWS, Instance
 from ..measured import Measured, Passage
 from ..run import WARM_UP
 from .driver import Event, Graph
-from .issue import Issuer, Marks, fork, join
+from .issue import Issuer, fork, join
 from .program import EagerProgram, Site
 from .twins import EndMarks, spread, with_starts
 
@@ -33,7 +33,6 @@ class GraphProgram(EagerProgram):
     """A plan bound to tensors, run in graphs of `unit` periods wherever so many are asked for at once; what is left over runs eagerly."""
 
     warm_up = 0
-    draws = "stream"  # the host cannot seed between the nodes of a graph
 
     def __init__(self, site: Site, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...], unit: int):
         super().__init__(site, plan, tensors, seed, keep)
@@ -73,7 +72,7 @@ class GraphProgram(EagerProgram):
         driver.synchronize()
         self._enter_border()
         if self._graph is None:
-            self._graph = self._capture(None)[0]
+            self._graph = self._capture()
         driver.use(self._lead)
         ends = []
         for number in range(graphs):
@@ -90,16 +89,15 @@ class GraphProgram(EagerProgram):
         event.record(self._lead)
         return event
 
-    def _capture(self, marks: Marks | None) -> tuple[Graph, Event]:
-        """Capture `unit` periods from the current one on; the graph, and an external event at its beginning if `marks` are given."""
+    def _capture(self, marks: EndMarks | None = None) -> Graph:
+        """Capture `unit` periods from the current one on. With `marks` it is a twin, of which nothing but times is wanted."""
         driver, first, streams = self.driver, self._period, list(self._streams.values())
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
         issuer = Issuer(self._compiled, driver, self._streams, first)
-        begin = driver.event(timing=True, external=True) if marks is not None else driver.event()
         driver.use(self._lead)
         with driver.capture(self._lead) as graph:
             if marks is not None:
-                begin.record(self._lead)
+                marks.begin(self._lead)
             fork(driver, self._lead, streams)
             for period in range(first, first + self.unit):
                 instances[period] = Instance(period, len(self.binding.slot), [])
@@ -107,13 +105,13 @@ class GraphProgram(EagerProgram):
                 issuer.period(period, instances, marks)
             join(driver, streams, self._lead)
             driver.use(self._lead)
-            self._write_border(instances, first + self.unit)
+            self._to_border(instances, first + self.unit)
             losses = self._losses_of(instances, first)
             ages, stacked = [age for age, _ in losses], torch.stack([loss for _, loss in losses]) if losses else None
         if marks is None:
             self._captured = {period - first: instances[period] for period in range(first, first + self.unit)}
             self._stacked, self._loss_ages = stacked, ages
-        return graph, begin
+        return graph
 
     # What crosses the border.
 
@@ -145,25 +143,17 @@ class GraphProgram(EagerProgram):
                 there = self._border[age].slots
                 for slot in {self.binding.slot[name] for name in self.plan.losses} & set(slots):
                     there[slot] = there[slot].clone() if there[slot] is not None else None
-            return
-        targets, sources = [], []
-        for age, slots in self._crossing.items():
-            now, there = self._instances[self._period - age].slots, self._border[age].slots
-            for slot in slots:
-                if now[slot] is not None and now[slot] is not there[slot]:
-                    targets.append(there[slot])
-                    sources.append(now[slot])
-        if targets:
+        else:
             self.driver.use(self._lead)
-            _copy_all(targets, sources)
+            self._to_border(self._instances, self._period)
 
-    def _write_border(self, instances: Mapping[int, Instance], end: int) -> None:
-        """Inside the capture: the graph's last iterations go where the next replay reads them."""
+    def _to_border(self, instances: Mapping[int, Instance], end: int) -> None:
+        """Copy what crosses from the last iterations before period `end` to where the next replay reads it."""
         targets, sources = [], []
         for age, slots in self._crossing.items():
             made, there = instances[end - age].slots, self._border[age].slots
             for slot in slots:
-                if made[slot] is not None and there[slot] is not None:
+                if made[slot] is not None and made[slot] is not there[slot]:
                     targets.append(there[slot])
                     sources.append(made[slot])
         if targets:
@@ -208,18 +198,18 @@ class GraphProgram(EagerProgram):
         self.driver.synchronize()
         self._enter_border()
         if self._graph is None:
-            self._graph = self._capture(None)[0]
+            self._graph = self._capture()
         step_s = self._replayed_s(self._graph)
 
         def timed(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
             marks = EndMarks(self.driver, every, offset)
-            graph, begin = self._capture(marks)
+            graph = self._capture(marks)
             twin_s = self._replayed_s(graph)
             seen = []
             for _ in range(TWIN_REPLAYS):
                 graph.replay()
                 self.driver.synchronize()
-                seen.append(marks.read(begin))
+                seen.append(marks.read())
             return twin_s, {at: statistics.median(ends[at] for ends in seen) for at in seen[0]}
 
         ends, self.twin_overhead = spread(step_s, len(self._compiled.tasks), timed)

@@ -38,18 +38,31 @@ class Compiled:
         self.releases: Releases = releases(plan, self.dependencies)
         compile_by_kind = handlers()
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
-        kept = {plan.values[name].storage for name in held}
-        self.slots: dict[str, list[int]] = {}
-        for name, slot in binding.slot.items():
-            value = plan.values.get(name)
-            if value is not None and value.storage not in kept:
-                self.slots.setdefault(value.storage, []).append(slot)
+        slots = binding.slots_by_storage(held)
+        #: `releases`, with slots in place of storages: (slots, age) by task, and (slots, iteration) by (period, task).
+        self._steady = [[(slots[name], age) for name, age in items if name in slots] for items in self.releases.steady]
+        self._early = {at: [(slots[name], i) for name, i in items if name in slots] for at, items in self.releases.early.items()}
 
     def indices(self, period: int, iterations: int | None = None) -> Sequence[int]:
         """The tasks that run in `period`; `iterations` is known when draining."""
         if iterations is None and period >= self.dependencies.largest_lag:
             return range(len(self.tasks))
         return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
+
+    def drop(self, instances: Mapping[int, Instance], period: int, index: int) -> None:
+        """Empty the slots that nothing needs once task `index` of `period` has been issued."""
+        first = self.releases.first
+        for slots, age in self._steady[index]:
+            if period - age >= first:
+                _empty(instances.get(period - age), slots)
+        for slots, iteration in self._early.get((period, index), ()):
+            _empty(instances.get(iteration), slots)
+
+
+def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
+    if instance is not None:
+        for slot in slots:
+            instance.slots[slot] = None
 
 
 class Issuer:
@@ -74,7 +87,7 @@ class Issuer:
     def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None) -> None:
         """Issue the tasks of one period. Raises TaskFailedError."""
         compiled, driver = self._compiled, self._driver
-        tasks, run, streams, released = compiled.tasks, compiled.run, self._streams, compiled.releases.after
+        tasks, run, streams = compiled.tasks, compiled.run, self._streams
         row = compiled.dependencies.waits(period, self._iterations)
         turn = period % self._depth
         self._current = None  # what was issued in between may have gone to another stream
@@ -94,8 +107,7 @@ class Issuer:
                     marks.after(period, index, stream)
                 if index in self._recorded:
                     self._record(index, turn, stream)
-                for storage, iteration in released(period, index):
-                    self._drop(instances, storage, iteration)
+                compiled.drop(instances, period, index)
         except Exception as error:
             raise failure(tasks[index], error) from error
 
@@ -108,12 +120,6 @@ class Issuer:
         if event is None:
             event = self._events[index][turn] = self._driver.event()
         event.record(stream)
-
-    def _drop(self, instances: Mapping[int, Instance], storage: str, iteration: int) -> None:
-        instance = instances.get(iteration)
-        if instance is not None:
-            for slot in self._compiled.slots.get(storage, ()):
-                instance.slots[slot] = None
 
 
 def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:

@@ -40,7 +40,6 @@ class EagerProgram:
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
-    draws = "keyed"
 
     def __init__(self, site: "Site", plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
         driver = site.driver

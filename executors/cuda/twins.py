@@ -71,6 +71,11 @@ class EndMarks:
     def __init__(self, driver: Driver, every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
         self._events: list[tuple[int, int, Event]] = []
+        self._begin = driver.event(timing=True, external=True)
+
+    def begin(self, stream: Stream) -> None:
+        """Mark the graph's beginning, which times are told from."""
+        self._begin.record(stream)
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         """Nothing: a task starts when the one before it and those it waits for have ended."""
@@ -82,9 +87,9 @@ class EndMarks:
             event.record(stream)
             self._events.append((period, index, event))
 
-    def read(self, base: Event) -> dict[tuple[int, int], float]:
-        """Seconds from `base` to the end of each marked (period, task) in the latest replay."""
-        return {(period, index): base.elapsed_time(event) * 1e-3 for period, index, event in self._events}
+    def read(self) -> dict[tuple[int, int], float]:
+        """Seconds from the beginning of the latest replay to the end of each marked (period, task)."""
+        return {(period, index): self._begin.elapsed_time(event) * 1e-3 for period, index, event in self._events}
 
 
 def spread(step_s: float, tasks: int, timed: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
