@@ -1,7 +1,6 @@
 """Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 
 from executors.workers import available_cores
 from simulator import strategies
@@ -9,6 +8,7 @@ from simulator.costs import UNMEASURED, CostModel
 from simulator.engine import GRAPH
 from simulator.job import Job
 from simulator.machine import Machine
+from simulator.options import option_values
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
 from simulator.this_cpu import this_cpu
@@ -43,7 +43,7 @@ def plan_all(
             require_memory(predicted)
             found[label] = predicted
         except StepcastError as error:
-            skipped.append(skipped_row(strategy.name, asdict(options), str(error)))
+            skipped.append(skipped_row(strategy.name, option_values(options), str(error)))
     return found, skipped
 
 

@@ -5,14 +5,18 @@ it wants, and calls `plan`.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
+
+from traces.errors import StepcastError
 
 from .bodies.opcall import OpCall
 from .bodies.oplist import OpList, Step
 from .bodies.update import STATE, Update, state_shape
 from .graph import Op, TrainingGraph
 from .job import Job
+from .options import option_values
 from .plan import (
     BACKWARD,
     BUFFER,
@@ -40,6 +44,8 @@ class PlanBuilder:
         self.graph: TrainingGraph = job.graph()
         self._values: dict[str, Value] = {}
         self._storages: dict[str, Storage] = {}
+        #: Task name -> the op of the graph that it runs or whose result it adds up, and its role (dX, dW, dB; "" in forward).
+        self.served: dict[str, tuple[int, str]] = {}
 
     @property
     def layers(self) -> dict[str, list[str]]:
@@ -49,23 +55,42 @@ class PlanBuilder:
             found.setdefault(self.graph.layers[parameter], []).append(parameter)
         return found
 
-    def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Forward and loss of one micro-batch."""
-        return [self._task(op, micro_batch, stream) for op in self.graph.ops if op.phase == FORWARD]
-
-    def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Backward of one micro-batch; after the first, each complete gradient is added to the first one's."""
-        tasks = [self._task(op, micro_batch, stream) for op in self.graph.ops if op.phase == BACKWARD]
-        if micro_batch == 0:
-            return tasks
+    @cached_property
+    def gradient_ops(self) -> dict[str, int]:
+        """Parameter -> index of the op that completes its gradient."""
         owner = {self.graph.values[o.value].storage: parameter for parameter, o in self.graph.gradients.items()}
         last: dict[str, int] = {}
-        for index, op in enumerate(self.graph.backward_ops):
+        for index, op in enumerate(self.graph.ops):
             for operand in (*op.writes, *op.mutates):
                 parameter = owner.get(self.graph.values[operand.value].storage)
                 if parameter is not None:
                     last[parameter] = index
-        return insert(tasks, [(index + 1, self._accumulate(parameter, micro_batch, stream)) for parameter, index in last.items()])
+        return last
+
+    def step(self) -> list[Task]:
+        """Forward and backward of all micro-batches, one after another, and what clipping asks for."""
+        tasks: list[Task] = []
+        for micro_batch in range(self.job.accumulate):
+            tasks += self.forward(micro_batch) + self.backward(micro_batch)
+        return tasks + self.clip()
+
+    def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Forward and loss of one micro-batch."""
+        return self._phase(FORWARD, micro_batch, stream)[0]
+
+    def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Backward of one micro-batch; after the first, each complete gradient is added to the first one's."""
+        tasks, places = self._phase(BACKWARD, micro_batch, stream)
+        if micro_batch == 0:
+            return tasks
+        added = [(places[index] + 1, self._accumulate(name, index, micro_batch, stream)) for name, index in self.gradient_ops.items()]
+        return insert(tasks, added)
+
+    def _phase(self, phase: str, micro_batch: int, stream: int) -> tuple[list[Task], dict[int, int]]:
+        """The phase's tasks, and where each op is among them."""
+        chosen = [index for index, op in enumerate(self.graph.ops) if op.phase == phase]
+        tasks = [self._task(index, micro_batch, stream) for index in chosen]
+        return tasks, {index: place for place, index in enumerate(chosen)}
 
     def clip(self, stream: int = 0) -> list[Task]:
         """Scale all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does; nothing without --clip-norm."""
@@ -89,6 +114,42 @@ class PlanBuilder:
         reads = tuple(self.gradient(parameter) for parameter in parameters)
         return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
+    def updates(self) -> list[Task]:
+        """Plain training's: one update of all parameters; in the for-loop form one of each."""
+        if self.job.form != "for":
+            return [self.update(self.graph.parameters, "update", "optimizer")]
+        return [self.update([name], f"{name}/update", layer) for layer, owned in self.layers.items() for name in owned]
+
+    def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Layer -> index of the last task that touches its gradients or reads its parameters: behind it the layer may be updated.
+
+        Layers are in that order. These are the use count and the race rule of "Optimizer Fusion", algorithm 3.
+        """
+        layer_of: dict[str, str] = {}  # of what an update must wait for
+        for layer, owned in self.layers.items():
+            for parameter in owned:
+                layer_of[self.storage(parameter)] = layer
+                layer_of[self.storage(self.gradient(parameter).value)] = layer
+        last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.touched(task) if s in layer_of}
+        return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
+
+    def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Layer -> index of the first task that reads its parameters; layers are in that order."""
+        layer_of = {self.storage(parameter): layer for layer, owned in self.layers.items() for parameter in owned}
+        first: dict[str, int] = {}
+        for index, task in enumerate(tasks):
+            for storage in self.touched(task) & layer_of.keys():
+                first.setdefault(layer_of[storage], index)
+        return dict(sorted(((layer, first[layer]) for layer in self.layers), key=lambda item: item[1]))
+
+    def refuse_clipping(self, strategy: str, instead: str) -> None:
+        """Raise StepcastError where the job clips by the global norm, for a strategy that updates before all gradients are known."""
+        if self.job.clip_norm is not None:
+            raise StepcastError(
+                f"{strategy} cannot clip by the global norm (--clip-norm {self.job.clip_norm}): it updates before all gradients are known;"
+                f" use {instead}"
+            )
+
     def gradient(self, parameter: str) -> Operand:
         """The operand that holds the parameter's gradient, complete after the last micro-batch."""
         return self._operand(self.graph.gradients[parameter], 0)
@@ -103,8 +164,6 @@ class PlanBuilder:
 
     def plan(self, strategy: str, tasks: Iterable[Task], options: object, semantics: dict[str, object] | None = None) -> Plan:
         """The finished plan."""
-        from dataclasses import asdict
-
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.job.accumulate > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per micro-batch"
@@ -120,16 +179,20 @@ class PlanBuilder:
             storages=self._storages,
             losses=tuple(self._name(self.graph.loss, m) for m in range(self.job.accumulate)),
             gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
-            options=asdict(options),
+            options=option_values(options),
             semantics=notes,
         )
 
-    def _task(self, op: Op, micro_batch: int, stream: int) -> Task:
+    def _task(self, index: int, micro_batch: int, stream: int) -> Task:
+        op: Op = self.graph.ops[index]
+
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
             return tuple(self._operand(operand, micro_batch) for operand in operands)
 
+        name = self._name(op.name, micro_batch, task=True)
+        self.served[name] = (index, op.gradient)
         return Task(
-            name=self._name(op.name, micro_batch, task=True),
+            name=name,
             body=op.body,
             device=self.device,
             stream=stream,
@@ -141,10 +204,12 @@ class PlanBuilder:
             micro_batch=micro_batch,
         )
 
-    def _accumulate(self, parameter: str, micro_batch: int, stream: int) -> Task:
+    def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int) -> Task:
         part = self._operand(self.graph.gradients[parameter], micro_batch)
+        name = f"{parameter}/accumulate@{micro_batch}"
+        self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
         return Task(
-            name=f"{parameter}/accumulate@{micro_batch}",
+            name=name,
             body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
             device=self.device,
             stream=stream,
@@ -207,20 +272,6 @@ def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list
         result += waiting.get(index, ())
         result += tasks[index : index + 1]
     return result
-
-
-def last_access(tasks: Sequence[Task], touches: Callable[[Task], Iterable[str]]) -> dict[str, int]:
-    """Name -> index of the last task for which `touches` yields that name."""
-    return {name: index for index, task in enumerate(tasks) for name in touches(task)}
-
-
-def first_access(tasks: Sequence[Task], touches: Callable[[Task], Iterable[str]]) -> dict[str, int]:
-    """Name -> index of the first task for which `touches` yields that name."""
-    found: dict[str, int] = {}
-    for index, task in enumerate(tasks):
-        for name in touches(task):
-            found.setdefault(name, index)
-    return found
 
 
 def _clip_steps(gradients: tuple[Operand, ...], largest: float) -> tuple[Step, ...]:

@@ -172,7 +172,7 @@ def test_sync_drains_and_the_next_step_starts_a_new_prologue(two_cores, backend)
 
 def test_dropout_masks_do_not_depend_on_the_strategy(two_cores, backend):
     losses = []
-    for strategy in ("baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"):
+    for strategy in ("baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"):
         job, plan, tensors = planned(strategy, two_cores, "dropout", precision="fp64")
         losses.append(execute(plan, tensors, backend, 5, seed=job.seed).losses)
     assert len(set(losses[0])) == 5

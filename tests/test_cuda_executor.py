@@ -28,7 +28,7 @@ from traces.errors import StepcastError
 
 MODELS = {path.stem: f"{path}:make" for path in sorted((Path(__file__).parent / "user_models").glob("[a-z]*.py"))}
 MODELS |= {"mlp": f"{mlp.__file__}:make", "lenet5": "lenet5"}
-STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"]
+STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def job_of(path: Path, **fields) -> Job:
     return Job(f"{path}:make", 4, precision="fp64", **fields)
 
 
-@pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"])
+@pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"])
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_five_steps_equal_plain_pytorch(path, strategy, two_cores, backend):
     job = job_of(path)

@@ -13,7 +13,14 @@ from simulator.plan import UPDATE, program
 from traces.errors import StepcastError
 
 MODELS = sorted((Path(__file__).parent / "user_models").glob("[a-z]*.py"))
-STRATEGIES = ["forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"]
+STRATEGIES = [
+    "forward-fusion",
+    "backward-fusion",
+    "backward-fusion:update_stream=on",
+    "turbodl",
+    "turbodl:async=off",
+    "turbodl:fuse=backward,update=callback",
+]
 FORWARD = """
 0/addmm                           forward
 1/relu                            forward

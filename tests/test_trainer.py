@@ -12,7 +12,7 @@ from executors.trainer import Trainer
 from simulator import strategies
 from simulator.job import Job
 
-STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"]
+STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
 CLOSE = {"rtol": 0.0, "atol": 1e-12}
 
 

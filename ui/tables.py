@@ -1,12 +1,12 @@
 """Validations and predictions as tables: the same cells for the terminal, the report page and the app."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
 
 from simulator import strategies
+from simulator.options import option_values
 from traces.comparison import Prediction, Validation, ValidationResult
 
 from . import words
@@ -94,7 +94,7 @@ def prediction_rows(predictions: Sequence[Prediction]) -> list[dict[str, str]]:
 def _label(prediction: Prediction) -> str:
     options = dict(prediction.options)
     if prediction.strategy in strategies.names():
-        usual = asdict(strategies.get(prediction.strategy).options())
+        usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
     return f"{prediction.strategy}:{words.options_text(options)}" if options else prediction.strategy
 

@@ -1,13 +1,14 @@
 """The parts of a GPU report, the most telling first. Strategies are asked for by name: a new one appears in it by itself."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 from simulator import strategies
 from simulator.factory import brief
 from simulator.job import Job
+from simulator.options import option_values
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json
@@ -227,7 +228,7 @@ def _one_by_one(case: Case, place: Place, flags: list[str]) -> Validation:
             if name == BASELINE or not usable(place.driver):
                 raise
             strategy, options = strategies.parse(name, {})
-            rows.append(skipped_row(strategy.name, asdict(options), place.scrubbed(brief(error))))
+            rows.append(skipped_row(strategy.name, option_values(options), place.scrubbed(brief(error))))
             continue
         whole = whole or found
         rows += [row for row in found.results if (row.strategy == BASELINE) == (name == BASELINE)]

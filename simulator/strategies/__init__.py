@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from traces.errors import StepcastError, UnknownNameError
 
+from ..options import option_names
 from ..plan import Plan
 
 
@@ -32,7 +33,7 @@ class Strategy:
     @property
     def option_names(self) -> tuple[str, ...]:
         """Names of its options."""
-        return tuple(f.name for f in fields(self.options_type))
+        return option_names(self.options_type)
 
     def option_docs(self) -> list[tuple[str, str, object]]:
         """(name, what it does, default) of each option, from the docstrings below the fields."""
@@ -42,7 +43,7 @@ class Strategy:
             for field, text in pairwise(body)
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
         }
-        return [(f.name, docs.get(f.name, ""), f.default) for f in fields(self.options_type)]
+        return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
 
     def options(self, given: Mapping[str, str] | None = None) -> object:
         """Options from texts, defaults filled in. Raises StepcastError for an unknown option or a value of the wrong kind."""
@@ -50,11 +51,12 @@ class Strategy:
         for name in given:
             if name not in self.option_names:
                 raise UnknownNameError(f"option of strategy {self.name}", name, self.option_names)
+        fields_of = dict(zip(self.option_names, (f.name for f in fields(self.options_type)), strict=True))
         try:
-            return TypeAdapter(self.options_type).validate_python(given)
+            return TypeAdapter(self.options_type).validate_python({fields_of[name]: value for name, value in given.items()})
         except ValidationError as error:
             first = error.errors()[0]
-            name = ".".join(map(str, first["loc"]))
+            name = str(first["loc"][0]).removesuffix("_")
             raise StepcastError(
                 f"strategy {self.name}: option {name}={first['input']!r}: {first['msg']}; see stepcast strategies"
             ) from error

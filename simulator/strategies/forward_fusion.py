@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..build import PlanBuilder, first_access, insert
-from ..plan import Plan, Task
+from ..build import PlanBuilder, insert
+from ..plan import Plan
 
 NAME = "forward-fusion"
 ABOUT = "delay each layer's update until just before its next forward"
@@ -21,11 +21,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
     (evaluation, state_dict, the end of training) flushes pending updates.
     """
     build = PlanBuilder(job, machine.devices[0].name)
-    tasks: list[Task] = []
-    for micro_batch in range(job.accumulate):
-        tasks += build.forward(micro_batch) + build.backward(micro_batch)
-    tasks += build.clip()
-    storages = {build.storage(parameter): layer for layer, owned in build.layers.items() for parameter in owned}
-    first = first_access(tasks, lambda task: {storages[s] for s in build.touched(task) if s in storages})
+    tasks = build.step()
+    first = build.first_use(tasks)
     updates = [(first[layer], build.update(owned, f"{layer}/update", layer, lag=1)) for layer, owned in build.layers.items()]
     return build.plan(NAME, insert(tasks, updates), options, {"updates": "delayed to the next forward; sync() flushes them"})

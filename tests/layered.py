@@ -1,0 +1,29 @@
+"""Models whose layer graphs are easy to see: a chain, and the six layers of the TurboDL paper's figure 6."""
+
+import torch
+from torch import nn
+
+
+def _data(batch):
+    return torch.randn(batch, 8), torch.randint(8, (batch,))
+
+
+def chain(batch):
+    """Three layers in a row, without biases."""
+    return nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(3))), *_data(batch)
+
+
+class SixLayers(nn.Module):
+    """A fork, ways of two, one and one layers, and a merge."""
+
+    def __init__(self):
+        super().__init__()
+        self.fork, self.long1, self.long2, self.middle, self.short, self.merge = (nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x):
+        x = self.fork(x)
+        return self.merge(self.long2(self.long1(x)) + self.middle(x) + self.short(x))
+
+
+def six(batch):
+    return SixLayers(), *_data(batch)
