@@ -39,9 +39,10 @@ from .plan import (
 class PlanBuilder:
     """Collects the values, storages and tasks of a job on one device."""
 
-    def __init__(self, job: Job, device: str):
+    def __init__(self, job: Job, device: str, graph: TrainingGraph | None = None):
+        """`graph`: the job's, or a changed one that computes the same."""
         self.job, self.device = job, device
-        self.graph: TrainingGraph = job.graph()
+        self.graph: TrainingGraph = graph or job.graph()
         self._values: dict[str, Value] = {}
         self._storages: dict[str, Storage] = {}
         #: Task name -> the op of the graph that it runs or whose result it adds up, and its role (dX, dW, dB; "" in forward).

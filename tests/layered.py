@@ -27,3 +27,9 @@ class SixLayers(nn.Module):
 
 def six(batch):
     return SixLayers(), *_data(batch)
+
+
+def grouped(batch):
+    """A convolution of two groups, a depthwise one, and another of two."""
+    layers = [nn.Conv2d(4, 8, 3, groups=2), nn.Conv2d(8, 8, 1, groups=8), nn.Conv2d(8, 8, 1, groups=2), nn.Flatten(), nn.Linear(288, 10)]
+    return nn.Sequential(*layers), torch.randn(batch, 4, 8, 8), torch.randint(10, (batch,))

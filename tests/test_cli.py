@@ -16,7 +16,7 @@ from traces.timeline import Timeline
 TINY = Path(__file__).parent / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = ("models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "replay", "ui")
-STRATEGIES = ("baseline", "backward-fusion", "forward-fusion")
+STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",

@@ -6,6 +6,7 @@ import layered
 import pytest
 import tiny
 
+from calibrate.numerics import Expected, compare
 from simulator import strategies
 from simulator.cost import Cost
 from simulator.costs import CostModel
@@ -181,3 +182,26 @@ def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
     tasks = [tiny.task(f"t{i}", s, reads=needs.get(i, "x"), writes=f"v{i}", stream=i) for i, s in enumerate(seconds, start=1)]
     plan, costs = tiny.build(*tasks)
     assert simulate(plan, tiny.cpu(cores=3), costs, iterations=1).step_s == expected_s
+
+
+def test_groups_of_a_convolution_have_streams_of_their_own():
+    plan = planned("turbodl", "grouped")
+    of = {task.name: task for task in plan.tasks}
+    assert [of[f"2/convolution_backward.dX/group{g}"].stream for g in (0, 1)] == [0, 3]
+    assert [of[f"2/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [1, 4]
+    assert [of[f"0/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [0, 3]  # the first layer's are critical
+    assert of["2/convolution/join"].reads[1].shape == (4, 4, 6, 6)
+    assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: left whole
+    whole = {task.name for task in planned("turbodl:groups=off", "grouped").tasks}
+    assert not [name for name in whole if "group" in name]
+    flops = [sum(task.body.flops for task in planned(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
+    assert flops[0] == flops[1]
+
+
+@pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", "turbodl:fuse=backward,fallback=sync"])
+def test_groups_and_barriers_change_no_number(text, two_cores, backend):
+    job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
+    plan = planned(text, "grouped", two_cores, precision="fp64")
+    built = job.build()
+    error = compare(job, built, plan, backend, Expected.of(job, built))
+    assert max(error.max_grad_error, error.max_param_error) <= 1e-12

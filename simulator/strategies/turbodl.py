@@ -9,6 +9,7 @@ from ..bodies.host import Host
 from ..build import PlanBuilder, insert
 from ..costs import CostModel
 from ..dependencies import Dependencies
+from ..grouped import split_groups
 from ..layer_graph import DX, LayerGraph
 from ..plan import UPDATE, Plan, Task
 
@@ -33,6 +34,9 @@ class Options:
     priorities: bool = True
     """Urgent layer paths first, dX before dW and dB; off: all streams alike."""
 
+    groups: bool = True
+    """Streams for each group of a convolution of 2 to 4 groups, whose parts an extra copy puts together; off: one op, as PyTorch has it."""
+
     alpha: int | None = None
     """How many levels a path's dW is less urgent than its dX; default: less urgent than every path's dX."""
 
@@ -50,12 +54,13 @@ class Options:
 
 
 def plan(job, machine, costs, options: Options) -> Plan:
-    """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, which are reused from block to block.
+    """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, which are reused from block to block, and as many for each further group.
 
     The first layer's dW and update, on which the next iteration's forward waits at once (dependency distance 1), run on the urgent
     path's stream. With `fuse=backward` global-norm clipping is refused.
     """
-    build = PlanBuilder(job, machine.devices[0].name)
+    graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
+    build = PlanBuilder(job, machine.devices[0].name, graph)
     if options.fuse == "backward":
         build.refuse_clipping(f"{NAME}:fuse=backward", f"{NAME}:fuse=off")
     tasks = build.step()
@@ -65,7 +70,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
         if task.micro_batch == 0 and task.name in build.served:
             seconds[build.served[task.name][0]] = cost.cold_s
     layers = LayerGraph(build.graph, seconds)
-    lanes = _Lanes(options, layers, machine.devices[0].priority_levels)
+    lanes = _Lanes(options, layers, machine.devices[0].priority_levels, [group_of.get(op.name, 0) for op in build.graph.ops])
     if options.streams and options.async_ and options.priorities:
         tasks = _urgent_first(tasks, Dependencies(draft), build, layers)
     placed = [lanes.put(task, *build.served[task.name]) if task.name in build.served else lanes.urgent(task) for task in tasks]
@@ -78,11 +83,12 @@ def plan(job, machine, costs, options: Options) -> Plan:
 
 
 class _Lanes:
-    """Stream and priority by layer path and sub-task type."""
+    """Stream and priority by layer path, sub-task type and group."""
 
-    def __init__(self, options: Options, layers: LayerGraph, levels: int):
-        self._options, self._layers = options, layers
-        paths = layers.most_paths if options.streams and options.async_ else 1
+    def __init__(self, options: Options, layers: LayerGraph, levels: int, group_of: Sequence[int]):
+        """`group_of`: by op."""
+        self._options, self._layers, self._group_of = options, layers, group_of
+        self._paths = paths = layers.most_paths if options.async_ else 1
         alpha = paths if options.alpha is None else options.alpha
         self._behind = (0, alpha, alpha if options.beta is None else options.beta)
         self._levels = levels
@@ -99,21 +105,21 @@ class _Lanes:
 
     def urgent(self, task: Task) -> Task:
         """The task on the urgent path's stream."""
-        return self._on(task, 0, 0)
+        return self._on(task, 0, 0, 0)
 
     def put(self, task: Task, op: int, role: str) -> Task:
         """The task on its stream; `op` is the one it serves, in its role."""
         layer = self._layers.of(op)
         if role not in ("", DX) and self._layers.distance(layer, role) == 1:
-            return self.urgent(task)
+            return self._on(task, 0, 0, self._group_of[op])
         path = layer.path if self._options.async_ else 0
-        return self._on(task, path, _TYPES[role])
+        return self._on(task, path, _TYPES[role], self._group_of[op])
 
-    def _on(self, task: Task, path: int, kind: int) -> Task:
+    def _on(self, task: Task, path: int, kind: int, group: int) -> Task:
         if not self._options.streams:
             return task
         priority = self._level(path, kind) - self._least if self._options.priorities else 0
-        return replace(task, stream=3 * path + kind, priority=priority)
+        return replace(task, stream=3 * (path + self._paths * group) + kind, priority=priority)
 
 
 def _urgent_first(tasks: list[Task], dependencies: Dependencies, build: PlanBuilder, layers: LayerGraph) -> list[Task]:
