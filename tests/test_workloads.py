@@ -9,9 +9,10 @@ from torch.nn import functional as F
 from calibrate.numerics import Expected, compare
 from simulator import strategies, workloads
 from simulator.job import Job
+from simulator.models import find_factory
 from simulator.workloads.alexnet import TwoTowerAlexNet
 from simulator.workloads.transformer import Transformer
-from traces.errors import UnknownNameError
+from traces.errors import StepcastError, UnknownNameError
 
 #: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
 PUBLISHED = {
@@ -58,6 +59,18 @@ def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name, im
     assert module.training
     assert all(t.shape[0] == 2 for t in (*inputs, target))
     assert model.about
+
+
+@pytest.mark.parametrize("name", [name for name in workloads.names() if workloads.get(name).least_size > 1])
+def test_the_least_size_is_the_least_that_runs(name):
+    least = workloads.get(name).least_size
+    with pytest.raises(StepcastError, match=f"--image-size is {least - 1}; {name} takes {least} or more"):
+        find_factory(name, least - 1)
+    with FakeTensorMode():
+        module, inputs, *_ = workloads.get(name).build(2, least)
+        assert len(module(*inputs)) == 2
+        with pytest.raises(RuntimeError, match="too small"):
+            module(*(x[:, :, 1:, 1:] for x in inputs))
 
 
 def test_default_sizes():

@@ -96,6 +96,7 @@ class TwoTowerAlexNet(nn.Module):
 @workload(
     "alexnet",
     image_size=224,
+    least_size=31,
     parameters=61_100_840,
     about="AlexNet, one tower: Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks",
 )
@@ -107,6 +108,7 @@ def alexnet(batch: int, image_size: int) -> tuple:
 @workload(
     "alexnet_grouped",
     image_size=224,
+    least_size=31,
     parameters=60_965_224,
     about="AlexNet, two towers: Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks",
 )
@@ -118,6 +120,7 @@ def alexnet_grouped(batch: int, image_size: int) -> tuple:
 @workload(
     "caffenet",
     image_size=224,
+    least_size=31,
     parameters=60_965_224,
     about="CaffeNet, pools before it normalises: Jia et al. 2014, Caffe: Convolutional architecture for fast feature embedding",
 )

@@ -91,6 +91,7 @@ class GoogLeNet(nn.Module):
 @workload(
     "googlenet",
     image_size=224,
+    least_size=15,
     parameters=6_624_904,
     about="GoogLeNet with batch-norm, no auxiliary heads: Szegedy et al. 2014, Going deeper with convolutions",
 )
