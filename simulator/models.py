@@ -34,6 +34,8 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
 
     workload = get(spec)
     size = workload.image_size if image_size is None else image_size
+    if size < workload.least_size:
+        raise StepcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
     return Factory(spec, lambda batch: workload.build(batch, size), f"{_hash_folder(Path(__file__).parent / 'workloads')}:{size}")
 
 

@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import torch
+from torch import nn
 
 from simulator import efficiencies
 from simulator.bodies import op_class as classes
 from simulator.bodies.update import STATE, forms
+from simulator.built import Built
+from simulator.capture import capture
 from simulator.costs import UNMEASURED
 from simulator.efficiencies import Number, Rows, Site
 from tests.shared_data import shared_folder
@@ -30,8 +34,29 @@ def test_every_number_is_positive_and_names_a_source_and_every_source_is_named()
     assert all(number.value > 0 and number.error > 0 for number in found)
 
 
+def test_only_convolutions_in_narrow_groups_are_a_class_of_their_own():
+    class Kinds(nn.Sequential):
+        def __init__(self):
+            super().__init__(
+                nn.Conv2d(4, 32, 1),  # the only one with few channels, but not in groups
+                nn.Conv2d(32, 64, 1, groups=2),
+                nn.ConvTranspose2d(64, 32, 1, groups=2),
+                nn.Conv2d(32, 32, 1, groups=4),
+                nn.ConvTranspose2d(32, 32, 1, groups=32),
+                nn.LocalResponseNorm(3),
+            )
+
+    graph = capture(lambda: Built(Kinds(), (torch.ones(2, 4, 5, 5),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)
+    found = {(op.layer, op.body.target.split(".")[1]): op.body.work(op).op_class for op in graph.ops}
+    convolutions = {key: found[key] for key in found if "convolution" in key[1]}
+    assert len(convolutions) == 10
+    assert {key for key, name in convolutions.items() if name != "conv"} == {key for key in convolutions if key[0] in "34"}
+    assert {name for key, name in found.items() if key in convolutions} == {"conv", "grouped-conv"}
+    assert (found["5", "avg_pool3d"], found["5", "avg_pool3d_backward"]) == ("pool", "pool.backward")
+
+
 def test_every_op_class_has_a_row_of_its_own_or_that_of_the_part_before_its_dot():
-    names = {*classes._BY_NAME, classes.op_class("aten.relu.default"), classes.op_class("aten.convolution.default", groups=2)}
+    names = {*classes._BY_NAME, classes.op_class("aten.relu.default"), classes.op_class("aten.convolution.default", narrow_groups=True)}
     names |= {f"update.{optimizer}:{form}" for optimizer in STATE for form in forms(optimizer)}
     for kind, rows in efficiencies.table().items():
         for name in names:

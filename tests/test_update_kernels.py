@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from executors.kernels.update import apply_update, initial_state, load_state_dict, state_dict, torch_optimizer
 from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
@@ -29,7 +30,7 @@ def update(optimizer: str, form: str, **hyper: float) -> Update:
     return Update(optimizer, form, tuple(f"p{index}" for index in range(len(SHAPES))), hyper_parameters(optimizer, **hyper))
 
 
-def step_both(optimizer, form, hyper, steps, device="cpu"):
+def step_both(optimizer, form, hyper, steps, device="cpu", capturable=False):
     """Parameters and states after `steps` steps of ours, and a torch.optim optimizer after as many of its own."""
     initial, gradients = parameters_and_gradients(steps, device)
     plain = torch_optimizer(optimizer, form, [p.clone().requires_grad_() for p in initial], hyper_parameters(optimizer, **hyper))
@@ -41,7 +42,7 @@ def step_both(optimizer, form, hyper, steps, device="cpu"):
             parameter.grad = gradient.clone()
         plain.step()
         kept = [g.clone() for g in step]
-        apply_update(update(optimizer, form, **hyper), step, operands)
+        apply_update(update(optimizer, form, **hyper), step, operands, capturable)
         assert all(map(torch.equal, step, kept))
     return ours, states, plain
 
@@ -57,6 +58,14 @@ def test_five_steps_equal_torch_optim(optimizer, form, hyper):
             assert torch.equal(tensor, plain.state[theirs][name])
             assert tensor.dtype == plain.state[theirs][name].dtype
             assert tensor.stride() == plain.state[theirs][name].stride()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_adagrad_that_counts_its_steps_on_the_device_equals_torch_optim(form):
+    """Torch has no such form; on CUDA it is what a graph replays."""
+    ours, states, plain = step_both("adagrad", form, {}, 5, capturable=True)
+    assert all(map(torch.equal, ours, plain.param_groups[0]["params"]))
+    assert [state["step"].item() for state in states] == [5.0] * len(SHAPES)
 
 
 @pytest.mark.gpu
@@ -171,13 +180,17 @@ def test_hyper_parameters_left_out_of_an_update_count_with_their_defaults():
 
 
 class Launches(TorchDispatchMode):
-    """Counts the ops that launch a kernel."""
+    """Counts the ops that launch a kernel: all but those on single numbers other than `counters`, which live on the host."""
 
-    count = 0
+    def __init__(self, counters=None):
+        super().__init__()
+        self.count, self.counters = 0, counters
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run the op."""
-        self.count += func is not torch.ops.prim.device.default
+        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        on_device = self.counters is None or any(t.dim() or any(t is counter for counter in self.counters) for t in tensors)
+        self.count += on_device and func is not torch.ops.prim.device.default
         return func(*args, **(kwargs or {}))
 
 
@@ -194,5 +207,18 @@ def test_launches_are_what_the_cuda_form_dispatches(optimizer, form, weight_deca
         operands = [t for p in parameters for t in (p, *initial_state(optimizer, p).values())]
         gradients = [torch.empty(4, 3, device="cuda") for _ in body.parameters]
         launches.count = 0
+        apply_update(body, gradients, operands, capturable=True)
+    assert body.launches == launches.count
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("form", FORMS)
+def test_launches_of_adagrad_are_what_it_dispatches(form, weight_decay):
+    """On the CPU: fake tensors have no numbers for the step count that torch.optim reads on the host."""
+    body = Update("adagrad", form, ("a", "b"), hyper_parameters("adagrad", weight_decay=weight_decay))
+    parameters, gradients = ([torch.ones(4, 3) for _ in body.parameters] for _ in range(2))
+    states = [initial_state("adagrad", p) for p in parameters]
+    operands = [t for p, state in zip(parameters, states, strict=True) for t in (p, *state.values())]
+    with Launches([state["step"] for state in states]) as launches:
         apply_update(body, gradients, operands, capturable=True)
     assert body.launches == launches.count

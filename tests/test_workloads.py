@@ -2,12 +2,17 @@
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from simulator import workloads
+from calibrate.numerics import Expected, compare
+from simulator import strategies, workloads
+from simulator.job import Job
+from simulator.models import find_factory
+from simulator.workloads.alexnet import TwoTowerAlexNet
 from simulator.workloads.transformer import Transformer
-from traces.errors import UnknownNameError
+from traces.errors import StepcastError, UnknownNameError
 
 #: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
 PUBLISHED = {
@@ -22,7 +27,10 @@ PUBLISHED = {
     "vgg16": 138_357_544,
     "vgg19_bn": 143_678_248,
     "alexnet": 61_100_840,
+    "alexnet_grouped": 60_965_224,  # both as Caffe's model zoo has them
+    "caffenet": 60_965_224,
     "densenet201": 20_013_928,
+    "googlenet": 6_624_904,
 }
 
 
@@ -51,6 +59,18 @@ def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name, im
     assert module.training
     assert all(t.shape[0] == 2 for t in (*inputs, target))
     assert model.about
+
+
+@pytest.mark.parametrize("name", [name for name in workloads.names() if workloads.get(name).least_size > 1])
+def test_the_least_size_is_the_least_that_runs(name):
+    least = workloads.get(name).least_size
+    with pytest.raises(StepcastError, match=f"--image-size is {least - 1}; {name} takes {least} or more"):
+        find_factory(name, least - 1)
+    with FakeTensorMode():
+        module, inputs, *_ = workloads.get(name).build(2, least)
+        assert len(module(*inputs)) == 2
+        with pytest.raises(RuntimeError, match="too small"):
+            module(*(x[:, :, 1:, 1:] for x in inputs))
 
 
 def test_default_sizes():
@@ -92,6 +112,57 @@ def test_torchvision_module_paths():
     assert "features.denseblock4.denselayer32.conv2" in paths["densenet201"]
     assert "classifier.6" in paths["vgg16"]
     assert "classifier.1" in paths["alexnet"]
+    assert "inception4e.branch3.1.conv" in paths["googlenet"]
+
+
+def test_two_towers_meet_where_the_paper_says():
+    with FakeTensorMode():
+        layers = {name: list(workloads.get(name).build(2, 224)[0].features) for name in ("alexnet_grouped", "caffenet")}
+    for found in layers.values():
+        assert [m.groups for m in found if isinstance(m, nn.Conv2d)] == [1, 2, 1, 2, 2]
+    order = {name: [type(m) for m in found if not isinstance(m, nn.Conv2d | nn.ReLU)] for name, found in layers.items()}
+    pool, norm = nn.MaxPool2d, nn.LocalResponseNorm
+    assert order == {"alexnet_grouped": [norm, pool, norm, pool, pool], "caffenet": [pool, norm, pool, norm, pool]}
+
+
+@pytest.mark.parametrize(("pool_first", "k", "alpha"), [(False, 2.0, 1e-4), (True, 1.0, 1e-4 / 5)], ids=["paper", "caffe"])
+def test_local_response_normalisation_is_the_formula_of_the_paper(pool_first, k, alpha):
+    norm = next(m for m in TwoTowerAlexNet(64, pool_first, hidden=4).features if isinstance(m, nn.LocalResponseNorm))
+    torch.manual_seed(0)
+    x = 30 * torch.randn(2, 9, 3, 3, dtype=torch.float64)
+    squares = torch.stack([x[:, max(0, i - 2) : i + 3].square().sum(1) for i in range(9)], 1)
+    torch.testing.assert_close(norm(x), x / (k + alpha * squares) ** 0.75, rtol=1e-12, atol=0)
+
+
+FEW_CLASSES = """
+import torch
+from simulator.workloads.alexnet import TwoTowerAlexNet
+from simulator.workloads.googlenet import GoogLeNet
+from simulator.workloads.images import classification
+
+
+def googlenet(batch):
+    return classification(GoogLeNet(classes=10), batch, 32, classes=10)
+
+
+def paper(batch):
+    return classification(TwoTowerAlexNet(64, hidden=16, classes=10), batch, 64, classes=10)
+
+
+def caffe(batch):
+    return classification(TwoTowerAlexNet(32, pool_first=True, hidden=16, classes=10), batch, 32, classes=10)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["baseline", "backward-fusion"])
+@pytest.mark.parametrize("factory", ["googlenet", "paper", "caffe"])
+def test_branches_and_grouped_convolutions_train_as_in_plain_pytorch(factory, strategy, tmp_path, two_cores, backend):
+    (tmp_path / "few_classes.py").write_text(FEW_CLASSES)
+    job = Job(f"{tmp_path / 'few_classes.py'}:{factory}", 2, precision="fp64")
+    built = job.build()
+    found, options = strategies.parse(strategy)
+    error = compare(job, built, found.plan(job, two_cores, None, options), backend, Expected.of(job, built))
+    assert max(error.max_grad_error, error.max_param_error) <= 1e-10
 
 
 def test_an_unknown_model_is_refused_by_name():

@@ -48,7 +48,11 @@ def _adagrad(
         adagrad(parameters, grads, sums, steps, **options)
     else:
         adagrad(parameters, grads, sums, [torch.zeros(()) for _ in steps], **options)
-        _add_to_all(steps, 1)
+        if options["foreach"]:
+            _add_to_all(steps, 1)
+        else:  # one by one, as the for-loop forms of the other optimizers count
+            for step in steps:
+                step.add_(1)
 
 
 _KERNELS: dict[str, Callable] = {

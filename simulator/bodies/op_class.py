@@ -19,10 +19,12 @@ _BY_NAME = {
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
     "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
-    "pool": ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
+    "pool": (
+        "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    ),
     "pool.backward": (
-        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward", "upsample_nearest2d_backward",
-        "upsample_bilinear2d_backward",
+        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "avg_pool3d_backward", "_adaptive_avg_pool2d_backward",
+        "upsample_nearest2d_backward", "upsample_bilinear2d_backward",
     ),
     "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),
     "gather": ("embedding", "embedding_dense_backward", "index", "index_select", "gather", "scatter", "scatter_add", "index_put",
@@ -30,13 +32,16 @@ _BY_NAME = {
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
+#: With so many channels per group, a grouped convolution is as fast as a plain one of as many FLOPs. One core of an EPYC (Zen 4), 3x3 from
+#: 128 to 128 channels: equal from 128 per group down to 16, three quarters of it at 8, a third and less below. Not measured on a GPU.
+_WIDE_GROUP = 16
 
 
-def op_class(target: str, groups: int = 1) -> str:
-    """The class of `aten.NAME.OVERLOAD`; `elementwise` for all that is not listed; grouped convolutions are their own class."""
+def op_class(target: str, narrow_groups: bool = False) -> str:
+    """The class of `aten.NAME.OVERLOAD`; `elementwise` for all that is not listed; convolutions in narrow groups are their own class."""
     name = target.split(".")[1] if "." in target else target
     found = _CLASS.get(name, "elementwise")
-    return "grouped-conv" if found == "conv" and groups > 1 else found
+    return "grouped-conv" if found == "conv" and narrow_groups else found
 
 
 def work_of(target: str, flops: float, task: "Task") -> Work:
@@ -44,14 +49,16 @@ def work_of(target: str, flops: float, task: "Task") -> Work:
 
     moved = sum(o.bytes for o in task.reads) + 2 * sum(o.bytes for o in task.mutates) + sum(o.bytes for o in task.writes)
     elements = sum(o.elements for o in (*task.writes, *task.mutates))
-    return Work(op_class(target, _groups(target, task)), max(flops, float(elements)), float(moved))
+    return Work(op_class(target, _narrow_groups(target, task)), max(flops, float(elements)), float(moved))
 
 
-def _groups(target: str, task: "Task") -> int:
+def _narrow_groups(target: str, task: "Task") -> bool:
     if not target.startswith("aten.convolution"):
-        return 1
+        return False
     import json
 
     arguments = json.loads(task.body.args)
-    position = 8 if target.startswith("aten.convolution.") else 9
-    return arguments[position] if len(arguments) > position and isinstance(arguments[position], int) else 1
+    weight, groups = (1, 8) if target.startswith("aten.convolution.") else (2, 9)
+    if len(arguments) <= groups or arguments[groups] == 1:
+        return False
+    return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP

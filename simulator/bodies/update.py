@@ -44,7 +44,7 @@ _WITHOUT_FUSED = frozenset({"rmsprop", "adadelta"})
 _LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
     "sgd": (2, 2, 1),
     "momentum": (4, 4, 1),
-    "adagrad": (5, 7, 2),
+    "adagrad": (6, 7, 2),
     "rmsprop": (7, 7, 0),
     "adadelta": (13, 13, 0),
     "adam": (20, 18, 2),

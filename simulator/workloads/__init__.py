@@ -16,6 +16,7 @@ class Workload:
     `build(batch, image_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`: the module in training mode,
     `inputs` a tuple of tensors, and cross-entropy where no loss is given. It makes tensors with plain torch factory functions only and
     never reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as sequence length.
+    Images smaller than `least_size` leave nothing to pool.
     """
 
     name: str
@@ -23,18 +24,19 @@ class Workload:
     parameters: int
     about: str
     build: Callable[[int, int], tuple]
+    least_size: int = 1
 
 
 _REGISTRY: dict[str, Workload] = {}
 
 
-def workload(name: str, *, image_size: int, parameters: int, about: str) -> Callable[[Callable], Callable]:
+def workload(name: str, *, image_size: int, parameters: int, about: str, least_size: int = 1) -> Callable[[Callable], Callable]:
     """Decorate a factory `build(batch, image_size)`; `parameters` is the published number of trainable scalars."""
 
     def register(build: Callable[[int, int], tuple]) -> Callable[[int, int], tuple]:
         if name in _REGISTRY:
             raise ValueError(f"two workloads are called {name!r}: rename one")
-        _REGISTRY[name] = Workload(name, image_size, parameters, about, build)
+        _REGISTRY[name] = Workload(name, image_size, parameters, about, build, least_size)
         return build
 
     return register

@@ -87,7 +87,11 @@ class DenseNet(nn.Module):
 
 
 @workload(
-    "densenet201", image_size=224, parameters=20_013_928, about="DenseNet-201: Huang et al. 2016, Densely connected convolutional networks"
+    "densenet201",
+    image_size=224,
+    least_size=29,
+    parameters=20_013_928,
+    about="DenseNet-201: Huang et al. 2016, Densely connected convolutional networks",
 )
 def densenet201(batch: int, image_size: int) -> tuple:
     """98 dense layers; blocks with a path per subset of layers."""

@@ -37,7 +37,11 @@ class LeNet5(nn.Module):
 
 
 @workload(
-    "lenet5", image_size=32, parameters=61_706, about="LeNet-5: LeCun et al. 1998, Gradient-based learning applied to document recognition"
+    "lenet5",
+    image_size=32,
+    least_size=16,
+    parameters=61_706,
+    about="LeNet-5: LeCun et al. 1998, Gradient-based learning applied to document recognition",
 )
 def lenet5(batch: int, image_size: int) -> tuple:
     """Grey images, 10 classes."""

@@ -49,19 +49,19 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(images)).flatten(1))
 
 
-@workload("vgg11", image_size=224, parameters=132_863_336, about=f"VGG-11 (A): {_PAPER}")
+@workload("vgg11", image_size=224, least_size=32, parameters=132_863_336, about=f"VGG-11 (A): {_PAPER}")
 def vgg11(batch: int, image_size: int) -> tuple:
     """Eight convolutions."""
     return classification(VGG(_VGG11), batch, image_size)
 
 
-@workload("vgg16", image_size=224, parameters=138_357_544, about=f"VGG-16 (D): {_PAPER}")
+@workload("vgg16", image_size=224, least_size=32, parameters=138_357_544, about=f"VGG-16 (D): {_PAPER}")
 def vgg16(batch: int, image_size: int) -> tuple:
     """Thirteen convolutions."""
     return classification(VGG(_VGG16), batch, image_size)
 
 
-@workload("vgg19_bn", image_size=224, parameters=143_678_248, about=f"VGG-19 (E) with batch-norm: {_PAPER}")
+@workload("vgg19_bn", image_size=224, least_size=32, parameters=143_678_248, about=f"VGG-19 (E) with batch-norm: {_PAPER}")
 def vgg19_bn(batch: int, image_size: int) -> tuple:
     """Sixteen convolutions, each with batch-norm."""
     return classification(VGG(_VGG19, batch_norm=True), batch, image_size)
