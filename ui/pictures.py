@@ -31,6 +31,8 @@ INK, FAINT = "#1F2430", "#E3E6EB"
 BORDERED_SPANS = 400
 #: A label is drawn in a span that is at least this many times as wide as the label.
 ROOM = 1.15
+#: Characters of a strategy's label that fit left of a validation's summary in the usual size.
+LABEL_CHARACTERS = 22
 
 
 def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path:
@@ -158,7 +160,8 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
             axes.text(x, row, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=12, color=INK)
     axes.set_xlim(0, highest * 1.05 or 1)
     axes.set_ylim(max(len(results), 1) - 0.5, -0.5)
-    axes.set_yticks(range(len(results)), words.row_labels(results), fontsize=12, color=INK)
+    labels = [_folded(label) for label in words.row_labels(results)]
+    axes.set_yticks(range(len(results)), labels, fontsize=12 if max(map(_width, labels), default=0) <= LABEL_CHARACTERS else 9, color=INK)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
     axes.set_xlabel("step time, ms", fontsize=11, color=INK)
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
@@ -172,6 +175,15 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     figure.text(0.012, 1 - 0.16 / height_in, heading, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
     _result_legend(figure, 1 - 0.47 / height_in)
     return _write(figure, path)
+
+
+def _folded(label: str) -> str:
+    """A long label with its options on a line of their own."""
+    return label.replace(":", ":\n", 1) if len(label) > LABEL_CHARACTERS else label
+
+
+def _width(label: str) -> int:
+    return max(map(len, label.splitlines()), default=0)
 
 
 def _result_legend(figure: Figure, top: float) -> None:
