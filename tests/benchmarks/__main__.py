@@ -1,6 +1,6 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|replay|op-latency|efficiencies]...
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|replay|op-latency|efficiencies]...
 """
 
 import subprocess
@@ -12,6 +12,7 @@ MODULES = {
     "profile": "profile_load",
     "calibration": "calibration",
     "accuracy": "accuracy",
+    "ablation": "ablation",
     "replay": "replay_traces",
     "op-latency": "op_latency",
     "efficiencies": "efficiencies",

@@ -19,6 +19,7 @@ from scipy.special import ndtri
 
 from simulator.discrepancy import discrepancy
 from traces.comparison import Validation, ValidationResult
+from ui.words import row_labels
 
 MODELS = (
     ("lenet5", 256, None),
@@ -29,9 +30,10 @@ MODELS = (
 )
 
 
-def validated(model: str, batch: int, size: int | None) -> Validation:
-    """One `stepcast validate --json`."""
+def validated(model: str, batch: int, size: int | None, strategies: tuple[str, ...] = ()) -> Validation:
+    """One `stepcast validate --json`; without `strategies` of all."""
     arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
+    arguments += [word for strategy in strategies for word in ("--strategy", strategy)]
     command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     document = json.loads(done.stdout)
@@ -39,12 +41,27 @@ def validated(model: str, batch: int, size: int | None) -> Validation:
     return Validation.model_validate(document)
 
 
+def print_header() -> None:
+    """The names of `print_row`'s columns."""
+    names = ("model", "strategy", "predicted", "measured", "error", "corrected", "speed-ups", "A/A")
+    print("{:18}{:34}{:>11}{:>11}{:>8}{:>11}{:>21}{:>7}".format(*names), flush=True)
+
+
+def print_row(found: Validation, row: ValidationResult) -> None:
+    """One strategy's figures."""
+    label = row_labels(list(found.ran))[list(found.ran).index(row)]
+    print(
+        f"{found.model:18}{label:34}{1e3 * row.predicted_step_s:8.1f} ms{1e3 * row.measured_step_s:8.1f} ms{row.error:+8.1%}"
+        f"{row.error_drift_corrected:+11.1%}{row.predicted_speedup:15.3f} /{row.measured_speedup:.3f}{found.aa_spread:7.1%}",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Print a row per strategy and the pooled figures."""
     errors, right, asked, documents = [], 0, 0, []
     folder = os.environ.get("STEPCAST_SAVE")
-    names = ("model", "strategy", "predicted", "measured", "error", "corrected", "speed-ups", "A/A")
-    print("{:18}{:18}{:>11}{:>11}{:>8}{:>11}{:>21}{:>7}".format(*names))
+    print_header()
     for model, batch, size in MODELS:
         found = validated(model, batch, size)
         documents.append(found)
@@ -52,11 +69,7 @@ def main() -> None:
             found.save(Path(folder) / f"{model}-b{batch}.json")
         for row in found.ran:
             errors.append(abs(row.error_drift_corrected))
-            print(
-                f"{model:18}{row.strategy:18}{1e3 * row.predicted_step_s:8.1f} ms{1e3 * row.measured_step_s:8.1f} ms{row.error:+8.1%}"
-                f"{row.error_drift_corrected:+11.1%}{row.predicted_speedup:15.3f} /{row.measured_speedup:.3f}{found.aa_spread:7.1%}",
-                flush=True,
-            )
+            print_row(found, row)
         right, asked = right + found.signs[0], asked + found.signs[1]
     print(f"median |drift-corrected error| {statistics.median(errors):.1%}, worst {max(errors):.1%}")
     print(f"signs of speed-ups right: {right} of {asked}")
