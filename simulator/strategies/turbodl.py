@@ -1,6 +1,5 @@
 """TurboDL: the sub-tasks of layers on concurrent streams, critical path first (Jin et al., "TurboDL", section 2 and algorithm 1)."""
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,6 +10,7 @@ from ..costs import CostModel
 from ..dependencies import Dependencies
 from ..grouped import split_groups
 from ..layer_graph import DX, LayerGraph
+from ..order import by_rank
 from ..plan import UPDATE, Plan, Task
 
 NAME = "turbodl"
@@ -72,7 +72,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
     layers = LayerGraph(build.graph, seconds)
     lanes = _Lanes(options, layers, machine.devices[0].priority_levels, [group_of.get(op.name, 0) for op in build.graph.ops])
     if options.streams and options.async_ and options.priorities:
-        tasks = _urgent_first(tasks, Dependencies(draft), build, layers)
+        tasks = by_rank(tasks, Dependencies(draft), lambda task: _urgent_first(task, build, layers))
     placed = [lanes.put(task, *build.served[task.name]) if task.name in build.served else lanes.urgent(task) for task in tasks]
     if options.streams and options.async_ and options.priorities and options.fallback == "sync":
         placed = _synchronised(placed, build, layers, lanes)
@@ -122,34 +122,13 @@ class _Lanes:
         return replace(task, stream=3 * (path + self._paths * group) + kind, priority=priority)
 
 
-def _urgent_first(tasks: list[Task], dependencies: Dependencies, build: PlanBuilder, layers: LayerGraph) -> list[Task]:
-    """The same tasks, block by block and within a block path by path, as far as their dependencies allow."""
-    before = [[edge.index for edge in edges if edge.delta == 0] for edges in dependencies.edges(0)]
-    followers: list[list[int]] = [[] for _ in tasks]
-    missing = [len(edges) for edges in before]
-    for index, edges in enumerate(before):
-        for earlier in edges:
-            followers[earlier].append(index)
-
-    def rank(index: int) -> tuple[int, bool, int, int, int]:
-        task = tasks[index]
-        if task.name not in build.served:
-            return (task.micro_batch, True, len(layers.blocks), 0, index)
-        op, role = build.served[task.name]
-        layer = layers.of(op)
-        return (task.micro_batch, bool(role), -layer.block if role else layer.block, layer.path, index)
-
-    ready = [rank(index) for index, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    ordered = []
-    while ready:
-        index = heapq.heappop(ready)[-1]
-        ordered.append(tasks[index])
-        for follower in followers[index]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heapq.heappush(ready, rank(follower))
-    return ordered
+def _urgent_first(task: Task, build: PlanBuilder, layers: LayerGraph) -> tuple[int, bool, int, int]:
+    """Rank in the issue order: block by block, and within a block path by path."""
+    if task.name not in build.served:
+        return (task.micro_batch, True, len(layers.blocks), 0)
+    op, role = build.served[task.name]
+    layer = layers.of(op)
+    return (task.micro_batch, bool(role), -layer.block if role else layer.block, layer.path)
 
 
 def _synchronised(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, lanes: _Lanes) -> list[Task]:
