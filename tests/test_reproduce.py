@@ -225,6 +225,17 @@ def test_predicted_phases_add_up(paper):
         assert sum(parts) == pytest.approx(total)
 
 
+def test_what_the_gains_owe_to_launches(paper):
+    usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
+    job = fusion_cases.job("lenet5", 8)
+    steps = [each.of(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
+    assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
+    rows = paper.table("origins").rows
+    assert [row.labels["schedule"] for row in rows] == list(fusion_cases.CALLED.values())[1:]
+    expected = free.of(job, [])[BASELINE].step_s / steps[1]
+    assert rows[0].predicted("speed-up, free launches") == pytest.approx(expected)
+
+
 def test_what_cannot_be_predicted_keeps_its_row(paper):
     sweeps = paper.table("sweeps").rows
     assert [(row.labels["model"], row.status) for row in sweeps] == [
@@ -273,6 +284,9 @@ class FakeSteps(Steps):
 
     def on(self, machine):
         return FakeSteps(machine, self._told)
+
+    def without_launches(self):
+        return self
 
     def of(self, job, strategies):
         self._told(job.label)

@@ -263,7 +263,7 @@ def reproduce(
     """Predict what a paper published, for the card it used, and show published beside predicted.
 
     From the model alone: nothing is calibrated, no GPU is needed, and nothing is fitted to the paper. Each claim of the paper is judged
-    from the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes about two minutes.
+    from the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
 
     Tables, pictures and the JSON document in one folder:
 

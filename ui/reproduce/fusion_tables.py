@@ -61,6 +61,20 @@ def step_table(scope: Scope, found: Found) -> Table:
     return Table(name="step", title=f"One step of {model}, batch {batch}, and its speed-ups", about=about, rows=tuple(rows))
 
 
+def origins_table(scope: Scope, found: Found, free: Found) -> Table:
+    """What of the gains is left when launches cost nothing: locality, and on a stream of its own, overlap."""
+    model, batch = scope.phases
+    rows = []
+    for text in SHORT:
+        missing = next((each[key] for each in (found, free) for key in (BASELINE, text) if isinstance(each[key], Missing)), None)
+        both = (None, None) if missing else (each[BASELINE].step_s / each[text].step_s for each in (found, free))
+        names = ("speed-up", "speed-up, free launches")
+        figures = tuple(Figure(name=what, unit="x", predicted=value) for what, value in zip(names, both, strict=True))
+        rows.append(Row(labels={"schedule": CALLED[text]}, figures=figures, status=missing.status if missing else found[text].status))
+    about = "With a host that issues in no time, what is left comes from the cache and, on an own stream, from running beside backward."
+    return Table(name="origins", title=f"Where the gains come from: {model}, batch {batch}", about=about, rows=tuple(rows))
+
+
 def transformer_table(scope: Scope, by_length: dict[int, Found]) -> Table:
     """Section C.4."""
     model, batch, _ = scope.transformer

@@ -1,7 +1,7 @@
 """Predicted steps for papers: each job and strategy once, and of each only what tables show."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.job import Job
 from simulator.machine import Machine
@@ -57,10 +57,13 @@ class Missing:
 
 
 class Steps:
-    """Predictions on one machine, from the model: nothing is measured. `told(text)` is called before each."""
+    """Predictions on one machine, from the model: nothing is measured. `told(text)` is called before each.
 
-    def __init__(self, machine: str, told: Callable[[str], None] = lambda text: None):
-        self.machine_name, self._told = machine, told
+    `free_launches`: the host issues in no time, which shows what a gain owes to launches (those of a calibrated machine keep their time).
+    """
+
+    def __init__(self, machine: str, told: Callable[[str], None] = lambda text: None, free_launches: bool = False):
+        self.machine_name, self._told, self._free_launches = machine, told, free_launches
         self._found: dict[tuple[str, str], Step | Missing] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
@@ -74,6 +77,10 @@ class Steps:
         """Predictions on another machine, told of in the same way."""
         return Steps(machine, self._told)
 
+    def without_launches(self) -> "Steps":
+        """Predictions on the same machine with a host that issues in no time."""
+        return Steps(self.machine_name, self._told, free_launches=True)
+
     def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Missing]:
         """By strategy text, the baseline always among them. What cannot be predicted says why."""
         wanted = list(dict.fromkeys([BASELINE, *strategies]))
@@ -86,6 +93,7 @@ class Steps:
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
             machine, model = jobs.costs_for(job, None, self.machine_name)
+            machine = _launching_free(machine) if self._free_launches else machine
             job.factory  # noqa: B018 - a model that does not exist is said once, not by each strategy
             for text, found in forecast_many(job, texts, {}, machine, model):
                 self._found[job.digest, text] = Missing(_brief(found)) if isinstance(found, StepcastError) else self._step(found, machine)
@@ -111,6 +119,10 @@ class Steps:
 def streams(plan: Plan) -> int:
     """How many streams of devices the plan's tasks run on; tasks of the host have none."""
     return len({(task.device, task.stream) for task in plan.tasks if task.body.kind != "host"})
+
+
+def _launching_free(machine: Machine) -> Machine:
+    return replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
 
 
 def _brief(error: StepcastError) -> str:
