@@ -15,7 +15,7 @@ from traces.timeline import Timeline
 
 TINY = Path(__file__).parent / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
-COMMANDS = ("models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "replay", "ui")
+COMMANDS = ("models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay", "ui")
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTION = {

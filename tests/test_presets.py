@@ -10,12 +10,12 @@ from simulator.this_cpu import available_cores, this_cpu
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Dispatch, Identity, Profile
 
-PRESETS = ["k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "this-cpu"]
+PRESETS = ["k20", "k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "this-cpu"]
 
 
 def test_the_presets_by_name():
     assert machine_names() == PRESETS
-    assert [len(load_machine(name).devices) for name in PRESETS] == [16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1]
+    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -38,6 +38,15 @@ def test_an_h100_is_as_its_data_sheet_says():
     assert (device.sms, device.peak_flops["tf32"], machine.memory("cuda:0").bandwidth_bytes_per_s) == (132, 494.7e12, 3.35e12)
     assert "data sheet" in machine.sources["bandwidth_bytes_per_s"]
     assert "whitepaper" in machine.sources["peak_flops tf32"]
+
+
+def test_a_k20_is_as_its_board_specification_says():
+    machine = load_machine("k20")
+    device, memory = machine.device("cuda:0"), machine.memory("cuda:0")
+    assert (device.sms, device.peak_flops["fp32"], device.priority_levels) == (13, 3.52e12, 2)
+    assert (memory.size_bytes, memory.bandwidth_bytes_per_s, memory.cache_bytes) == (5 * 2**30, 208e9, 1280 * 1024)
+    assert {link.bandwidth_bytes_per_s for link in machine.links} == {6e9}
+    assert "BD-06455-001" in machine.sources["sms"]
 
 
 def test_every_source_is_used():

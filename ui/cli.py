@@ -254,6 +254,27 @@ def replay(
 
 
 @app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all; without it, they are listed.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also run, on this machine, what of the paper it can run.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write a folder: page, pictures and the JSON document.")] = None,
+    json: AsJson = False,
+):
+    """Predict what a paper published, for the card it used, and show published beside predicted.
+
+    From the model alone: nothing is calibrated, no GPU is needed, and nothing is fitted to the paper. Each claim of the paper is judged
+    from the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
+
+    Tables, pictures and the JSON document in one folder:
+
+      stepcast reproduce fusion --out fusion
+
+    Exit status 1 when a plan that --measure ran has other numbers than plain PyTorch.
+    """
+    _commands("reproducing").reproduction(paper, measure, out, json)
+
+
+@app.command()
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, besides those in the data folder.")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,

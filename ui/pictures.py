@@ -70,7 +70,7 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
         parse_math=False,
     )
     _phase_legend(figure, {span.phase for t in shown for span in t.window()}, any(t.critical_path for t in shown), 1 - 0.47 / height_in)
-    return _write(figure, path)
+    return write(figure, path)
 
 
 def _draw_timeline(axes: Axes, timeline: Timeline, places: tuple[tuple[str, str], ...], names: list[str], end_ms: float) -> None:
@@ -135,7 +135,7 @@ def _phase_legend(figure: Figure, phases: set[str], critical: bool, top: float) 
     marks = [Patch(facecolor=palette.phase_colour(phase), label=phase) for phase in palette.phases_in_order(phases)]
     if critical:
         marks.append(Patch(facecolor=palette.CRITICAL, label="critical path (stripe)"))
-    _legend(figure, marks, top, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
+    legend(figure, marks, top, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
 
 
 def validation_picture(path: Path | str, validation: Validation, title: str = "") -> Path:
@@ -174,7 +174,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     )
     figure.text(0.012, 1 - 0.16 / height_in, heading, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
     _result_legend(figure, 1 - 0.47 / height_in)
-    return _write(figure, path)
+    return write(figure, path)
 
 
 def _folded(label: str) -> str:
@@ -193,17 +193,19 @@ def _result_legend(figure: Figure, top: float) -> None:
         Line2D([], [], marker="o", color=palette.MEASURED, linestyle="", markersize=8, label="measured"),
         Line2D([], [], marker="|", color=palette.MEASURED, linestyle="", markersize=9, label="each run"),
     ]
-    _legend(figure, marks, top)
+    legend(figure, marks, top)
 
 
-def _legend(figure: Figure, marks: list[Artist], top: float, **spacing: float) -> None:
+def legend(figure: Figure, marks: list[Artist], top: float, **spacing: float) -> None:
+    """One row of marks at the left, its top at the share `top` of the figure's height."""
     corner = (0.005, top)
     figure.legend(
         handles=marks, loc="upper left", bbox_to_anchor=corner, ncols=len(marks), frameon=False, fontsize=11, labelcolor=INK, **spacing
     )
 
 
-def _write(figure: Figure, path: Path | str) -> Path:
+def write(figure: Figure, path: Path | str) -> Path:
+    """Save the figure; the ending of the name says as what (.png or .svg)."""
     content = io.BytesIO()
     kind = Path(path).suffix.lstrip(".")
     figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)

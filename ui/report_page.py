@@ -1,5 +1,6 @@
 """The page of a report folder: plain HTML with its style inside, no script and no network."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 
@@ -36,9 +37,13 @@ class Part:
 
 def page(parts: list[Part]) -> str:
     """The whole page."""
-    body = "".join(_part(part) for part in parts) or "<p>No validation.</p>"
+    return html_page("Predicted against measured step times", "".join(_part(part) for part in parts) or "<p>No validation.</p>")
+
+
+def html_page(title: str, body: str) -> str:
+    """A page of its own: its style inside, no script and no network."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Stepcast report</title><style>{STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body><h1>Predicted against measured step times</h1>{body}</body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body><h1>{escape(title)}</h1>{body}</body></html>\n'
 
 
 def _part(part: Part) -> str:
@@ -46,17 +51,23 @@ def _part(part: Part) -> str:
     lines = [f"<h2>{escape(story.job_words(validation))}</h2>"]
     lines.append(f"<p>{escape(' '.join(story.validation_words(validation)))}</p>")
     lines.append(f'<p><img src="{escape(part.picture)}" alt="Predicted and measured step time of every strategy"></p>')
-    lines.append(_table(tables.validation_cells(validation)))
+    lines.append(html_table(tables.validation_cells(validation)))
     lines.append(f'<p class="soft">Error = predicted / measured - 1. Speed-ups are against the baseline of the same run. '
                  f'All figures: <a href="{escape(part.file)}">{escape(part.file)}</a>.</p>')  # fmt: skip
     return "\n".join(lines + [_comparison(*each) for each in part.comparisons])
 
 
-def _table(rows: list[dict[str, str]]) -> str:
+def html_table(rows: list[dict[str, str]], words_in: Collection[str] | None = None) -> str:
+    """Rows of cells by column name; nothing without rows. `words_in`: the columns to align at the left; None: the first and the last."""
     if not rows:
         return ""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows)
+
+    def cell(kind: str, head: str, text: str) -> str:
+        look = "" if words_in is None else f' style="text-align: {"left" if head in words_in else "right"}"'
+        return f"<{kind}{look}>{escape(text)}</{kind}>"
+
+    heads = "".join(cell("th", head, head) for head in rows[0])
+    body = "".join("<tr>" + "".join(cell("td", head, text) for head, text in row.items()) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

@@ -74,7 +74,7 @@ def headline(predicted_s: float, measured_s: float | None) -> str:
 
 def options_text(options: Mapping[str, object]) -> str:
     """Options as the command line takes them: async=off,alpha=2."""
-    return ",".join(f"{name}={_option(value)}" for name, value in options.items())
+    return ",".join(f"{name}={option_value(value)}" for name, value in options.items())
 
 
 def row_labels(results: Sequence[ValidationResult]) -> list[str]:
@@ -92,5 +92,6 @@ def plain(text: str) -> str:
     return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>#$~|:" else letter for letter in text)
 
 
-def _option(value: object) -> str:
+def option_value(value: object) -> str:
+    """An option's value as it is given."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -57,9 +57,8 @@ class Strategy:
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
-            raise StepcastError(
-                f"strategy {self.name}: option {name}={first['input']!r}: {first['msg']}; see stepcast strategies"
-            ) from error
+            expected = " or ".join(found["msg"] for found in error.errors() if found["loc"][0] == first["loc"][0])
+            raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
 
 
 @cache

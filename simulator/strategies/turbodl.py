@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ..bodies.host import Host
 from ..build import PlanBuilder, insert
@@ -19,6 +21,8 @@ ABOUT = "each layer's dX, dW and dB on streams of their own, the critical path f
 USES_COSTS = True
 #: Sub-task types with a stream per layer path: forward and dX, dW and the update, dB.
 _TYPES = {"": 0, DX: 0, "dW": 1, "dB": 2}
+
+Levels = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,11 @@ class Options:
     groups: bool = True
     """Streams for each group of a convolution of 2 to 4 groups, whose parts an extra copy puts together; off: one op, as PyTorch has it."""
 
-    alpha: int | None = None
-    """How many levels a path's dW is less urgent than its dX; default: less urgent than every path's dX."""
+    alpha: Levels | Literal["paths"] = "paths"
+    """How many levels a path's dW is less urgent than its dX; paths: as many as there are paths, so that every dX goes first."""
 
-    beta: int | None = None
-    """The same for dB; default: as alpha."""
+    beta: Levels | Literal["alpha"] = "alpha"
+    """The same for dB; alpha: as dW."""
 
     fallback: Literal["order", "sync"] = "order"
     """Where the device has too few priority levels, a lesser path is issued later (order), or also waits for the urgent one (sync)."""
@@ -89,8 +93,8 @@ class _Lanes:
         """`group_of`: by op."""
         self._options, self._layers, self._group_of = options, layers, group_of
         self._paths = paths = layers.most_paths if options.async_ else 1
-        alpha = paths if options.alpha is None else options.alpha
-        self._behind = (0, alpha, alpha if options.beta is None else options.beta)
+        alpha = paths if options.alpha == "paths" else options.alpha
+        self._behind = (0, alpha, alpha if options.beta == "alpha" else options.beta)
         self._levels = levels
         self._least = max(self._level(path, kind) for path in range(paths) for kind in range(3))
 

@@ -1,8 +1,11 @@
 """The commands that list names."""
 
+from itertools import starmap
+
 from rich.console import Console
 from rich.table import Table
 
+from .. import words
 from .output import print_json
 
 
@@ -14,7 +17,7 @@ def models(as_json: bool) -> None:
     if as_json:
         print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in found])
         return
-    _table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in found])
+    table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in found])
 
 
 def strategies(as_json: bool) -> None:
@@ -33,8 +36,8 @@ def strategies(as_json: bool) -> None:
         ]
         print_json("strategies", rows)
         return
-    rows = [(s.name, s.about, "\n".join(f"{n} (default {default}): {doc}" for n, doc, default in s.option_docs()) or "none") for s in found]
-    _table(("strategy", "what it does", "options"), rows)
+    rows = [(s.name, s.about, "\n".join(starmap(_option_line, s.option_docs())) or "none") for s in found]
+    table(("strategy", "what it does", "options"), rows)
 
 
 def machines(as_json: bool) -> None:
@@ -71,7 +74,7 @@ def machines(as_json: bool) -> None:
          f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}", date)
         for m, date in zip(found, calibrated, strict=True)
     ]  # fmt: skip
-    _table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB", "calibrated"), rows)
+    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB", "calibrated"), rows)
 
 
 def profiles(as_json: bool) -> None:
@@ -96,13 +99,18 @@ def profiles(as_json: bool) -> None:
     if as_json:
         print_json("profiles", documents)
     elif rows:
-        _table(("profile", "machine", "keys", "updated"), rows)
+        table(("profile", "machine", "keys", "updated"), rows)
     else:
         print(f"no profile in {default_folder()}; stepcast calibrate makes one")
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    table = Table(*columns)
+def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print rows of words under their heads."""
+    shown = Table(*columns)
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        shown.add_row(*row)
+    Console().print(shown)
+
+
+def _option_line(name: str, doc: str, default: object) -> str:
+    return f"{name} (default {words.option_value(default)}): {doc}"

@@ -1,0 +1,76 @@
+"""`stepcast reproduce`: what papers published beside what is predicted."""
+
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from traces.errors import StepcastError
+from traces.files import check_writable
+from traces.reproduction import Paper, Reproduction
+
+from .. import jobs, reproduce, reproduction_report, reproduction_tables
+from ..reproduce import measuring
+from ..reproduce.predicting import Steps
+from . import listing
+from .output import print_document, print_json
+
+#: Narrower, and the tables' numbers break.
+LEAST_WIDTH = 120
+
+
+def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool) -> None:
+    """Show published beside predicted of the paper called `name`, or of all; without a name, list them. Exit with 1 when numbers differ."""
+    if name is None:
+        if measure or out is not None:
+            raise StepcastError(f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: stepcast reproduce lists them")
+        papers(as_json)
+        return
+    sources = [reproduce.get(each) for each in (reproduce.names() if name == reproduce.ALL else [name])]
+    if out is not None:
+        check_writable(out, folder=True)
+    shown, same_numbers = [], True
+    for source in sources:
+        paper, same = _predicted(source, as_json), True
+        if measure:
+            paper, same = _measured(source, paper, as_json)
+        shown.append(paper)
+        same_numbers &= same
+    document = Reproduction(papers=tuple(shown))
+    if out is not None:
+        print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
+    if as_json:
+        print_document(document.document())
+    else:
+        console = Console(width=max(LEAST_WIDTH, Console().width))
+        for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
+            console.print(part)
+    if not same_numbers:
+        raise typer.Exit(1)
+
+
+def papers(as_json: bool) -> None:
+    """The papers that there are."""
+    found = [reproduce.get(name) for name in reproduce.names()]
+    if as_json:
+        print_json("papers", [{"name": paper.name, "about": paper.about, "machine": paper.machine} for paper in found])
+        return
+    listing.table(("paper", "what it is about", "predicted for"), [(paper.name, paper.about, paper.machine) for paper in found])
+
+
+def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
+    total = source.predictions()
+    with jobs.progress(f"reproducing {source.name}", quiet) as bar:
+        done = iter(range(total))
+        return source.reproduce(Steps(source.machine, lambda text: bar(next(done, total), total, text)))
+
+
+def _measured(source: reproduce.Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
+    """The paper with what was measured on this machine; with a note where there is nothing to measure, or it cannot be."""
+    try:
+        return measuring.measured(source, paper, quiet)
+    except StepcastError as error:
+        note = f"Nothing was measured for {source.name}: {error}."
+        print(f"stepcast: {note}", file=sys.stderr)
+        return paper.model_copy(update={"notes": (*paper.notes, note)}), True
