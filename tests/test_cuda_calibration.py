@@ -363,6 +363,8 @@ def test_facts_are_plain_data():
     }
     assert found["priorities"] == {"levels": 6, "streams_made": 6}
     assert found["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
+    calls = {"graph_s": 13 * US, "eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
+    assert found["host_calls"] == pytest.approx(calls, rel=0.01)
     assert list(found["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
     assert list(found["adam"]) == ["for", "foreach", "fused"]
     assert found["profiler"]["profiler_s"] == pytest.approx(5 * US)
