@@ -146,7 +146,8 @@ class Simulation:
                 crossed = self.mode == GRAPH and route.alias and bool(awaited)
                 found.append(Recipe(overhead, task.priority, core, route, float(task.reads[0].bytes), crossed))
             elif body.kind == "host":
-                seconds = body.duration_s + overhead
+                lane = self._hosts[task.device]
+                seconds = body.duration_s + (overhead if lane is None else lane.callback_s)
                 found.append(Recipe(seconds, task.priority, shape if core and seconds else None))
             else:
                 found.append(Recipe(seconds, task.priority, shape if seconds else None))
@@ -196,10 +197,11 @@ class Simulation:
         launches = [_launches(*each) for each in zip(self.plan.tasks, costs, self.world.recipes, strict=True)]
         for name, streams in fed.items():
             host = hosts[name]
+            issue_s = [host.call_s if t.body.kind == "host" else cost.issue_s for t, cost in zip(self.plan.tasks, costs, strict=True)]
             if self.mode == GRAPH:
                 process = GraphHost(self.world, host, streams).process()
             else:
-                times = IssueTimes(host, self.dependencies, launches, [cost.issue_s for cost in costs], iterations)
+                times = IssueTimes(host, self.dependencies, launches, issue_s, iterations)
                 process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
             self._env.process(process)
         for lane in lanes:
@@ -253,7 +255,7 @@ class Simulation:
 def _launches(task: Task, cost: Cost, recipe: Recipe) -> int:
     if recipe.route is not None and recipe.route.alias:
         return 0  # an event, and no copy
-    return task.body.launches if task.body.kind == "host" else cost.launches
+    return 1 if task.body.kind == "host" else cost.launches  # a call, which takes a place in the stream's queue
 
 
 def _last_ended(run: Unrolled, periods: int, end_s: float) -> int:

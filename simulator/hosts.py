@@ -1,8 +1,9 @@
 """Host lanes: how launches reach the streams of GPUs.
 
 What a task takes of the host, eager: `dispatch_s + issue_s` where its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is
-the executor's own time per task), else `dispatch_s` per launch (presets: a typical eager op); nothing without a launch (aliases, host
-tasks). Then `record_s` once if a task of another lane waits for it, and `wait_s` for each event that it waits for itself.
+the executor's own time per task), else `dispatch_s` per launch (presets: a typical eager op); nothing without a launch (aliases);
+`dispatch_s + call_s` for a host task, which is one call. Then `record_s` once if a task of another lane waits for it, and `wait_s` for each
+event that it waits for itself.
 
 Eager: the host issues tasks in plan order, one after another, and blocks when a stream has `queue_depth` launches outstanding. Nothing else
 in the simulation acts on it, so its process runs ahead of the clock as far as the ends it needs are known; arrival times are exact.

@@ -53,6 +53,8 @@ class HostLane:
 
     `dispatch_s`: of a task whose cost has an `issue_s` (a calibrated machine), the executor's own part; else the whole, per launch.
     `node_gap_s` comes between two nodes of a graph on one stream, `cross_gap_s` between nodes on two, both on top of what the costs hold.
+    `callback_s`: how long a stream that calls a function on the host (a task with body `Host`) stands still besides the body's duration.
+    `call_s`: what issuing the call takes the host besides `dispatch_s`.
     """
 
     name: str
@@ -65,6 +67,8 @@ class HostLane:
     node_gap_s: float = 1e-6
     cross_gap_s: float = 2e-6
     graph_iterations: int = 4
+    callback_s: float = 10e-6
+    call_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class HostEntry(_Entry):
     graph_launch_s: Sourced
     node_gap_s: Sourced
     cross_gap_s: Sourced
+    callback_s: Sourced
 
 
 class LinkEntry(_Entry):

@@ -272,8 +272,9 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
 
 def test_what_the_host_spends():
     times = Times(
-        record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US
-    )
+        record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
+        callback_s=17 * US, call_s=2.5 * US,
+    )  # fmt: skip
     profile = empty_profile()
     with FakeGpu(times) as gpu:
         measure_host(Bench(gpu), profile, lambda record_s, wait_s: 4.5 * US)
@@ -284,8 +285,18 @@ def test_what_the_host_spends():
     assert found.graph_launch_s == pytest.approx(6 * US)
     assert found.node_gap_s == 0.0
     assert found.cross_gap_s == pytest.approx(1.1 * US)
+    assert found.callback_s == pytest.approx((17 + 0.9) * US), "the gap to the next node counts with it, as with a key"
+    assert found.call_s == pytest.approx(2.5 * US)
     assert profile.identity.extras["node_cadence_s"] == pytest.approx(1.9 * US)
     assert profile.priority_levels == FACTS.priority_levels
+
+
+def test_where_streams_cannot_call_the_host_the_rest_is_measured(caplog):
+    profile = empty_profile()
+    with FakeGpu(callbacks=False) as gpu:
+        measure_host(Bench(gpu, effort=QUICK), profile, lambda record_s, wait_s: 4.5 * US)
+    assert (profile.dispatch.callback_s, profile.dispatch.call_s, profile.dispatch.dispatch_s) == (None, None, 4.5 * US)
+    assert "Fake GPU cannot call the host" in caplog.text
 
 
 def test_peak_rates():
@@ -352,6 +363,8 @@ def test_facts_are_plain_data():
     }
     assert found["priorities"] == {"levels": 6, "streams_made": 6}
     assert found["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
+    calls = {"graph_s": 13 * US, "eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
+    assert found["host_calls"] == pytest.approx(calls, rel=0.01)
     assert list(found["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
     assert list(found["adam"]) == ["for", "foreach", "fused"]
     assert found["profiler"]["profiler_s"] == pytest.approx(5 * US)

@@ -20,9 +20,10 @@ from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator import strategies
+from simulator.bodies.host import Host
 from simulator.job import Job
 from simulator.machine import Machine
-from simulator.plan import ACTIVATION, INPUT
+from simulator.plan import ACTIVATION, INPUT, Plan, Task
 from simulator.presets import load_machine
 from traces.errors import StepcastError
 
@@ -45,6 +46,9 @@ def planned(model: str, strategy: str, machine: Machine, **fields):
 #: Every model under the strategies that cross streams and iterations, in graphs; some under all, in both modes.
 CASES = {(model, strategy, "graph") for model in MODELS for strategy in STRATEGIES[1::2]}
 CASES |= {(model, strategy, mode) for model in ("mlp", "language_model") for strategy in STRATEGIES for mode in ("eager", "graph")}
+
+
+CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")}
 
 
 @pytest.mark.parametrize(("model", "strategy", "mode"), sorted(CASES))
@@ -155,6 +159,39 @@ def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
     launches = len(plan.tasks)
     assert step_s["eager"] > launches * 8e-6
     assert launches * 3e-6 <= step_s["graph"] < launches * 3e-6 + 8e-6
+
+
+def calling() -> Plan:
+    """A product, then a call of the host for 1 ms on the same stream and a product behind it; another product on a second stream."""
+    x, y, z, q = (value(name, (8, 8), INPUT if name == "x" else ACTIVATION) for name in "xyzq")
+    call = Task("call", Host(1e-3), "cuda:0", reads=(y.operand(),))
+    return plan_of([mm("a", x, x, y), call, mm("b", y, y, z), replace(mm("other", x, x, q), stream=1)], [x, y, z, q])
+
+
+def test_a_host_task_holds_its_stream_and_not_the_thread_that_issues(machine):
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(calling(), {"x": torch.ones(8, 8)}, keep=("z", "q"))
+        program.run(1)
+        kept = program.kept
+    assert (float(kept["z"][0, 0]), float(kept["q"][0, 0])) == (512.0, 8.0)
+    ran = [(item.op, item.end_s - item.start_s) for item in gpu.timeline if item.op in ("aten.mm", "host call")]
+    assert [op for op, _ in ran] == ["aten.mm", "host call", "aten.mm", "aten.mm"]
+    assert ran[1][1] == pytest.approx(gpu.times.callback_s + 1e-3)
+    a, call, b, other = (item for item in gpu.timeline if item.op in ("aten.mm", "host call"))
+    assert (a.stream, b.stream) == (call.stream, call.stream) != (other.stream,) * 2
+    assert a.end_s <= call.start_s
+    assert call.end_s <= b.start_s
+    assert other.end_s < call.end_s
+
+
+def test_a_graph_calls_the_host_anew_in_every_replay(machine):
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(calling(), {"x": torch.ones(8, 8)}, keep=("z",))
+        passage = program.run(3 + 3 * 4)
+        assert float(program.kept["z"][0, 0]) == 512.0
+    calls = [item.end_s - item.start_s for item in gpu.timeline if item.op == "host call"]
+    assert calls == pytest.approx([gpu.times.callback_s + 1e-3] * 15)
+    assert passage.steps_s[-1] == pytest.approx(gpu.times.callback_s + 1e-3, rel=0.02)
 
 
 def test_peak_bytes_are_the_allocators(machine):

@@ -181,9 +181,31 @@ def test_records_and_waits_come_on_top_of_issue_times():
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.75, 2.75), ("b", 3.375, 4.375)]
 
 
-def test_host_tasks_take_nothing_of_the_issuing_thread():
-    plan, costs = build(task("gap", reads="x", writes="y", body=Host(0.5), issue_s=2.0), task("f", 1.0, reads="y", writes="z", issue_s=2.0))
-    assert rows(simulate(plan, gpu(host=host(dispatch_s=0.5)), costs, iterations=1)) == [("gap", 0.0, 0.5), ("f", 2.5, 3.5)]
+def test_a_stream_that_calls_the_host_stands_still_and_the_issuing_thread_does_not():
+    # The call: issued in 0.5 + 0.125 whatever its cost says, then 0.25 + 0.5 of its stream; meanwhile f and g are issued, 2.5 each.
+    plan, costs = build(
+        task("call", reads="x", writes="y", body=Host(0.5), issue_s=9.0),
+        task("f", 1.0, reads="y", writes="z", issue_s=2.0),
+        task("g", 1.0, reads="x", writes="q", stream=1, issue_s=2.0),
+    )
+    machine = gpu(sms=2, host=host(dispatch_s=0.5, callback_s=0.25, call_s=0.125))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("call", 0.625, 1.375), ("f", 3.125, 4.125), ("g", 5.625, 6.625)]
+
+
+def test_a_call_of_the_host_is_a_node_of_a_graph_beside_others():
+    plan, costs = build(
+        task("call", reads="x", writes="y", body=Host(0.5)),
+        task("f", 1.0, reads="y", writes="z"),
+        task("g", 1.0, reads="x", writes="q", stream=1),
+    )
+    machine = gpu(host=host(callback_s=0.25, node_gap_s=0.125, graph_iterations=1))
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("call", 0.0, 0.75), ("g", 0.0, 1.0), ("f", 0.875, 1.875)]
+
+
+def test_calls_take_places_in_the_queue_of_their_stream():
+    plan, costs = build(*(task(f"c{i}", after=f"c{i - 1}" if i else "", body=Host(1.0)) for i in range(3)))
+    machine = gpu(host=host(dispatch_s=0.25, queue_depth=1))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("c0", 0.25, 1.25), ("c1", 1.5, 2.5), ("c2", 2.75, 3.75)]
 
 
 def test_streams_pay_for_records_and_waits():

@@ -16,7 +16,9 @@ from traces.profile import Profile
 #: Rates are measured on what a share of the memory holds, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=256 << 20)
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
-STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
+STRATEGIES = [
+    "baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl", "turbodl:update=callback",
+]  # fmt: skip
 
 
 def stand_on(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuStand:

@@ -26,7 +26,16 @@ def measured() -> Profile:
     """A profile with every figure."""
     return h200(
         costs={"aten.mm.default|[]@132": KEY},
-        dispatch=Dispatch(dispatch_s=2e-6, record_s=0.5e-6, wait_s=0.4e-6, graph_launch_s=8e-6, node_gap_s=0.0, cross_gap_s=1.5e-6),
+        dispatch=Dispatch(
+            dispatch_s=2e-6,
+            record_s=0.5e-6,
+            wait_s=0.4e-6,
+            graph_launch_s=8e-6,
+            node_gap_s=0.0,
+            cross_gap_s=1.5e-6,
+            callback_s=2e-5,
+            call_s=3e-6,
+        ),
         transfers={"host>cuda:0": Transfer(latency_s=1e-5, bytes_per_s=5e10), "cuda:0>host": Transfer(latency_s=2e-5, bytes_per_s=4e10)},
         cache_bytes=60 * 2**20,
         memory_bytes=140 * 10**9,
@@ -45,12 +54,14 @@ def test_measured_figures_replace_the_presets():
     assert (memory.size_bytes, memory.bandwidth_bytes_per_s, memory.cache_bytes) == (140 * 10**9, 4.2e12, 60 * 2**20)
     assert (host.dispatch_s, host.record_s, host.wait_s, host.graph_launch_s) == (2e-6, 0.5e-6, 0.4e-6, 8e-6)
     assert (host.node_gap_s, host.cross_gap_s, host.queue_depth) == (0.0, 1.5e-6, 1000)
+    assert (host.callback_s, host.call_s) == (2e-5, 3e-6)
     assert set(machine.links) == {Link("host", "cuda:0", 1e-5, 5e10), Link("cuda:0", "host", 2e-5, 4e10)}
     said = "measured: profile of NVIDIA H200 of 2026-01-02T03:04:05+00:00"
     names = {name for name, source in machine.sources.items() if source == said}
     assert names == {
         "sms", "priority_levels", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops fp32", "dispatch_s", "record_s",
-        "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "host link latency_s", "host link bandwidth_bytes_per_s",
+        "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "callback_s", "call_s", "host link latency_s",
+        "host link bandwidth_bytes_per_s",
     }  # fmt: skip
     assert machine.sources["costs"] == f"1 keys {said}"
     assert machine.sources["peak_flops tf32"] == preset.sources["peak_flops tf32"]

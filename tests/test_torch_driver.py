@@ -1,15 +1,17 @@
 """The driver of a real GPU, with stand-ins for torch.cuda and cuda.bindings; a few checks on hardware where there is some."""
 
+import ctypes
 import logging
 import os
 import re
+import time
 
 import pytest
 import torch
 from fake_cuda import POOLED, Bindings, Torch
 from kineto_traces import Trace
 
-from executors.cuda import capture, profiled, torch_driver
+from executors.cuda import capture, host_calls, profiled, torch_driver
 from executors.cuda.bindings import DriverApi
 from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
@@ -138,6 +140,61 @@ def test_without_bindings_the_33rd_stream_is_refused(cuda):
     driver.stream(0)
     free = held.pop(7).cuda_stream
     assert driver.stream(-1).cuda_stream == free
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """libcuda's calls of the host: what a stream was told to call, and a result that a test may change."""
+
+    class Library:
+        calls, result = [], 0
+
+        def cuLaunchHostFunc(self, stream, function, data):  # noqa: N802
+            self.calls.append((stream, function, data))
+            return self.result
+
+        def cuGetErrorName(self, code, name):  # noqa: N802
+            name._obj.value = {1: b"CUDA_ERROR_INVALID_VALUE"}.get(code)
+            return 0
+
+    found = Library()
+    found.calls = []
+    monkeypatch.setattr(host_calls, "_driver", lambda: found)
+    return found
+
+
+def test_a_stream_calls_the_host_by_functions_of_the_c_library(cuda, library, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.current)
+    driver = torch_driver.TorchDriver()
+    stream = driver.stream()
+    driver.use(stream)
+    for duration_s in (0.0, 2e-3, 4294.967295):
+        driver.call_host(duration_s)
+    (_, nothing, zero), (_, sleep, short), (_, _, longest) = library.calls
+    assert {call[0] for call in library.calls} == {stream.cuda_stream}
+    assert (zero, short, longest) == (0, 2000, 2**32 - 1)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    begin = time.perf_counter()
+    function(nothing)(zero)
+    function(sleep)(short)
+    assert time.perf_counter() - begin >= 2e-3
+
+
+def test_what_a_stream_cannot_call_is_an_error_of_one_line(library):
+    for duration_s in (4294.9673, -1e-3):
+        with pytest.raises(StepcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
+            host_calls.call_host(0x1, duration_s)
+    assert library.calls == []
+    for code, name in ((1, "CUDA_ERROR_INVALID_VALUE"), (7, "error 7")):
+        library.result = code
+        with pytest.raises(StepcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
+            host_calls.call_host(0x1, 0.0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_the_drivers_library_streams_cannot_call_the_host():
+    with pytest.raises(StepcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
+        host_calls.call_host(0x1, 0.0)
 
 
 def test_the_priority_range_needs_the_context(bindings):
@@ -329,6 +386,27 @@ def test_a_replayed_graph_times_its_work_by_external_events():
     driver.synchronize()
     assert x[0].item() == 4
     assert 0 < begin.elapsed_time(end) < 100
+    driver.use(torch.cuda.default_stream(driver.device))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_real_stream_calls_the_host_eagerly_and_in_every_replay():
+    driver = torch_driver.gpu()
+    lane = driver.stream()
+    begin, end = driver.event(timing=True), driver.event(timing=True)
+    driver.synchronize()
+    with driver.capture(lane) as graph:
+        driver.call_host(5e-3)
+    driver.use(lane)
+    for issue in (lambda: driver.call_host(5e-3), graph.replay, graph.replay, graph.replay):
+        started = time.perf_counter()
+        begin.record(lane)
+        issue()
+        end.record(lane)
+        assert time.perf_counter() - started < 4e-3, "the thread that issues does not wait"
+        driver.synchronize()
+        assert 5 <= begin.elapsed_time(end) < 50
     driver.use(torch.cuda.default_stream(driver.device))
 
 

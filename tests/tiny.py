@@ -116,7 +116,7 @@ def gpu(*devices: str, sms: int = 10, host: HostLane | None = None, links: tuple
 
 def host(*devices: str, dispatch_s: float = 0.0, **more) -> HostLane:
     """A host lane that costs only what is given."""
-    free = {"record_s": 0.0, "wait_s": 0.0, "graph_launch_s": 0.0, "node_gap_s": 0.0, "cross_gap_s": 0.0}
+    free = {"record_s": 0.0, "wait_s": 0.0, "graph_launch_s": 0.0, "node_gap_s": 0.0, "cross_gap_s": 0.0, "callback_s": 0.0}
     return HostLane("host", devices or ("d",), dispatch_s, **{**free, **more})
 
 

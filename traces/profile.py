@@ -125,7 +125,8 @@ class Dispatch(_Part):
 
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` comes on top. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0, and `cross_gap_s` what crossing streams adds.
-    `queue_depth` counts the launches that a stream takes before the host blocks.
+    `queue_depth` counts the launches that a stream takes before the host blocks. `callback_s`: how long a stream stands still for a call of
+    the host that returns at once, in a graph, with the gap to the next node; `call_s`: what issuing it takes the host besides `dispatch_s`.
     """
 
     task_overhead_s: Measure | None = None
@@ -137,6 +138,8 @@ class Dispatch(_Part):
     graph_launch_s: Measure | None = None
     node_gap_s: Measure | None = None
     cross_gap_s: Measure | None = None
+    callback_s: Measure | None = None
+    call_s: Measure | None = None
     queue_depth: Count | None = None
 
 

@@ -3,13 +3,15 @@
 Seconds and counts; `measure_facts` gives one JSON document.
 """
 
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
 import torch
 
-from executors.cuda.driver import Driver
+from executors.cuda.driver import Driver, Stream
+from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
 from simulator.bodies.update import STATE, Update, forms
 from simulator.factory import brief
@@ -22,6 +24,8 @@ from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 _SPLITS = (2, 4, 8)
 #: Tiny kernels in the graphs that price external events.
 _TINY = 200
+#: Host calls per sample, and how long one sleeps, far longer than so many take to issue.
+_CALLS, _SLEEP_S = 50, 10e-3
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,38 @@ def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
 def cadence(bench: Bench, scale: Scale) -> dict[str, float]:
     """Seconds from one tiny kernel to the next in a graph, on one stream and alternating between two."""
     return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench)}
+
+
+def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
+    """Seconds that a stream stands still for a call of the host that returns at once, in a graph and eagerly, and of two that sleep.
+
+    The latter on two streams: together they take as long as one if the driver runs them side by side, twice as long if not.
+    """
+    driver, here, there = bench.driver, bench.stream, bench.driver.stream()
+    call = repeated(lambda: driver.call_host(0.0))
+
+    def eager(count: int) -> Callable[[], None]:
+        return lambda: (driver.call_host(_SLEEP_S), call(count))  # the sleep lets the host get ahead of the stream
+
+    def sleeping(*streams: Stream) -> None:
+        fork(driver, here, streams)
+        for stream in streams:
+            driver.use(stream)
+            driver.call_host(_SLEEP_S)
+        join(driver, streams, here)
+        driver.use(here)
+
+    bench.run(lambda: call(1))
+    n = _CALLS
+    few, many, one, two = map(
+        statistics.median, bench.between([eager(n), eager(2 * n), lambda: sleeping(here), lambda: sleeping(here, there)])
+    )
+    return {
+        "graph_s": bench.slope_s(call, n),
+        "eager_s": (many - few) / n,
+        "one_of_10_ms_s": one,
+        "two_of_10_ms_on_two_streams_s": two,
+    }
 
 
 def by_sms(bench: Bench, scale: Scale) -> dict[str, dict[str, float]]:
@@ -176,6 +212,7 @@ FACTS: dict[str, Callable[[Bench, Scale], object]] = {
     "priorities": priorities,
     "external_events": external_events,
     "cadence": cadence,
+    "host_calls": host_calls,
     "seconds_by_sms": by_sms,
     "co_runs": side_by_side,
     "convolution_backward": split_backward,

@@ -1,17 +1,20 @@
 """What the host spends on a GPU's tasks, and what a graph's nodes cost."""
 
+import logging
 import statistics
 from collections.abc import Callable
 
+from traces.errors import StepcastError
 from traces.profile import Dispatch, Profile
 
-from .bench import Bench, Issue
+from .bench import Bench, Issue, repeated
 from .queue import queue_depth
 from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 
 #: Calls per sample: far below the queue's thousand.
 _CALLS = 200
 _LAUNCHES = 50
+log = logging.getLogger("stepcast")
 
 
 def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
@@ -27,6 +30,7 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, fl
     tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
     graph = bench.capture(tiny)
     record_s, wait_s = _record_s(bench), _wait_s(bench)
+    callback_s, call_s = _calls_s(bench)
     profile.dispatch = Dispatch(
         dispatch_s=executor_s(record_s, wait_s),
         record_s=record_s,
@@ -35,6 +39,8 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, fl
         graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
+        callback_s=callback_s,
+        call_s=call_s,
     )
     profile.identity.extras["node_cadence_s"] = node_s
     profile.priority_levels = driver.facts.priority_levels
@@ -49,6 +55,23 @@ def _wait_s(bench: Bench) -> float:
     event, other = bench.driver.event(), bench.driver.stream()
     event.record(other)
     return _host_s(bench, lambda: bench.stream.wait_event(event), _CALLS)
+
+
+def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
+    """Seconds that a call of the host holds up its stream, and that issuing it takes the host; None where streams cannot call it.
+
+    The former from graphs, as keys are timed, so that it also includes the gap to the next node.
+    """
+
+    def call() -> None:
+        bench.driver.call_host(0.0)
+
+    try:
+        call_s = _host_s(bench, call, _LAUNCHES)
+        return bench.slope_s(repeated(call), _LAUNCHES), call_s
+    except (StepcastError, RuntimeError) as error:
+        log.warning("calls of the host by streams are not measured: %s", error)
+        return None, None
 
 
 def _host_s(bench: Bench, issue: Issue, calls: int) -> float:

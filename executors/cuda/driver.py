@@ -105,6 +105,13 @@ class Driver(Protocol):
         Other streams must have been joined to `stream` by events before it ends.
         """
 
+    def call_host(self, duration_s: float) -> None:
+        """The current stream stops until a thread of the driver has slept for `duration_s` seconds (0: has called a function that returns).
+
+        The caller does not wait. In a capture the call becomes a node of the graph. Calls from several streams may come one after another.
+        Raises StepcastError where it cannot be done.
+        """
+
     def synchronize(self) -> None:
         """Wait for everything issued."""
 

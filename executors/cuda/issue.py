@@ -30,13 +30,13 @@ class Marks(Protocol):
 class Compiled:
     """A plan's tasks as functions, its dependencies, and which slots of an instance may be emptied when."""
 
-    def __init__(self, plan: Plan, binding: Binding, held: set[str]):
+    def __init__(self, plan: Plan, binding: Binding, held: set[str], driver: Driver):
         """`held`: values to keep beyond their last reader."""
         self.plan, self.binding = plan, binding
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
         self.releases: Releases = releases(plan, self.dependencies)
-        compile_by_kind = handlers()
+        compile_by_kind = handlers() | {"host": lambda task, binding: _host_call(task, driver)}
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
         slots = binding.slots_by_storage(held)
         #: `releases`, with slots in place of storages: (slots, age) by task, and (slots, iteration) by (period, task).
@@ -57,6 +57,12 @@ class Compiled:
                 _empty(instances.get(period - age), slots)
         for slots, iteration in self._early.get((period, index), ()):
             _empty(instances.get(iteration), slots)
+
+
+def _host_call(task: Task, driver: Driver) -> Callable[[Instance], None]:
+    """The lane waits out the task's duration; the thread that issues, which has other lanes to serve, does not."""
+    duration_s = task.body.duration_s
+    return lambda instance: driver.call_host(duration_s)
 
 
 def _empty(instance: Instance | None, slots: Sequence[int]) -> None:

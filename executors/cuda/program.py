@@ -45,7 +45,7 @@ class EagerProgram:
         driver = site.driver
         self.driver, self.plan = driver, plan
         self.binding = Binding(plan, tensors, lambda name: driver.device, seed, site.forms)
-        self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses})
+        self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses}, driver)
         self._streams = make_streams(plan, driver, site.partitions)
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._inputs = {name: tensor.to(driver.device) for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}

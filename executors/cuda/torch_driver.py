@@ -10,7 +10,7 @@ import torch
 
 from traces.errors import StepcastError
 
-from . import green, profiled
+from . import green, host_calls, profiled
 from .bindings import DriverApi, find_driver_api, first_line
 from .capture import captured
 from .driver import GpuFacts, Kernel, Partition
@@ -80,6 +80,10 @@ class TorchDriver:
     def capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[torch.cuda.CUDAGraph]:
         """See Driver. After an error within, the graph is empty, the GPU usable, and the error goes on."""
         return captured(self.device, stream)
+
+    def call_host(self, duration_s: float) -> None:
+        """See Driver."""
+        host_calls.call_host(torch.cuda.current_stream(self.device).cuda_stream, duration_s)
 
     def synchronize(self) -> None:
         """See Driver."""

@@ -1,4 +1,4 @@
-"""Occupies a lane for a stated time."""
+"""Occupies the lane of a worker for a stated time. (Streams of a GPU call the host instead: `executors.cuda.issue`.)"""
 
 import time
 from collections.abc import Callable

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Occupy the lane for `duration_s` seconds."""
+    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host for it, and stands still for somewhat longer."""
 
     duration_s: float
     label: str = ""

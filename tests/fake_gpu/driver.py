@@ -15,7 +15,7 @@ from traces.errors import StepcastError
 
 from .calls import Call, is_simulated, tensors_in
 from .errors import FakeGpuError
-from .graphs import Capture, FakeGraph
+from .graphs import HOST_CALL, Capture, FakeGraph
 from .memory import Memories, Memory, Region
 from .races import Order, Race
 from .streams import Clock, FakeEvent, FakeStream, Mark, Ran
@@ -52,8 +52,9 @@ class Work:
 class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. See `times.Times` for what things take.
 
-    `profiler=False`, `partitionable=False`, `compiler=False`: `kernels` is refused, `partitions` and `sm_ids` raise. `streams`: how many
-    can be had. `round_bytes`: the allocator's granularity. `timeline` lists the kernels that ran, `races` the races found.
+    `profiler=False`, `partitionable=False`, `compiler=False`, `callbacks=False`: `kernels` is refused, `partitions`, `sm_ids` and
+    `call_host` raise. `streams`: how many can be had. `round_bytes`: the allocator's granularity. `timeline` lists the kernels
+    and host calls that ran, `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -67,12 +68,14 @@ class FakeGpu:
         profiler: bool = True,
         partitionable: bool = True,
         compiler: bool = True,
+        callbacks: bool = True,
         streams: int = 128,
         launch: Launch = default_launch,
         round_bytes: int = 1,
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
+        self.callbacks = callbacks
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
         self.races: list[Race] = []
         self.timeline: list[Ran] = []
@@ -158,6 +161,18 @@ class FakeGpu:
         with self._outside():
             capture.end()
         graph.finish(capture)
+
+    def call_host(self, duration_s: float) -> None:
+        """The current stream is busy with it, and the host for no longer than it takes to issue the call. It touches no memory."""
+        if not self.callbacks:
+            raise StepcastError(f"streams of {self.facts.name} cannot call the host")
+        self.clock.spend(self.times.call_s)
+        stream, seconds = self.current, self.times.callback_s + duration_s
+        if self.capture_now is not None:
+            self.capture_now.add_host_call(stream, seconds)
+        else:
+            self.timeline.append(Ran(HOST_CALL, stream.index, *self.clock.launch(stream, seconds)))
+            self.order.op(HOST_CALL, stream.index, ())
 
     def synchronize(self) -> None:
         """The host waits for all streams."""

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from .driver import FakeGpu, Work
 
 
+#: What the timeline calls a host call.
+HOST_CALL = "host call"
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A kernel (`work`) or the record of an external event, after other nodes."""
+    """A kernel (`work`), the record of an external event or, without either, a host call of `call_s` seconds, after other nodes."""
 
     stream: FakeStream
     after: frozenset[int]
@@ -35,6 +39,7 @@ class Node:
     results: Any = None
     made: tuple[Tensor, ...] = ()  # those of the results that are the graph's own memory
     event: FakeEvent | None = None
+    call_s: float = 0.0
 
 
 class Capture:
@@ -85,6 +90,12 @@ class Capture:
         made_ids = {id(t) for t in call.made}
         made = [kept for kept, given in zip(tensors_in(results), tensors_in(call.results), strict=True) if id(given) in made_ids]
         self._add(Node(stream, self.ends[stream], work, args, kwargs, results, tuple(made)))
+
+    def add_host_call(self, stream: FakeStream, seconds: float) -> None:
+        """The call becomes a node that takes so long."""
+        self.check_stream(stream)
+        self._add(Node(stream, self.ends[stream], call_s=seconds))
+        self.order.op(HOST_CALL, stream.index, ())
 
     def add_allocation(self, stream: FakeStream, call: Call) -> None:
         """The memory that an op without a kernel made becomes the graph's."""
@@ -195,8 +206,11 @@ class FakeGraph:
                 end_s += gpu._seconds(node.work, node.stream)
                 gpu.timeline.append(Ran(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
-            else:
+            elif node.event is not None:
                 node.event.mark = Mark(end_s, self._end_ticks)
+            else:
+                end_s += node.call_s
+                gpu.timeline.append(Ran(HOST_CALL, node.stream.index, start_s, end_s))
             ends.append(end_s)
         self._end_s = stream.tail_s = max(ends, default=begin_s)
         stream.outstanding.append(stream.tail_s)

@@ -17,6 +17,7 @@ class Times:
     record_s: float = 1e-6
     wait_s: float = 1e-6
     replay_s: float = 10e-6
+    call_s: float = 3e-6  # host, per call of the host by a stream
     queue_depth: int = 1000  # kernels outstanding per stream before the host blocks
 
     least_s: float = 2e-6  # the part of a kernel that no number of SMs shortens
@@ -26,6 +27,8 @@ class Times:
     warm_factor: float = 1.0  # what a byte counts that is read while still in the cache
     noise: float = 0.0  # relative standard deviation, drawn anew for every kernel from `noise_seed`
     noise_seed: int = 0
+
+    callback_s: float = 12e-6  # what a stream that calls the host stands still, besides the call's duration
 
     pinned_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 10e9
