@@ -150,7 +150,7 @@ def _planned(
             if stand.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
                 found, skipped, machine = plan()
     elif calibrate:
-        dependent = [f.plan for f in found.values() if strategies.get(f.plan.strategy).uses_costs]
+        dependent = [f.plan for label, f in found.items() if strategies.get(label.partition(":")[0]).uses_costs]
         if dependent and stand.preview(dependent, machine, profile):
             found, skipped, machine = plan()
         stand.measure_contention([f.plan for f in found.values()], machine, profile)
