@@ -5,9 +5,9 @@ tasks so short that Python's and the executor's own time decides. On a CPU the m
 task: how much bandwidth it draws alone says too little about that. On a GPU they come on top of shared SMs and bandwidth.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import permutations, product
-from math import exp, log
+from math import exp, inf, log
 from statistics import fmean, median
 
 from traces.profile import Contention, CoRun
@@ -73,6 +73,21 @@ def fit(co_runs: Iterable[CoRun], kind: str) -> Contention:
     without = fmean(abs(run.modelled / run.slow_down - 1) for run in held)
     chosen = {"multipliers" if error < without else "rejected": multipliers}
     return Contention(held_out_error=_short(error), held_out_error_without=_short(without), co_runs=found, **chosen)
+
+
+def best_share(co_runs: Mapping[float, Sequence[CoRun]], default: float) -> float | None:
+    """The saturation share under which the engine's slow-downs come nearest to the co-runs; None where none is better than `default`.
+
+    `co_runs`: the same ones as modelled under each share. Better means on those to be fitted and on those that are held out.
+    """
+    errors = {share: (_modelled_error(found, False), _modelled_error(found, True)) for share, found in co_runs.items()}
+    best = min(errors, key=lambda share: (errors[share][0], abs(share - default)))
+    return best if all(there < here for there, here in zip(errors[best], errors[default], strict=True)) else None
+
+
+def _modelled_error(co_runs: Sequence[CoRun], held_out: bool) -> float:
+    found = [abs(run.modelled / run.slow_down - 1) for run in co_runs if run.held_out == held_out and run.slow_down > 0]
+    return fmean(found) if found else inf
 
 
 #: Which co-runs share a multiplier, the fewest multipliers first.
