@@ -1,9 +1,15 @@
-"""Was the machine ours while we measured? Steal and foreign CPU time from /proc/stat."""
+"""Was the machine ours while we measured? Steal and foreign CPU time from /proc/stat; a thread's interruptions."""
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 LARGEST_STEAL = 0.05
 LARGEST_FOREIGN = 0.03
@@ -48,3 +54,17 @@ def _read() -> tuple[float, float, float, float] | None:
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(f) / tick for f in fields[:8])
     own = os.times()
     return steal, user + nice + system + irq + softirq, own.user + own.system, time.monotonic()
+
+
+def own_s(call: Callable[[], None]) -> float:
+    """Seconds that `call` takes this thread, waiting included; where another took its core meanwhile, only those on the core."""
+    interrupted, begin, begin_cpu = _interruptions(), time.perf_counter_ns(), time.thread_time_ns()
+    call()
+    end_cpu, end = time.thread_time_ns(), time.perf_counter_ns()
+    return (end - begin if _interruptions() == interrupted else end_cpu - begin_cpu) * 1e-9
+
+
+def _interruptions() -> int:
+    """How often this thread has lost its core without waiting for anything; 0 where the system does not say."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if who is None else resource.getrusage(who).ru_nivcsw

@@ -4,6 +4,7 @@ Per visit of a key: clear the caches, run once (the cold sample), run again at o
 """
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -60,17 +61,24 @@ class Sampler:
 
         self.backend.workers.run(work, (position,))
 
-    def _sample(self, key: str) -> None:
+    def run(self, key: str) -> None:
+        """Run a key's task once, on this thread."""
+        self._compiled[key]()
+
+    def timed(self, key: str, seconds_of: Callable[[Callable[[], None]], float]) -> tuple[float, float]:
+        """Seconds of a key's task with its data out of the caches, and again with them there, as `seconds_of` times it; on this thread."""
         compiled = self._compiled[key]
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
-        cold = _timed(compiled)
-        warm = _timed(compiled)
+        return seconds_of(compiled), seconds_of(compiled)
+
+    def _sample(self, key: str) -> None:
+        cold, warm = self.timed(key, _timed)
         samples = self.samples[key]
         samples.cold_s.append(cold)
         samples.warm_s.append(warm)
 
 
-def _timed(compiled: Compiled) -> float:
+def _timed(compiled: Callable[[], None]) -> float:
     begin = time.perf_counter_ns()
     compiled()
     return (time.perf_counter_ns() - begin) * 1e-9

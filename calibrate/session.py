@@ -32,14 +32,21 @@ def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> I
 
 
 def calibrate(
-    plans: Iterable[Plan], machine: Machine, backend: CpuBackend, profile: Profile, save_to: Path | None, progress: Progress
+    plans: Iterable[Plan],
+    machine: Machine,
+    backend: CpuBackend,
+    profile: Profile,
+    save_to: Path | None,
+    progress: Progress,
+    rounds: int = ROUNDS,
 ) -> int:
     """Measure every missing key of `plans` and add it to `profile`; the number of keys measured.
 
-    With `save_to` the profile is saved after each group of keys, so that an interrupted session goes on where it stopped.
+    `rounds`: visits per key, of which the first is discarded. With `save_to` the profile is saved after each group of keys, so that an
+    interrupted session goes on where it stopped.
     """
     todo = [(plan, key, task) for plan, keys in missing_keys(plans, machine, profile) for key, task in keys.items()]
-    total, done = len(todo) * ROUNDS, 0
+    total, done = len(todo) * rounds, 0
     progress(0, total, "")
 
     def visit(sampler: Sampler, key: str, turn: int) -> None:
@@ -52,7 +59,7 @@ def calibrate(
     while measured < len(todo):
         sampler = Sampler(backend)
         measured += _first_visits(sampler, todo[measured:], visit)
-        for turn in range(1, ROUNDS):
+        for turn in range(1, rounds):
             for key in list(sampler.samples):
                 visit(sampler, key, turn)
         store(sampler, profile)

@@ -15,12 +15,16 @@ from simulator.machine import Machine
 from simulator.plan import Plan
 from traces.profile import Identity, Profile, Stats
 
+from .co_runs import learn_contention
 from .host import measure_host
 from .identity import this_cpu
 from .noise import Watch
 from .planned import machine_here
 from .sampler import Sampler
 from .session import Progress, calibrate, store
+
+#: Visits per key before planning, for strategies whose plan depends on costs: the first is discarded.
+PREVIEW_ROUNDS = 3
 
 
 class Stand(Protocol):
@@ -44,6 +48,12 @@ class Stand(Protocol):
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure the missing keys of `plans`; how many."""
+
+    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
+        """Measure the missing keys of `plans` roughly, if this stand measures keys in rounds; how many."""
+
+    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+        """Learn how tasks slow each other down where lanes of `plans` share a memory, unless the profile knows; whether it did."""
 
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
         """Make the backend. Keys of `plans` will be measured in rounds, if this stand does that."""
@@ -89,8 +99,20 @@ class CpuStand:
             measure_host(CpuBackend(machine_here(profile)), profile)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this CPU."""
-        return calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+        """Measure missing keys on this CPU, and co-runs."""
+        plans = list(plans)
+        measured = calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+        if self.measure_contention(plans, machine, profile) and save_to is not None:
+            profile.save(save_to)
+        return measured
+
+    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
+        """Two visits of every missing key, after one that does not count."""
+        return calibrate(plans, machine, CpuBackend(machine), profile, None, lambda done, total, text: None, rounds=PREVIEW_ROUNDS)
+
+    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+        """Co-runs of what meets in `plans`; before the rounds of a validation, since ratios are steady and times are not."""
+        return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
         """Make backend and sampler."""

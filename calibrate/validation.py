@@ -13,6 +13,7 @@ from executors.measured import Measured, timeline_of
 from executors.reference import Reference
 from executors.run import WARM_UP, Executable
 from executors.tensors import job_tensors
+from simulator import strategies
 from simulator.built import Built
 from simulator.costs import CostModel
 from simulator.factory import training_step
@@ -133,7 +134,11 @@ def _planned(
     stand: Stand,
     mode: str,
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
-    """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more."""
+    """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more.
+
+    Where keys are measured in the rounds, those of strategies whose plan depends on costs are measured roughly before. Then lanes that
+    share a memory are run beside each other.
+    """
 
     def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
         machine = stand.machine(profile)
@@ -144,6 +149,11 @@ def _planned(
         for _ in range(2):
             if stand.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
                 found, skipped, machine = plan()
+    elif calibrate:
+        dependent = [f.plan for label, f in found.items() if strategies.get(label.partition(":")[0]).uses_costs]
+        if dependent and stand.preview(dependent, machine, profile):
+            found, skipped, machine = plan()
+        stand.measure_contention([f.plan for f in found.values()], machine, profile)
     return found, skipped
 
 

@@ -13,7 +13,8 @@ class Cost:
     `compute_share`, `memory_share`: c of the device's peak FLOP/s and m of its memory's bandwidth that it draws alone.
     `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples; `error`: relative error of the model where the
     key was not measured (one standard deviation of the log). `key`: tasks of one key share their error. `issue_s`: what the host takes for
-    its op in eager mode, launches included; None where no key's was measured.
+    its op in eager mode, launches included; None where no key's was measured. `group`: of tasks that slow others down alike
+    (`contention`); none for what runs on no SM.
     """
 
     key: str
@@ -29,3 +30,4 @@ class Cost:
     launches: int = 1
     op_class: str = ""
     issue_s: float | None = None
+    group: str = ""

@@ -4,7 +4,7 @@ What issuing a task takes the host (`Cost.issue_s`) is the key's own where it wa
 family, else of its op class, else of all; None where the profile has none. An op list is the sum of its ops.
 
 GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives
-cost nothing here: links price them.
+cost nothing here: links price them. The model also says how tasks side by side slow each other down (`pair_multipliers`).
 """
 
 import re
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from traces.profile import KeyCost, Profile, Stats
 
 from . import efficiencies
+from .contention import group_of
 from .cost import FITTED, GUESSED, MEASURED, Cost
 from .efficiencies import Site, precision_of
 from .machine import Machine
@@ -57,6 +58,12 @@ class CostModel:
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
         self._issues: dict[tuple[str, str], float | None] = {}
+
+    @cached_property
+    def pair_multipliers(self) -> dict[tuple[str, str], float]:
+        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without."""
+        known = self.profile.contention.multipliers if self.profile is not None else {}
+        return {tuple(pair.split("|")): factor for pair, factor in known.items()}
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
@@ -143,7 +150,10 @@ class CostModel:
         return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
 
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
-        """Add the shares of the device's peak and of its memory's bandwidth that the task draws at its solo time."""
+        """Add the task's group, and the shares of the device's peak and of its memory's bandwidth that it draws at its solo time.
+
+        On a CPU whose co-runs were measured it draws no bandwidth: the multipliers stand for that.
+        """
         work = task.body.work(task)
         machine = self.machine.device(device)
         peaks = machine.peak_flops
@@ -151,9 +161,14 @@ class CostModel:
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
+        if machine.kind == "cpu" and self.pair_multipliers:
+            memory = 0.0
+        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, machine.kind)
         issue_s = self._issue_s(cost.key, work.op_class) if cost.issue_s is None else cost.issue_s
         count = task.body.launches
-        return replace(cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s)
+        return replace(
+            cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s, group=group
+        )
 
     def _issue_s(self, key: str, op_class: str) -> float | None:
         """The median of the profile's keys of the same family, else of the class, else of all."""

@@ -47,8 +47,8 @@ def simulate(
     `costs`: one per task of `plan.tasks`. `mode`: "eager" (the host issues task by task) or "graph" (one launch per
     `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it has settled (`steady.Rounds`), and `step_s` is
     that of the steady state; `iterations=n` runs exactly n with prologue and drain, and `step_s` is the whole run divided by n.
-    `dependencies`: those of this plan, if derived before. `use_cache=False`: everything is cold. `pair_multipliers`: slow-down of an op
-    class (first) while another (second) runs on the same memory; 1 where absent.
+    `dependencies`: those of this plan, if derived before. `use_cache=False`: everything is cold. `pair_multipliers`: slow-down of a task
+    of one group or op class (first) while one of another (second) runs on the same memory; 1 where absent.
 
     Raises ValueError for a plan of several segments, costs that do not fit it, or a mode the machine lacks; StepcastError for a device
     or link that the machine lacks.
@@ -56,9 +56,16 @@ def simulate(
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)[0]
 
 
-def timed_simulation(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, dependencies: Dependencies) -> tuple[Timeline, float]:
+def timed_simulation(
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    mode: str,
+    dependencies: Dependencies,
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+) -> tuple[Timeline, float]:
     """The steady state as `simulate` gives it, and the seconds from derived dependencies and resolved costs to the last event."""
-    return _run(plan, machine, costs, mode, None, dependencies, True, None)
+    return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
 
 
 def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float]:

@@ -20,7 +20,12 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     memory); with several GPUs they stay as they are.
     """
     device = _given(sms=profile.identity.sms, priority_levels=profile.priority_levels)
-    memory = _given(size_bytes=profile.memory_bytes, bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s, cache_bytes=profile.cache_bytes)
+    memory = _given(
+        size_bytes=profile.memory_bytes,
+        bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
+        cache_bytes=profile.cache_bytes,
+        saturation_share=profile.contention.saturation_share,
+    )
     peaks = _given(**profile.peak_flops)
     host = _host_figures(profile)
     lines = {way: profile.transfers[">".join(way)] for way in _ways(machine) if ">".join(way) in profile.transfers}

@@ -46,11 +46,14 @@ class Forecast:
 
 
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Predict `plan` on `machine` with the costs of `model`. Raises PlanError where the plan cannot run there."""
+    """Predict `plan` on `machine` with the costs of `model`, and what its profile says about tasks side by side.
+
+    Raises PlanError where the plan cannot run there.
+    """
     plan.validate(machine)
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
-    timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies)
+    timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
     common = known(machine.device(plan.devices[0]).kind, mode)

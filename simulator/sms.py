@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     x_need: float
     x_last: float
     memory_share: float
-    op_class: str
+    group: str
     held: bool = False
 
 
@@ -50,7 +50,7 @@ def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
     def x_need(area: int) -> float:
         return min(float(area), max(cost.compute_share * area, saturation_share * sms))
 
-    return Shape(waves, need, last_need, x_need(need), x_need(last_need), min(1.0, cost.memory_share), cost.op_class)
+    return Shape(waves, need, last_need, x_need(need), x_need(last_need), min(1.0, cost.memory_share), cost.group or cost.op_class)
 
 
 class Kernel:
@@ -87,7 +87,7 @@ class Pool:
 
 
 class Sms:
-    """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one op class beside another."""
+    """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one group of tasks beside another."""
 
     def __init__(self, env: Environment, devices: Mapping[str, int], multipliers: Mapping[tuple[str, str], float] | None = None):
         """`devices`: SMs by device."""
@@ -238,8 +238,8 @@ class Sms:
     def _multiply(self, multipliers: Mapping[tuple[str, str], float]) -> None:
         """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
         for kernel in self._running:
-            mine = kernel.shape.op_class
-            excess = sum(multipliers.get((mine, other.shape.op_class), 1.0) - 1.0 for other in self._running if other is not kernel)
+            mine = kernel.shape.group
+            excess = sum(multipliers.get((mine, other.shape.group), 1.0) - 1.0 for other in self._running if other is not kernel)
             kernel.factor /= max(1.0 + excess, 1e-6)
 
     def _arm(self, now: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fake_gpu import FACTS, FakeGpu
 
 from calibrate.cuda.bench import Effort
+from calibrate.cuda.concurrency import Sizes
 from calibrate.cuda.stand import GpuStand
 from calibrate.validation import validate
 from simulator.job import Job
@@ -16,13 +17,15 @@ from traces.profile import Profile
 #: Rates are measured on what a share of the memory holds, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=256 << 20)
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
+#: Two sizes of kernels that are small on this machine's CPU too.
+KERNELS = Sizes(16, 8, 4096)
 STRATEGIES = [
     "baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl", "turbodl:update=callback",
 ]  # fmt: skip
 
 
 def stand_on(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuStand:
-    return GpuStand(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), **fields)
+    return GpuStand(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
 
 
 @pytest.fixture(scope="module")

@@ -151,19 +151,46 @@ class Transfer(_Part):
     points: list[tuple[Measure, Measure]] = []
 
 
-class Contention(_Part):
-    """Slow-downs of tasks that run side by side, by op class: `multipliers["a|b"]` is a's beside b.
+class CoRun(NamedTuple):
+    """One op timed alone and beside others: how many times longer it took (`slow_down`), and what the engine says without multipliers
+    (`modelled`, from SMs and memory bandwidth). `held_out`: kept out of the fit, to score it. `key`: of the op, or a name.
+    """
 
-    `held_out_error`: mean relative error on co-runs that were not fitted, `held_out_error_without` the same with every multiplier 1.
+    group: str
+    beside: str
+    slow_down: Measure
+    modelled: Measure = 1.0
+    held_out: bool = False
+    key: str = ""
+
+
+class Contention(_Part):
+    """Slow-downs of tasks that run side by side, by group of op classes: `multipliers["a|b"]` is a's beside b.
+
+    `held_out_error`: mean relative error of the fitted multipliers on co-runs that were not fitted, `held_out_error_without` the same with
+    every multiplier 1, when only SMs and memory bandwidth slow tasks down. Where multipliers do not lower the error they are not used:
+    `multipliers` is empty, and `rejected` says what they would have been. `co_runs`: all that this rests on. `saturation_share`: of a
+    GPU's SMs that saturate its memory, fitted likewise; None where co-runs do not tell. `disturbed`: other work ran meanwhile, so that they
+    should be measured again. `unmeasured`: pairs of which no co-run could be made, as no task of either was at hand.
     """
 
     multipliers: dict[str, Measure] = {}
+    rejected: dict[str, Measure] = {}
     held_out_error: Measure | None = None
     held_out_error_without: Measure | None = None
+    saturation_share: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    disturbed: bool = False
+    unmeasured: list[str] = []
+    co_runs: list[CoRun] = []
 
-    def multiplier(self, op_class: str, beside: str) -> float:
-        """How many times longer a task of `op_class` takes beside one of class `beside`; 1 where the pair was not measured."""
-        return self.multipliers.get(f"{op_class}|{beside}", 1.0)
+    def multiplier(self, group: str, beside: str) -> float:
+        """How many times longer a task of `group` takes beside one of `beside`; 1 where the pair was not measured."""
+        return self.multipliers.get(f"{group}|{beside}", 1.0)
+
+    @property
+    def known(self) -> frozenset[tuple[str, str]]:
+        """The pairs (group, beside) of which there are co-runs, or can be none."""
+        return frozenset((run.group, run.beside) for run in self.co_runs) | frozenset(tuple(pair.split("|")) for pair in self.unmeasured)
 
 
 def _now() -> str:
@@ -233,7 +260,7 @@ class Profile(_Part):
                 "failures": failures,
                 "dispatch": _newer(self.dispatch, other.dispatch),
                 "transfers": self.transfers | other.transfers,
-                "contention": other.contention if other.contention.multipliers else self.contention,
+                "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
                 "peak_flops": self.peak_flops | other.peak_flops,
                 "partition_sms": self.partition_sms | other.partition_sms,
                 "notes": list(dict.fromkeys([*self.notes, *other.notes])),

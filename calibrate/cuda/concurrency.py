@@ -20,12 +20,16 @@ class Sizes:
     small_gemm: int = 256
     copy_bytes: int = 256 << 20
 
+    def others(self) -> "Sizes":
+        """Sizes to try on what was learned from these."""
+        return Sizes(self.gemm * 3 // 4, self.small_gemm * 3 // 2, self.copy_bytes // 2)
+
 
 @dataclass(frozen=True)
 class CoRun:
     """Two streams of repeated kernels: seconds of each alone, of each beside the other, and until both have ended.
 
-    The repetitions are chosen so that both take about as long alone.
+    The repetitions, `counts`, are chosen so that both take about as long alone.
     """
 
     name: str
@@ -34,6 +38,7 @@ class CoRun:
     first_beside_s: float
     second_beside_s: float
     together_s: float
+    counts: tuple[int, int] = (1, 1)
 
     @property
     def slow_downs(self) -> tuple[float, float]:
@@ -68,25 +73,25 @@ def co_runs(
 
 
 def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> CoRun:
-    works = _as_long([(first, left), (second, right)])
+    counts = _as_long([(first, left), (second, right)])
+    works = [lambda issue=issue, count=count: repeated(issue)(count) for issue, count in zip((left, right), counts, strict=True)]
     alone = [bench.replays([bench.capture(work)])[0] for bench, work in zip((first, second), works, strict=True)]
     begin, ends = first.driver.event(timing=True, external=True), [first.driver.event(timing=True, external=True) for _ in works]
     graph = first.capture(lambda: _fork(first, second, works, begin, ends))
     sides = list(_side_by_side(first, graph, begin, ends))
     solo = [statistics.median(times) for times in alone]
     beside = [statistics.median([times[side] for times in sides]) for side in range(2)]
-    return CoRun(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in sides]))
+    return CoRun(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in sides]), counts)
 
 
-def _as_long(kernels: list[tuple[Bench, Issue]]) -> list[Issue]:
+def _as_long(kernels: list[tuple[Bench, Issue]]) -> tuple[int, ...]:
     """Repetitions that take equally long: a few times as long as a calibration graph, and at least a few kernels."""
     seconds = []
     for bench, issue in kernels:
         bench.run(issue)
         seconds.append(bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2))
     target_s = _TIMES * max(*seconds, *(bench.effort.graph_s for bench, _ in kernels))
-    counts = [max(1, round(target_s / s)) for s in seconds]
-    return [lambda issue=issue, count=count: repeated(issue)(count) for (_, issue), count in zip(kernels, counts, strict=True)]
+    return tuple(max(1, round(target_s / s)) for s in seconds)
 
 
 def _fork(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: list[Event]) -> None:

@@ -126,7 +126,16 @@ class ReportStand(GpuStand):
     def __init__(self, place: Place, mode: str, precision: str):
         """See Place.stand."""
         how = place.thoroughness
-        super().__init__(place.driver, mode, precision, how.effort, how.anchor_edge, how.transfer_sizes, keep_samples=place.keep_samples)
+        super().__init__(
+            place.driver,
+            mode,
+            precision,
+            how.effort,
+            how.anchor_edge,
+            how.transfer_sizes,
+            keep_samples=place.keep_samples,
+            kernels=how.scale.kernels,
+        )
         self._place = place
         self.flags: list[str] = []
 

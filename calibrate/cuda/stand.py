@@ -8,6 +8,9 @@ from pathlib import Path
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.reference import Reference
+from simulator.contention import pairs_that_meet
+from simulator.costs import CostModel
+from simulator.factory import brief
 from simulator.machine import Machine
 from simulator.plan import Plan
 from simulator.this_gpu import gpu_machine
@@ -19,6 +22,8 @@ from ..identity import this_gpu
 from ..session import Progress
 from .anchor import EDGE, GpuAnchor
 from .bench import Bench, Effort, objects_kept
+from .concurrency import Sizes
+from .contention import learn_contention
 from .dispatch import dispatch_s, plain_machine
 from .host import measure_host
 from .rates import measure_rates
@@ -47,11 +52,16 @@ class GpuStand:
         transfer_sizes: Sequence[int] = SIZES,
         deadline_s: float | None = None,
         keep_samples: bool = True,
+        kernels: Sizes | None = None,
     ):
-        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones."""
+        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones.
+
+        `kernels`: what co-runs are made of.
+        """
         self.driver, self.mode = driver, mode
         self.precision = "tf32" if precision == "tf32" else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
+        self._kernels = kernels or Sizes()
         self._uuid = getattr(driver, "uuid", "")
         self.record = DeviceRecord.read(self._uuid)
         self.identity = this_gpu(driver, self.precision, self.record)
@@ -94,7 +104,8 @@ class GpuStand:
         self._note(profile, watch.stop())
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this GPU; what disturbed it meanwhile is noted in the profile."""
+        """Measure missing keys on this GPU, and co-runs; what disturbed it meanwhile is noted in the profile."""
+        plans = list(plans)
         watch = GpuWatch(self._uuid)
 
         def watched(done: int, total: int, text: str) -> None:
@@ -104,10 +115,29 @@ class GpuStand:
         self.driver.set_precision(self.precision)
         outcome = calibrate_gpu(plans, machine, self.driver, profile, save_to, watched, self._deadline_s, self._effort, self._keep_samples)
         self.left = outcome.left
+        learned = self.measure_contention(plans, machine, profile)
         self._note(profile, watch.stop())
-        if outcome.measured and save_to is not None:
+        if (outcome.measured or learned) and save_to is not None:
             profile.save(save_to)
         return outcome.measured
+
+    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
+        """Nothing: keys are measured before the strategies plan for good."""
+        return 0
+
+    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+        """Co-runs of fixed kernels, once, when lanes of a plan share the GPU. Where they fail, a note says so and nothing is fitted."""
+        model = CostModel(machine, profile)
+        if profile.contention.co_runs or not any(pairs_that_meet(plan, machine, model.resolve(plan)) for plan in plans):
+            return False
+        try:
+            with objects_kept():
+                profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
+        except Exception as error:
+            self.driver.synchronize()  # raises where the GPU cannot be used any more
+            profile.notes = list(dict.fromkeys([*profile.notes, f"kernels beside each other were not measured: {brief(error)}"]))
+            return False
+        return True
 
     def _partition_sms(self) -> dict[str, int]:
         """SMs of each part of the splits that this GPU can make."""

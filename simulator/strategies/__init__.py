@@ -1,6 +1,7 @@
 """Strategies turn a job into a plan. Each is one module here, discovered by its `NAME`.
 
-A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`.
+A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`. One
+whose plan depends on the costs says `USES_COSTS = True`: its keys are measured before it plans for good.
 """
 
 import ast
@@ -29,6 +30,7 @@ class Strategy:
     about: str
     options_type: type
     plan: Callable[..., Plan]
+    uses_costs: bool = False
 
     @property
     def option_names(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ def _discover() -> dict[str, Strategy]:
     found = {}
     for module in pkgutil.iter_modules(__path__):
         loaded = importlib.import_module(f"{__name__}.{module.name}")
-        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan)
+        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan, getattr(loaded, "USES_COSTS", False))
     return dict(sorted(found.items(), key=lambda item: (item[0] != "baseline", item[0])))
 
 

@@ -198,12 +198,13 @@ class FakeGraph:
         gpu.clock.make_room(stream)
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []
+        several = len({node.stream for node in self.nodes if node.work is not None}) > 1
         for node in self.nodes:
             gaps = ((ends[i], 0.0 if self.nodes[i].stream is node.stream else times.cross_gap_s) for i in node.after)
             start_s = max([begin_s, *(end + times.gap_s + more for end, more in gaps)])
             end_s = start_s
             if node.work is not None:
-                end_s += gpu._seconds(node.work, node.stream)
+                end_s += gpu._seconds(node.work, node.stream) * (times.beside.get(node.work.name, 1.0) if several else 1.0)
                 gpu.timeline.append(Ran(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
             elif node.event is not None:

@@ -33,6 +33,8 @@ class Times:
     pinned_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 10e9
 
+    beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in graphs of several streams, by op
+
     gap_s: float = 1e-6  # from the end of a graph's node to the start of the next
     cross_gap_s: float = 1.5e-6  # in addition where the next is on another stream
 
