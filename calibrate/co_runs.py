@@ -26,9 +26,9 @@ from .session import store
 #: Keys per group that are fitted, and as many others that are held out.
 KEYS = 4
 #: Rounds that count, half as many again where some were disturbed; and seconds after which, with at least `FEWEST`, no more are begun.
-ROUNDS, FEWEST, BUDGET_S = 8, 4, 6.0
-#: Longer tasks are left out where a group has others: they say the same and take more time.
-LONGEST_S = 0.03
+ROUNDS, FEWEST, BUDGET_S = 8, 3, 5.0
+#: Longer tasks are left out where a group has others: a few of them would take longer than all the rest.
+LONGEST_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _spread(candidates: list[_Candidate], most: int) -> list[_Candidate]:
 
 
 def _sides(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]]) -> list[_Side]:
-    """The sampled keys by group as just timed, every other one of each group held out."""
+    """The sampled keys by group as just timed, every other one of each group held out; the longest, which weighs most, is fitted."""
     groups: dict[str, list[str]] = {}
     for key, samples in sampler.samples.items():
         if key not in sampler.failures:
@@ -124,7 +124,7 @@ def _sides(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]]) -> l
             kind = machine.device(samples.task.device).kind
             groups.setdefault(group_of(work.op_class, (samples.cold_s[1] + samples.warm_s[1]) / 2, kind), []).append(key)
     known = {group for pair in pairs for group in pair}
-    ordered = {g: sorted(keys, key=lambda key: sampler.samples[key].cold_s[1]) for g, keys in groups.items() if g in known}
+    ordered = {g: sorted(keys, key=lambda key: -sampler.samples[key].cold_s[1]) for g, keys in groups.items() if g in known}
     return [_Side(g, held_out, keys[held_out::2]) for g, keys in ordered.items() for held_out in (False, True) if keys[held_out::2]]
 
 
