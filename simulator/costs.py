@@ -113,8 +113,10 @@ class CostModel:
         if self._kind(device) == "gpu":
             grid, blocks = known.grid or grid, known.blocks_per_sm or blocks
         warm_s, cold_s = self._statistic(known.warm), self._statistic(cold)
+        if warm_s > cold_s:  # both are samples of one time: the caches make no difference that shows in the noise
+            warm_s = cold_s = (warm_s + cold_s) / 2
         spread = max(known.warm.spread, cold.spread)
-        return Cost(key, warm_s, max(warm_s, cold_s), MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s)
+        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s)
 
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         work = task.body.work(task)

@@ -52,6 +52,12 @@ def test_a_cpu_costs_its_winsorised_mean_and_is_one_wave_on_one_core():
     assert (found.warm_s, found.cold_s, found.grid, found.blocks_per_sm) == (3e-5, 3e-5, 1, 1)
 
 
+def test_where_warm_samples_are_the_slower_ones_both_tell_one_time():
+    task = mm("forward", X, W1, H)
+    found = CostModel(machine(), Profile(identity=GPU, costs={cost_key(task, machine()): known(5e-5, cold=3e-5)})).cost(task)
+    assert (found.warm_s, found.cold_s) == (4e-5, 4e-5)
+
+
 def test_without_a_profile_the_table_guesses():
     plan = forward_fused()
     model = CostModel(machine())
