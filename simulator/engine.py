@@ -7,6 +7,7 @@ timeline to the bit: no clock, no random number and no hash order enters, and si
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from simpy import Environment
@@ -23,7 +24,7 @@ from .links import Links
 from .machine import Device, Machine
 from .memory import memory_over_time, peaks
 from .plan import Plan, Task
-from .sms import Sms, shape_of
+from .sms import Pool, Sms, shape_of
 from .steady import Rounds, Whole
 from .summary import summarise
 from .unroll import Unrolled
@@ -145,9 +146,10 @@ class Simulation:
             device, body = machine.device(task.device), task.body
             saturation = machine.memory(task.device).saturation_share
             overhead = self._overhead_s(device)
-            shape = shape_of(cost, device.sms, saturation)
+            on_core = device.kind == "cpu"
+            shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
-            core = shape._replace(waves=1, need=1, last_need=1, held=True) if device.kind == "cpu" else None  # a worker moves the bytes
+            core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
             if body.kind == "copy" and body.source != body.target:
                 route = links.route(body.source, body.target)
                 crossed = self.mode == GRAPH and route.alias and bool(awaited)
@@ -182,17 +184,17 @@ class Simulation:
         contended = {}
         for memory, lanes in sharing.items():
             if len(lanes) > 1:
-                sms = {device: self.machine.device(device).sms for device in self.plan.devices if memory_of[device] == memory}
-                contended[memory] = Sms(self._env, sms, pair_multipliers)
+                pools = {device: self._pool(device) for device in self.plan.devices if memory_of[device] == memory}
+                contended[memory] = Sms(self._env, pools, pair_multipliers)
         for lane, indices in tasks.items():
             if memory_of[lane[0]] not in contended:
                 for index in indices:
                     recipes[index].shape = None
-        made = [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
-        for lane in made:
-            if self._hosts[lane.name[0]] is None:
-                lane.cross_gap_s = self.machine.device(lane.name[0]).wake_s
-        return made
+        return [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+
+    def _pool(self, name: str) -> Pool:
+        device = self.machine.device(name)
+        return Pool(device.sms, device.wake_s if device.kind == "cpu" else None)
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""

@@ -80,8 +80,7 @@ class Lane:
         self.transfer = Transfer()
         self.host: EagerHost | None = None
         self.graphs: GraphHost | None = None
-        #: Least time between two of its tasks, and between a task and one that it releases on another lane (nodes of a CUDA graph; a CPU
-        #: worker that must be woken).
+        #: Least time between two of its tasks, and between a task and one that it releases on another lane (nodes of a CUDA graph).
         self.gap_s = self.cross_gap_s = 0.0
         self.cause, self.by = START, -1
         self.last = -1
@@ -109,7 +108,7 @@ class Lane:
         start_s, end_s, causes, released_by = run.start_s, run.end_s, run.cause, run.released_by
         successors, timeout, cross_gap_s = run.successors(period), env.timeout, self.cross_gap_s
         border = graphs.open_until * run.size if graphs is not None else inf  # a later graph waits for this one, not for its nodes
-        launched = host is not None or graphs is not None or cross_gap_s > 0
+        launched = host is not None or graphs is not None
         now = env.now
         for index in indices:
             number = base + index
@@ -143,7 +142,7 @@ class Lane:
                 self.sms.enter(self.kernel, number, recipe.priority, recipe.shape, recipe.seconds, self.event)
                 yield self.event
                 started = self.kernel.start_s
-                if started > now:
+                if self.kernel.granted_s > now:
                     self.cause, self.by = SMS, self.kernel.freed_by
 
             now = env.now

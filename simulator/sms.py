@@ -5,6 +5,9 @@ the remaining blocks fill. Waiting kernels of a device stand in order of (priori
 fall free, and it leaves the queue when its last wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more urgent
 kernel waits, a running one gives up what that one needs at its own next wave border, and keeps its rank: blocks are never preempted.
 
+*Cores* are SMs too, one per task, but their workers choose for themselves: one that ends a task takes the most urgent ready one at once, of
+equally urgent ones that of its own stream and else the first in issue order; a task for which none is at hand wakes a worker that sleeps.
+
 *Bandwidth* is shared max-min fairly over the demands of all devices of the memory. With x SMs and the bandwidth share y a kernel runs at
 1 / max(1, x_need / x, m / y) of its solo speed. Rates change only at events, so alone a kernel takes its solo time to the bit.
 """
@@ -57,7 +60,7 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
 
     __slots__ = (
-        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "last", "next_border",
+        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "granted_s", "last", "next_border",
         "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
     )  # fmt: skip
 
@@ -75,24 +78,26 @@ class Kernel:
 
 
 class Pool:
-    """The SMs of one device and the kernels that wait for some."""
+    """The SMs of one device and the kernels that wait for some. `wake_s`: of a core's worker; None: SMs of a GPU."""
 
-    __slots__ = ("free", "freed_by", "queue")
+    __slots__ = ("awake", "awake_s", "free", "freed_by", "queue", "wake_s")
 
-    def __init__(self, sms: int):
+    def __init__(self, sms: int, wake_s: float | None = None):
         """All SMs are free."""
-        self.free = sms
+        self.free, self.wake_s = sms, wake_s
         self.queue: list[Kernel] = []
         self.freed_by = -1  # the execution that last gave SMs up
+        self.awake: list[Kernel] = []  # of the lanes whose tasks ended at `awake_s`, and whose cores look for another
+        self.awake_s = -1.0
 
 
 class Sms:
     """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one group of tasks beside another."""
 
-    def __init__(self, env: Environment, devices: Mapping[str, int], multipliers: Mapping[tuple[str, str], float] | None = None):
-        """`devices`: SMs by device."""
+    def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
+        """`pools`: by device."""
         self._env = env
-        self.pools = {name: Pool(sms) for name, sms in devices.items()}
+        self.pools = dict(pools)
         self._all_pools = tuple(self.pools.values())
         self._multipliers = multipliers
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
@@ -105,7 +110,7 @@ class Sms:
         """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
         kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
         now = self._env.now
-        kernel.order = (priority, now, number)
+        kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
         kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
@@ -118,6 +123,9 @@ class Sms:
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
+        if pool.awake_s != self._env.now:
+            pool.awake, pool.awake_s = [], self._env.now
+        pool.awake.append(kernel)
         kernel.sms = 0
         self._moved = True
         self._running.remove(kernel)
@@ -135,8 +143,10 @@ class Sms:
         self._settling = False
         now = self._env.now
         for pool in self._all_pools:
-            if pool.queue:
+            if pool.queue and pool.wake_s is None:
                 self._place(pool, now)
+            elif pool.queue:
+                self._place_on_cores(pool, now)
         if self._moved:
             self._moved = False
             self._share(now)
@@ -163,6 +173,22 @@ class Sms:
             if kernel.last and kernel.sms >= kernel.goal:
                 kernel.queued = False
                 queue.remove(kernel)
+
+    def _place_on_cores(self, pool: Pool, now: float) -> None:
+        awake = pool.awake if pool.awake_s == now else []
+        queue = pool.queue
+        while queue and pool.free:
+            first = queue[0]
+            own = next((k for k in awake if k.queued and k.priority == first.priority), None)
+            chosen = own or first
+            queue.remove(chosen)
+            chosen.queued = False
+            self._grant(chosen, 1, now)
+            if awake:
+                awake.remove(own or awake[0])
+            elif pool.wake_s:
+                chosen.start_s = now + pool.wake_s
+                chosen.seconds += pool.wake_s
 
     def _turn(self, pool: Pool, now: float) -> list[Kernel]:
         """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""
@@ -199,7 +225,7 @@ class Sms:
         kernel.pool.free -= sms
         self._moved = True
         if kernel.start_s < 0.0:
-            kernel.start_s = now
+            kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
             if kernel.shape.held:
                 kernel.event.succeed()

@@ -1,5 +1,7 @@
 """SMs and bandwidth: who runs, how fast, and who yields. Ten SMs unless told; a kernel of grid 10 is one full wave."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,6 +152,22 @@ def test_pair_multipliers_slow_the_first_class_beside_the_second():
 def test_cores_take_one_task_each():
     timed = [task(name, 1.0, reads="x", writes=name, stream=i) for i, name in enumerate("abc")]
     assert run(*timed, machine=cpu(cores=2)) == [("a", 0.0, 1.0), ("b", 0.0, 1.0), ("c", 1.0, 2.0)]
+
+
+def test_a_worker_keeps_its_stream_and_takes_what_is_more_urgent_from_others():
+    """a1 ends on the one core when b1 has been ready for long: a2 goes first, as equally urgent, and b1 where it is more urgent."""
+    timed = [task("a1", 1.0, writes="u"), task("a2", 1.0, reads="u"), task("b1", 1.0, reads="x", stream=1)]
+    assert [name for name, *_ in run(*timed, machine=cpu())] == ["a1", "a2", "b1"]
+    timed[2] = task("b1", 1.0, reads="u", stream=1, priority=-1)
+    assert [name for name, *_ in run(*timed, machine=cpu())] == ["a1", "b1", "a2"]
+
+
+def test_a_worker_that_sleeps_must_be_woken():
+    """b needs a, and so does c: a's worker goes on with b at once; the other one, which slept since the start, is woken for c."""
+    machine = cpu(cores=2)
+    machine = replace(machine, devices=(replace(machine.devices[0], wake_s=0.25),))
+    timed = [task("a", 1.0, reads="x", writes="u"), task("b", 1.0, reads="u", writes="v"), task("c", 1.0, reads="u", stream=1)]
+    assert run(*timed, machine=machine)[1:] == [("b", 1.25, 2.25), ("c", 1.5, 2.5)]  # the first task of all wakes a worker too
 
 
 KERNELS = st.builds(

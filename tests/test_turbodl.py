@@ -82,10 +82,8 @@ def test_on_one_stream_nothing_overlaps():
 
 
 def test_priorities_let_the_critical_path_go_first():
-    """One core: whoever is ready first runs first, unless the gradient is more urgent."""
-    core = tiny.cpu()
-    core = replace(core, devices=(replace(core.devices[0], priority_levels=4),))
-    plain, urgent = (spans(text, 1.0, 1.0, core) for text in ("turbodl:priorities=off", "turbodl"))
+    """One SM: whoever is ready first runs first, unless the gradient is more urgent."""
+    plain, urgent = (spans(text, 1.0, 1.0, tiny.gpu(sms=1)) for text in ("turbodl:priorities=off", "turbodl"))
     assert plain["2.dW"][0] < plain["1.dX"][0]
     assert urgent["1.dX"][0] < urgent["0.dW"][0] < urgent["2.dW"][0] < urgent["1.dW"][0]
 
