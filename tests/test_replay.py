@@ -11,8 +11,8 @@ from simulator.bodies.host import Host
 from simulator.bodies.recorded import Recorded
 from simulator.plan import Plan, Segment
 from simulator.replay import Replay, simulate_replay
-from simulator.replay_build import build_replay, load_replay
-from simulator.replay_compare import compare
+from simulator.replay.build import build_replay, load_replay
+from simulator.replay.compare import compare
 from tests.kineto_traces import Trace
 from traces.errors import StepcastError
 from traces.timeline import Timeline
@@ -298,5 +298,5 @@ def test_a_replay_without_a_recording_cannot_be_compared(tmp_path):
 
 
 def test_replay_does_not_need_torch():
-    code = "import sys, simulator.replay_build, simulator.replay_compare; sys.exit('torch' in sys.modules)"
+    code = "import sys, simulator.replay.build, simulator.replay.compare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

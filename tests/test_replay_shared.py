@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.replay import simulate_replay
-from simulator.replay_build import load_replay
-from simulator.replay_compare import compare
+from simulator.replay.build import load_replay
+from simulator.replay.compare import compare
 from tests.shared_data import shared_folder
 
 FOLDER = shared_folder("kineto")

@@ -3,7 +3,7 @@
 import pytest
 from small_traces import write_trace
 
-from simulator.replayed import ask, one_step, period_s, replayed, typical_step
+from simulator.replay.replayed import ask, one_step, period_s, replayed, typical_step
 from simulator.whatif.phases import optimizer_of
 
 

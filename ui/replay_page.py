@@ -6,7 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from simulator import whatif
-from simulator.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
+from simulator.replay.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
 from traces.errors import StepcastError
 from ui import charts, replay_words, words
 

@@ -12,7 +12,7 @@ from ..bodies.host import Host
 from ..bodies.recorded import Recorded
 from ..plan import Task
 from ..replay import Replay
-from ..replay_nodes import ARRIVAL
+from ..replay.nodes import ARRIVAL
 from .edit import is_host, launches, waits_for_device, with_tasks, without
 from .optimizer import least_kernel_s
 from .parsing import MalformedError

@@ -12,7 +12,7 @@ from traces.errors import StepcastError
 
 from ..plan import Task
 from ..replay import Replay
-from ..replay_nodes import ARRIVAL
+from ..replay.nodes import ARRIVAL
 from .edit import device_work, milliseconds
 
 #: Characters of a regular expression, and seconds that all its searches may take.

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.replay import simulate_replay
-from simulator.replay_build import build_replay
-from simulator.replay_compare import ReplayComparison, compare
+from simulator.replay.build import build_replay
+from simulator.replay.compare import ReplayComparison, compare
 from tests.shared_data import shared_folder
 from traces.kineto import load_trace
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator import whatif
-from simulator.replayed import ask, replayed
+from simulator.replay.replayed import ask, replayed
 from traces.files import check_writable
 from traces.perfetto import export
 

@@ -10,14 +10,14 @@ from traces.kineto import load_trace
 from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StreamBusy, WhatIf
 from traces.timeline import Timeline
 
-from .plan import BACKWARD, UPDATE
-from .replay import Replay, simulate_replay
-from .replay_build import build_replay
-from .replay_compare import boundaries, compare
-from .replay_nodes import HOST
-from .whatif import apply_rules
-from .whatif.edit import with_tasks
-from .whatif.phases import backward_names
+from ..plan import BACKWARD, UPDATE
+from ..whatif import apply_rules
+from ..whatif.edit import with_tasks
+from ..whatif.phases import backward_names
+from . import Replay, simulate_replay
+from .build import build_replay
+from .compare import boundaries, compare
+from .nodes import HOST
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def ask(found: Replayed, rules: Sequence[str]) -> Answer:
 
 
 def period_s(replay: Replay, timeline: Timeline) -> float:
-    """The GPU's period in `timeline`, as `replay_compare` defines it."""
+    """The GPU's period in `timeline`, as `replay.compare` defines it."""
     lengths = _lengths(boundaries(replay.plan, replay.steps, timeline))
     return fmean(lengths[1:] or lengths)
 

@@ -2,17 +2,17 @@
 
 The plan has one segment of one period. Host threads are tasks with body `Host` on device "host" (stream = thread number in order of first
 appearance), device work is `Recorded` on device "cuda:N" (stream = CUDA stream id). Everything that orders them (launches, stream waits,
-event, stream and device synchronisations, joins between ranks) is an `after` edge. `simulator.replay_build` makes one from traces.
+event, stream and device synchronisations, joins between ranks) is an `after` edge. `simulator.replay.build` makes one from traces.
 """
 
 from dataclasses import dataclass, replace
 
 from traces.timeline import Timeline
 
-from .cost import Cost
-from .engine import simulate
-from .machine import Machine
-from .plan import Plan
+from ..cost import Cost
+from ..engine import simulate
+from ..machine import Machine
+from ..plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

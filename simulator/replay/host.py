@@ -11,7 +11,7 @@ from traces.recording import CallKind, Recording
 from traces.synchronisation import Order
 from traces.threads import hand_overs
 
-from .replay_nodes import Graph, Key
+from .nodes import Graph, Key
 
 GAP = "gap"
 _SILENT = (CallKind.STREAM_WAIT, CallKind.EVENT_RECORD)

@@ -18,9 +18,9 @@ from traces.recording import COLLECTIVE, KERNEL
 from traces.synchronisation import UNEXPLAINED_S
 from traces.timeline import Span, Timeline, busy_seconds
 
-from .plan import Plan, Task
-from .replay import Replay, Step
-from .replay_nodes import ARRIVAL
+from ..plan import Plan, Task
+from . import Replay, Step
+from .nodes import ARRIVAL
 
 #: Placed worse than this is worth a line.
 MISPLACED_S = 1e-6

@@ -17,14 +17,14 @@ from traces.recording import MEMCPY, Recording
 from traces.synchronisation import UNEXPLAINED_S, Order, recover
 from traces.timeline import Span, Timeline
 
-from .bodies.recorded import Recorded
-from .machine import Device, Machine, Memory
-from .plan import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Plan, Segment
-from .replay import Replay, Step
-from .replay_compare import boundaries
-from .replay_host import add_threads
-from .replay_nodes import ARRIVAL, HOST, Graph, Node, short_name
-from .replay_ranks import joined, transfer_s
+from ..bodies.recorded import Recorded
+from ..machine import Device, Machine, Memory
+from ..plan import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Plan, Segment
+from . import Replay, Step
+from .compare import boundaries
+from .host import add_threads
+from .nodes import ARRIVAL, HOST, Graph, Node, short_name
+from .ranks import joined, transfer_s
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4
