@@ -1,7 +1,7 @@
 """The cache walk. Values hold 400 bytes."""
 
-from simulator.cache import Cache, resident_shares
 from simulator.engine import simulate
+from simulator.engine.cache import Cache, resident_shares
 from tests.tiny import build, cpu, task
 
 

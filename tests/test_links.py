@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine import simulate
-from simulator.links import Route, max_min
+from simulator.engine.links import Route, max_min
 from simulator.machine import Link
 from tests.tiny import build, copy, cpu, gpu, host, rows, task
 from traces.errors import StepcastError

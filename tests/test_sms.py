@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulator.bodies.host import Host
 from simulator.cost import Cost
 from simulator.engine import simulate
-from simulator.sms import shape_of
+from simulator.engine.sms import shape_of
 from tests.tiny import build, cpu, gpu, rows, starts, task
 from traces.timeline import Cause
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.engine import simulate
-from simulator.links import Links
+from simulator.engine.links import Links
 from simulator.machine import Link
 from simulator.presets import data, load_machine, one_gpu, product_of
 from simulator.this_gpu import gpu_machine

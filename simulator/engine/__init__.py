@@ -14,16 +14,16 @@ from simpy import Environment
 
 from traces.timeline import Span, Timeline
 
+from ..cost import Cost
+from ..dependencies import Dependencies
+from ..machine import Device, Machine
+from ..memory import memory_over_time, peaks
+from ..plan import Plan, Task
 from .cache import resident_shares
-from .cost import Cost
 from .critical_path import critical_path
-from .dependencies import Dependencies
 from .hosts import EagerHost, GraphHost, IssueTimes
 from .lanes import Lane, Recipe, World
 from .links import Links
-from .machine import Device, Machine
-from .memory import memory_over_time, peaks
-from .plan import Plan, Task
 from .sms import Pool, Sms, shape_of
 from .steady import Rounds, Whole
 from .summary import summarise

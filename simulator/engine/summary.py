@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from traces.timeline import DeviceUse, Span, busy_seconds
 
-from .plan import COLLECTIVE, TRANSFER, Plan
+from ..plan import COLLECTIVE, TRANSFER, Plan
 
 _MOVING = (TRANSFER, COLLECTIVE)
 

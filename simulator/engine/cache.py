@@ -7,9 +7,9 @@ so what optimizer fusion gains by locality.
 
 from collections import OrderedDict
 
-from .machine import Machine
-from .memory import access_counts
-from .plan import Operand, Plan
+from ..machine import Machine
+from ..memory import access_counts
+from ..plan import Operand, Plan
 
 
 class Cache:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from simpy import Environment, Event
 
+from ..cost import Cost
 from .clock import PLACEMENT, Timer, delay_until
-from .cost import Cost
 
 #: How far from a wave border, in waves, counts as on it: rounding only.
 _ON_BORDER = 1e-9

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from traces.timeline import Cause, CriticalSpan
 
-from .dependencies import Dependencies
+from ..dependencies import Dependencies
 from .unroll import Unrolled
 
 #: By the codes of `simulator.lanes`.

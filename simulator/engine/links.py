@@ -15,8 +15,8 @@ from simpy import Environment, Event
 
 from traces.errors import StepcastError
 
+from ..machine import Link, Machine
 from .clock import PLACEMENT, Timer, delay_until
-from .machine import Link, Machine
 
 
 class Route(NamedTuple):

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 
 from simpy import Event
 
-from .dependencies import Dependencies
+from ..dependencies import Dependencies
+from ..machine import HostLane
 from .lanes import LAUNCH, Lane, World
-from .machine import HostLane
 
 
 class IssueTimes:
