@@ -153,7 +153,9 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
     with FakeGpu(facts=SMALL) as gpu:
         place = place_on(gpu, folder)
         assert by_name["mlp-make-b4-eager-fp32-strategies"].found(place)
-        monkeypatch.setattr(strategies, "names", lambda: ["baseline", "forward-fusion", "new"])
+        new = replace(strategies.get("forward-fusion"), name="new")
+        found = {"baseline": strategies.get("baseline"), "forward-fusion": strategies.get("forward-fusion"), "new": new}
+        monkeypatch.setattr(strategies, "_discover", lambda: found)
         newer = {part.name: part for part in parts(MODELS)}
         assert newer["mlp-make-b4-eager-fp32-strategies"].found(place) is None
         assert newer["mlp-make-b4-eager-fp32"].found(place)
@@ -317,6 +319,11 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     assert {case.target.model for case in every} == {target.model for target in TARGETS}
     assert {frozenset(case.strategies) for case in every} == {frozenset(strategies.names())}
     assert {case.precision for case in every} == {"fp32", "tf32", "bf16"}
+    methods = [case for _, case in cases() if case.what == "turbodl-methods"]
+    assert {(case.target, case.mode) for case in methods} == {
+        (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("mobilenet_v2", 32), ("mobilenet_v2", 8))
+        for mode in ("eager", "graph")
+    }  # fmt: skip
     twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
     adam = [(case.form, case.mode) for _, case in cases() if case.optimizer == "adam"]

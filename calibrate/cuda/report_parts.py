@@ -91,7 +91,7 @@ class Case:
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority: 2 baselines, 3 all strategies on the first models, 4 the rest."""
+    """Every validation with its priority: 2 baselines, 3 all strategies on the first models and what their methods gain, 4 the rest."""
     names = (BASELINE, *(name for name in strategies.names() if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
     first, rest = tuple(targets[:FIRST]), tuple(targets[FIRST:])
@@ -101,13 +101,19 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     def every(some: Sequence[Target], **how: str) -> list[Case]:
         return [Case(target, mode, names, "strategies", **how) for target, mode in product(some, MODES)]
 
+    methods = [
+        Case(target, mode, (BASELINE, *strategy.steps), f"{name}-methods")
+        for name in names
+        if (strategy := strategies.get(name)).methods
+        for target, mode in product((*first, *small), MODES)
+    ]
     updates = [
         Case(target, mode, fusions, "fusion", optimizer="adam", form=form)
         for target, form, mode in product(first[-1:], ("foreach", "fused", "for"), MODES)
     ]
     last = every(rest) + every(first, precision="tf32") + every(first, precision="bf16") + every(first, layout="nhwc")
     last += every(rest, precision="tf32") + every(rest, precision="bf16")
-    found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + updates] + [(4, case) for case in last]
+    found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + methods + updates] + [(4, case) for case in last]
     return list({case.name: (priority, case) for priority, case in reversed(found)}.values())[::-1]  # a small batch may be a target too
 
 
@@ -246,7 +252,9 @@ def _found_validation(case: Case, place: Place) -> Result | None:
         return None
     expected = (place.device, case.target.model, case.target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
     same = (found.device, found.model, found.batch_size, found.mode, found.precision, found.optimizer) == expected
-    if not same or not found.ran or set(case.strategies) - {row.strategy for row in found.results}:
+    asked = [strategies.parse(text) for text in case.strategies]
+    there = [(row.strategy, row.options) for row in found.results]
+    if not same or not found.ran or any((strategy.name, option_values(options)) not in there for strategy, options in asked):
         return None
     return Result(_same_numbers(found))
 

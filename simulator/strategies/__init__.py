@@ -1,7 +1,8 @@
 """Strategies turn a job into a plan. Each is one module here, discovered by its `NAME`.
 
 A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`. One
-whose plan depends on the costs says `USES_COSTS = True`: its keys are measured before it plans for good.
+whose plan depends on the costs says `USES_COSTS = True`: its keys are measured before it plans for good. One that puts several methods
+together names the options that add one after another in `METHODS`: reports compare them.
 """
 
 import ast
@@ -31,6 +32,12 @@ class Strategy:
     options_type: type
     plan: Callable[..., Plan]
     uses_costs: bool = False
+    methods: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """`NAME:option=value,...` of `methods`: each adds one method to the one before."""
+        return tuple(f"{self.name}:{options}" for options in self.methods)
 
     @property
     def option_names(self) -> tuple[str, ...]:
@@ -68,7 +75,8 @@ def _discover() -> dict[str, Strategy]:
     found = {}
     for module in pkgutil.iter_modules(__path__):
         loaded = importlib.import_module(f"{__name__}.{module.name}")
-        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan, getattr(loaded, "USES_COSTS", False))
+        more = getattr(loaded, "USES_COSTS", False), getattr(loaded, "METHODS", ())
+        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan, *more)
     return dict(sorted(found.items(), key=lambda item: (item[0] != "baseline", item[0])))
 
 

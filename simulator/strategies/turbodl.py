@@ -19,6 +19,7 @@ NAME = "turbodl"
 ABOUT = "each layer's dX, dW and dB on streams of their own, the critical path first"
 #: The plan depends on predicted times: paths are ranked by them.
 USES_COSTS = True
+METHODS = ("streams=on,async=off,priorities=off", "streams=on,async=on,priorities=off", "streams=on,async=on,priorities=on")
 #: Sub-task types with a stream per layer path: forward and dX, dW and the update, dB.
 _TYPES = {"": 0, DX: 0, "dW": 1, "dB": 2}
 

@@ -11,12 +11,13 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
+from simulator import strategies
 from traces.comparison import ValidationResult
 
 from .accuracy import print_header, print_row, validated
 
 MODELS = (("resnet50", 16, 64), ("googlenet", 16, 64), ("vgg16", 16, 32), ("densenet201", 4, 32))
-LEVELS = ("turbodl:streams=off", "turbodl:async=off,priorities=off", "turbodl:priorities=off", "turbodl")
+LEVELS = ("turbodl:streams=off", *strategies.get("turbodl").steps)
 #: Levels whose measured step times are nearer to each other have no order.
 NEAR = 0.05
 

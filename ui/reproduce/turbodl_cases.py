@@ -5,14 +5,13 @@ Its denominator, Caffe with cuDNN, has a stream for each part of a layer's backw
 
 from dataclasses import dataclass
 
+from simulator import strategies
 from simulator.job import Job
 
 from .predicting import BASELINE, Missing, Step
 
 #: The paper's configurations as strategies; each adds one method to the one before.
-CUDNN = "turbodl:streams=on,async=off,priorities=off"
-ASYNC = "turbodl:streams=on,async=on,priorities=off"
-TURBODL = "turbodl:streams=on,async=on,priorities=on"
+CUDNN, ASYNC, TURBODL = strategies.get("turbodl").steps
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 
 #: Section 4.2, P100: speed-ups of TurboDL over Caffe+cuDNN, by model here.
