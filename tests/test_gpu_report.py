@@ -153,8 +153,8 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
     with FakeGpu(facts=SMALL) as gpu:
         place = place_on(gpu, folder)
         assert by_name["mlp-make-b4-eager-fp32-strategies"].found(place)
-        new = replace(strategies.get("forward-fusion"), name="new")
-        found = {"baseline": strategies.get("baseline"), "forward-fusion": strategies.get("forward-fusion"), "new": new}
+        found = {name: strategies.get(name) for name in strategies.names()}
+        found["new"] = replace(found["forward-fusion"], name="new")
         monkeypatch.setattr(strategies, "_discover", lambda: found)
         newer = {part.name: part for part in parts(MODELS)}
         assert newer["mlp-make-b4-eager-fp32-strategies"].found(place) is None
