@@ -1,7 +1,10 @@
 """Recurrent layers: one op each way, the numbers of torch.nn.RNN and torch.nn.GRU, and a cost that is a line in the number of steps."""
 
+import json
+
 import pytest
 import torch
+from fake_gpu import FakeGpu
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,6 +13,7 @@ from calibrate.compiled import compile_alone
 from calibrate.numerics import Expected, compare
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, store_samples
+from executors.cuda.backend import CudaBackend
 from simulator import strategies, workloads
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.oplist import OpList, Step
@@ -22,6 +26,7 @@ from simulator.intercept import CanonicalForms
 from simulator.job import Job
 from simulator.plan import Plan, Task, cost_key
 from simulator.plan_json import dump, load
+from simulator.presets import load_machine
 from simulator.recurrent import steps as arithmetic
 from simulator.recurrent.ops import NAMESPACE
 from simulator.workloads.recurrent import features_of
@@ -224,9 +229,19 @@ def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_c
     assert max(found.max_grad_error, found.max_param_error) <= 1e-10
 
 
-def test_a_plan_comes_back_from_json(two_cores):
-    import json
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+def test_on_a_simulated_gpu_the_numbers_are_those_of_plain_pytorch(model, mode):
+    machine = load_machine("h200")
+    job, plan = planned(model, machine, "turbodl", image_size=6, precision="fp64")
+    built = job.build()
+    gpu = FakeGpu()
+    backend = CudaBackend(machine, gpu, mode)
+    with gpu:
+        assert compare(job, built, plan, backend, Expected.of(job, built, 11, backend), 11).equal("fp64")
 
+
+def test_a_plan_comes_back_from_json(two_cores):
     for strategy in ("baseline", "turbodl"):
         _, plan = planned("gru_features", two_cores, strategy, image_size=8)
         assert load(json.loads(json.dumps(dump(plan)))) == plan
