@@ -2,7 +2,7 @@
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, by the name of the CPU's, where PyTorch runs
 it as one on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of
-an RNN or a GRU is one op each way (`recurrent`).
+an RNN, a GRU or an LSTM is one op each way (`recurrent`).
 """
 
 import math

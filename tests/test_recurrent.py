@@ -1,8 +1,9 @@
-"""Recurrent layers: one op each way, the numbers of torch.nn.RNN and torch.nn.GRU, and a cost that is a line in the number of steps."""
+"""Recurrent layers: one op each way, the numbers of torch.nn.RNN, GRU and LSTM, and a cost that is a line in the number of steps."""
 
 import json
 
 import pytest
+import sequence_models
 import torch
 from fake_gpu import FakeGpu
 from torch import nn
@@ -30,15 +31,25 @@ from simulator.presets import load_machine
 from simulator.recurrent import steps as arithmetic
 from simulator.recurrent.ops import NAMESPACE
 from simulator.workloads.recurrent import features_of
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnusableFileError
 from traces.profile import Identity, Profile
 
 KINDS = {
     "tanh": lambda **options: nn.RNN(3, 5, **options),
     "relu": lambda **options: nn.RNN(3, 5, nonlinearity="relu", **options),
     "gru": lambda **options: nn.GRU(3, 5, **options),
+    "lstm": lambda **options: nn.LSTM(3, 5, **options),
 }
 OPTIONS = [{}, {"batch_first": True}, {"num_layers": 2, "bias": False}, {"num_layers": 2, "bidirectional": True}]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The ops are too small to share: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def largest_error(module: nn.Module, steps: int, h0: bool, reads: str, dtype: torch.dtype) -> float:
@@ -46,13 +57,16 @@ def largest_error(module: nn.Module, steps: int, h0: bool, reads: str, dtype: to
     torch.manual_seed(steps)
     module = module.to(dtype)
     x = torch.randn(*((4, steps) if module.batch_first else (steps, 4)), 3, dtype=dtype, requires_grad=True)
-    states = torch.randn(module.num_layers * (2 if module.bidirectional else 1), 4, 5, dtype=dtype, requires_grad=True)
-    wanted = [x, *module.parameters(), *([states] if h0 else [])]
+    shape = (module.num_layers * (2 if module.bidirectional else 1), 4, 5)
+    states = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(2 if isinstance(module, nn.LSTM) else 1)]
+    wanted = [x, *module.parameters(), *(states if h0 else [])]
 
     def numbers() -> list[torch.Tensor]:
-        out, last = module(x, states if h0 else None)
-        loss = (out**2).sum() * ("out" in reads) + (last**3).sum() * ("last" in reads)
-        return [out, last, *torch.autograd.grad(loss, wanted)]
+        out, last = module(x, (tuple(states) if len(states) == 2 else states[0]) if h0 else None)
+        last = last if len(states) == 2 else (last,)
+        read = [t for name, t in (("out", out), ("last", last[0]), ("cell", last[-1])) if name in reads]
+        loss = sum((t**3 + t**2).sum() for t in read)
+        return [out, *last, *torch.autograd.grad(loss, wanted)]
 
     plain = numbers()
     with CanonicalForms():
@@ -65,13 +79,13 @@ def largest_error(module: nn.Module, steps: int, h0: bool, reads: str, dtype: to
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_are_those_of_the_module(kind, options, steps):
     for h0 in (False, True):
-        for reads in ("out", "last", "out and last"):
+        for reads in ("out", "last", "cell", "out, last and cell"):
             assert largest_error(KINDS[kind](**options), steps, h0, reads, torch.float64) < 1e-12, (h0, reads)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_float32_the_numbers_differ_by_rounding_only(kind):
-    assert 0 < largest_error(KINDS[kind](num_layers=2), 50, True, "out and last", torch.float32) < 1e-5
+    assert 0 < largest_error(KINDS[kind](num_layers=2), 50, True, "out, last and cell", torch.float32) < 1e-5
 
 
 def graph_of(module: nn.Module, *shape: int, loss=lambda result: result[1].square().sum()) -> TrainingGraph:
@@ -92,9 +106,9 @@ def test_a_gru_has_a_sum_for_each_of_its_biases():
     assert ops_of(graph_of(nn.GRU(3, 5), 7, 2, 3)) == ["gru", "gru_backward.dX", "mm.dW", "mm.dW#2", "sum.dB", "sum.dB#2"]
 
 
-@pytest.mark.parametrize("kind", ["rnn", "gru"])
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_every_layer_has_its_own_ops_and_the_second_one_a_product_for_the_first(kind):
-    layer = {"rnn": nn.RNN, "gru": nn.GRU}[kind]
+    layer = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[kind]
     found = ops_of(graph_of(layer(3, 5, num_layers=2), 7, 2, 3, loss=lambda result: result[0].sum()))
     assert [name for name in found if name.startswith(kind)] == [kind, f"{kind}#2", f"{kind}_backward.dX", f"{kind}_backward.dX#2"]
     assert sum(name.startswith("mm.dX") for name in found) == 1
@@ -113,6 +127,13 @@ def test_flops_are_those_of_the_products():
     found = {op.body.target.split(".")[1]: op.body.flops for op in graph_of(nn.GRU(features, hidden), steps, batch, features).ops}
     assert found["gru"] == 2 * steps * batch * 3 * hidden * (features + hidden)
     assert found["gru_backward"] == 2 * steps * batch * 3 * hidden * hidden
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_an_lstm_that_projects_its_states_is_unrolled_as_before():
+    found = ops_of(graph_of(nn.LSTM(3, 5, proj_size=2), 7, 2, 3, loss=lambda result: result[0].sum()))
+    assert not [name for name in found if "lstm" in name]
+    assert sum(name.startswith("tanh") and "backward" not in name for name in found) == 14
 
 
 def test_a_sequence_of_thirty_thousand_steps_has_as_many_ops_as_one_of_two():
@@ -156,13 +177,15 @@ def recurrent_tasks(plan: Plan) -> list[Task]:
     return [task for task in plan.tasks if getattr(task.body, "target", "").startswith("stepcast.")]
 
 
-def planned(model: str, machine, strategy: str = "baseline", **fields) -> tuple[Job, Plan]:
-    job = Job(model, 4, **fields)
+def planned(model: str, machine, strategy: str = "baseline", image_size: int = 12, **fields) -> tuple[Job, Plan]:
+    """Of a built-in model, or of "lstm" of as long a sequence."""
+    own = model == "lstm"
+    job = Job(f"{sequence_models.__file__}:lstm{image_size}" if own else model, 4, None if own else image_size, **fields)
     found, options = strategies.parse(strategy)
     return job, found.plan(job, machine, None, options)
 
 
-@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features", "lstm"])
 def test_launches_are_the_ops_that_a_task_issues(model, two_cores):
     for steps in (8, 32):
         _, plan = planned(model, two_cores, image_size=steps)
@@ -221,7 +244,7 @@ def test_a_list_of_ops_has_the_launches_of_all(two_cores):
 
 
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "backward-fusion", "turbodl"])
-@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features", "lstm"])
 def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_cores, backend):
     job, plan = planned(model, two_cores, strategy, image_size=12, precision="fp64", accumulate=2 - ("turbodl" in strategy))
     built = job.build()
@@ -246,6 +269,15 @@ def test_a_plan_comes_back_from_json(two_cores):
         _, plan = planned("gru_features", two_cores, strategy, image_size=8)
         assert load(json.loads(json.dumps(dump(plan)))) == plan
         assert [task.body.launches > 8 for task in recurrent_tasks(plan)] == [True, True]
+
+
+def test_a_plan_with_absurd_launches_is_damaged(two_cores):
+    document = dump(planned("rnn_bitstream", two_cores, image_size=8)[1])
+    (task,) = (task for task in document["segments"][0]["tasks"] if task["body"].get("target") == "stepcast.rnn.default")
+    for launches in (-1, 10**400):
+        task["body"]["launches"] = launches
+        with pytest.raises(UnusableFileError, match="launches"):
+            load(document)
 
 
 def test_features_follow_the_set_that_the_length_belongs_to():

@@ -1,7 +1,7 @@
 """The arithmetic of recurrent layers: what can be done for all steps at once is, then a loop over the steps of few small ops.
 
 T steps, B samples, I features of the input, H of the state. Nothing here waits for a device, so that a CUDA graph can hold it. `states`
-[T + 1, B, H] begins with the initial state. Gates stand in PyTorch's order: reset, update, new.
+[T + 1, B, H] begins with the initial state. Gates stand in PyTorch's order: reset, update, new; of an LSTM input, forget, new, output.
 """
 
 from collections.abc import Iterator
@@ -98,6 +98,65 @@ def gru_backward(
         before.addmm_(flat, w_hh)
     at_input = torch.cat((together[..., : 2 * hidden], by_new.mul_(grads[1:])), -1)
     return at_input, together, grads[0].clone()
+
+
+@torch.no_grad()
+def lstm(
+    x: Tensor, h0: Tensor, c0: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All states and all cells [T + 1, B, H], and by step the gates i, f, g, o [T, B, 4 H] and tanh(c) [T, B, H].
+
+    i, f, o = sigmoid(W x + b + W' h + b'), g = tanh(likewise); c' = f c + i g; h' = o tanh(c').
+    """
+    hidden = h0.shape[1]
+    states, cells = _states(x, h0), _states(x, c0)
+    gates, bent = (x.new_empty(len(x), x.shape[1], width) for width in (4 * hidden, hidden))
+    _affine(x, w_ih, None if b_ih is None else b_ih + b_hh, gates)
+    across = w_hh.t()
+    first = gates[..., : 2 * hidden]
+    parts = (part.unbind() for part in (gates, first, *gates.chunk(4, -1), bent, cells[:-1], cells[1:], states[:-1], states[1:]))
+    for every, both, i, f, g, o, curved, cell, next_cell, state, next_state in zip(*parts, strict=True):
+        every.addmm_(state, across)
+        both.sigmoid_()
+        g.tanh_()
+        o.sigmoid_()
+        torch.mul(f, cell, out=next_cell).addcmul_(i, g)
+        torch.tanh(next_cell, out=curved)
+        torch.mul(o, curved, out=next_state)
+    return states, cells, gates, bent
+
+
+@torch.no_grad()
+def lstm_backward(
+    grad_out: Tensor | None,
+    grad_last: Tensor | None,
+    grad_cell: Tensor | None,
+    cells: Tensor,
+    gates: Tensor,
+    bent: Tensor,
+    w_hh: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by what the gates are applied to [T, B, 4 H], by the initial state and by the initial cell [B, H]."""
+    steps, batch, hidden = bent.shape
+    i, f, g, o = gates.chunk(4, -1)
+    by_cell = o * (1 - bent * bent)
+    factors = gates.new_empty(steps, batch, 4, hidden)
+    torch.mul(i * (1 - i), g, out=factors[:, :, 0])
+    torch.mul(f * (1 - f), cells[:-1], out=factors[:, :, 1])
+    torch.mul(1 - g * g, i, out=factors[:, :, 2])
+    torch.mul(o * (1 - o), bent, out=factors[:, :, 3])
+    nothing = torch.zeros_like(cells[0])
+    grad = nothing if grad_out is None and grad_last is None else _at_the_end(grad_out, grad_last)
+    cell = nothing if grad_cell is None else grad_cell
+    together = factors.flatten(2)
+    backward = (reversed(part.unbind()) for part in (by_cell, factors[:, :, :3], factors[:, :, 3], f, together))
+    for to_cell, by_its_cell, by_its_state, forget, flat, outside in zip(*backward, _earlier(grad_out, steps), strict=True):
+        cell = torch.addcmul(cell, grad, to_cell)
+        by_its_cell.mul_(cell.unsqueeze(1))
+        by_its_state.mul_(grad)
+        cell = cell * forget
+        grad = torch.mm(flat, w_hh) if outside is None else torch.addmm(outside, flat, w_hh)
+    return together, grad, cell
 
 
 def _states(x: Tensor, h0: Tensor) -> Tensor:
