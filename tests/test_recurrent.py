@@ -16,6 +16,7 @@ from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, store_samples
 from executors.cuda.backend import CudaBackend
 from simulator import strategies, workloads
+from simulator.aten_json import resolve
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.oplist import OpList, Step
 from simulator.built import Built
@@ -156,6 +157,25 @@ def test_what_cannot_be_the_same_numbers_is_refused_with_the_layers_name():
         graph_of(stacked, 3, 2, 3)
     stacked.eval()
     assert "rnn" in ops_of(graph_of(stacked, 3, 2, 3))
+
+
+def test_a_step_that_runs_for_real_is_captured_alike():
+    """It looks at a tensor's values, which fake ones have not."""
+
+    class Looks(nn.GRU):
+        def forward(self, x):
+            mask = torch.ones(3, 3).tril()
+            return super().forward(x)[1] * (1 if bool((mask == mask.tril()).all()) else 2)
+
+    found = ops_of(graph_of(Looks(3, 5), 7, 2, 3, loss=lambda result: result.sum()))
+    assert [name for name in found if "gru" in name] == ["gru", "gru_backward.dX"]
+
+
+def test_only_registered_ops_resolve():
+    assert resolve("stepcast.gru.default") is torch.ops.stepcast.gru.default
+    for target in ("stepcast.gru", "stepcast.gru.other", "stepcast.nothing.default", "prims.add.default"):
+        with pytest.raises(ValueError, match="not an aten op"):
+            resolve(target)
 
 
 class Counted(TorchDispatchMode):
