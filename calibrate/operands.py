@@ -1,15 +1,22 @@
-"""Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts. Never zeros."""
+"""Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts. Never zeros.
+
+A recurrent layer repeats a product T times: its operands are small enough that neither states nor gradients overflow on the way.
+"""
 
 import json
 
 import torch
 
+from executors.binding import op_tasks
+from simulator.bodies.op_class import op_class
 from simulator.plan import OPTIMIZER_STATE, Plan, Task, Value
 
 #: Optimizer state that holds sums of squares: never negative.
 _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 
 RECTIFIED = "rectified"
+#: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initialises weights of recurrent layers: as states they lie in (-1, 1).
+BOUNDED = "bounded"
 _RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
 
 
@@ -42,6 +49,9 @@ class OperandPool:
         if role == "step":  # a count: with a negative one the bias correction would be complex
             return tensor.fill_(10)
         if dtype.is_floating_point or dtype.is_complex:
+            if role == BOUNDED:
+                bound = value.shape[-1] ** -0.5
+                return tensor.uniform_(-bound, bound, generator=self._generator)
             tensor.normal_(generator=self._generator)
             return tensor.abs_() if role == "squares" else tensor.relu_() if role == RECTIFIED else tensor
         if dtype == torch.bool:
@@ -79,11 +89,12 @@ def integer_range(task: Task, plan: Plan) -> dict[str, int]:
 def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
     """What tells the tensors of a task's operands apart, by value: geometry, role, and the how manieth of its like."""
     changed, positive = {operand.value for operand in task.mutates}, rectified(plan)
+    recurrent = any(op_class(op.body.target) == "recurrent" for op in op_tasks(task))
     seen: dict[tuple, int] = {}
     found: dict[str, tuple] = {}
     for name in dict.fromkeys(operand.value for operand in task.inputs):
         value = plan.values[name]
-        like = (value.shape, value.strides, value.dtype, _role(value, name in changed, name in positive))
+        like = (value.shape, value.strides, value.dtype, BOUNDED if recurrent else _role(value, name in changed, name in positive))
         found[name] = (*like, seen.setdefault(like, 0))
         seen[like] += 1
     return found

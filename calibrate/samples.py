@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulator.costs import looped
 from simulator.plan import Task
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
@@ -50,6 +51,7 @@ def store_samples(
             blocks_per_sm=found.blocks_per_sm,
             issue_s=Stats.of(found.issue_s).median_s if found.issue_s else None,
             geometry_from=found.geometry_from,
+            launches=looped(found.task),
         )
         profile.failures.pop(key, None)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .recurrent.ops import NAMESPACE
+
 
 def name_of(item: torch.dtype | torch.layout | torch.memory_format) -> str:
     """`torch.float32` -> `float32`."""
@@ -68,11 +70,14 @@ def decode_item(item: Any, device: torch.device) -> Any:
 
 
 def resolve(target: str) -> Callable:
-    """The aten op called `aten.NAME.OVERLOAD`. Raises ValueError for anything else, so that a plan cannot name other code."""
+    """The op called `aten.NAME.OVERLOAD`, or `stepcast.NAME.default` of our own (`recurrent.ops`).
+
+    Raises ValueError for anything else, so that a plan cannot name other code.
+    """
     parts = target.split(".")
-    if len(parts) != 3 or parts[0] != "aten":
+    if len(parts) != 3 or parts[0] not in ("aten", NAMESPACE):
         raise ValueError(f"not an aten op: {target!r}")
-    packet = getattr(torch.ops.aten, parts[1], None)
+    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
     overload = getattr(packet, parts[2], None)
     if not isinstance(overload, torch._ops.OpOverload):
         raise ValueError(f"not an aten op: {target!r}")

@@ -86,7 +86,8 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
     interrupting = (UnknownContentError, *_VALUE_DEPENDENT)
-    with training_step(batch, interrupting), fake or nullcontext(), recorder, CanonicalForms(), Layers(module, recorder.enter):
+    canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(module, recorder.enter)
+    with training_step(batch, interrupting), fake or nullcontext(), recorder, canonical, layers:
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
@@ -96,7 +97,6 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
     found = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not found:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
-    layers = {name: name.rpartition(".")[0] for name in parameters}
     graph = TrainingGraph(
         batch=batch,
         ops=tuple(recorder.ops),
@@ -105,7 +105,7 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         inputs=tuple(built.named_inputs()),
         parameters=tuple(found),
         frozen=tuple(name for name in parameters if name not in found),
-        layers=layers,
+        layers={name: name.rpartition(".")[0] for name in parameters},
         gradients=found,
         loss=recorder.operand(loss).value,
         constants=recorder.constants,

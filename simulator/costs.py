@@ -1,7 +1,8 @@
 """What each task of a plan costs alone: measured where the profile knows its key, else fitted on the profile, else from the table.
 
 What issuing a task takes the host (`Cost.issue_s`) is the key's own where it was measured, else the median of the profile's keys of its
-family, else of its op class, else of all; None where the profile has none. An op list is the sum of its ops.
+family, else of its op class, else of all, by launch of ops that are loops; None where the profile has none. An op list is the sum of its
+ops.
 
 GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives
 cost nothing here: links price them. The model also says how tasks side by side slow each other down (`pair_multipliers`).
@@ -39,6 +40,11 @@ class _Known(NamedTuple):
     family: str
     sms: int
     cost: KeyCost
+
+
+def looped(task: Task) -> int:
+    """Launches of an op that is a loop over steps. Fits take updates as one: how many launches theirs have depends on the form."""
+    return task.body.launches if task.body.kind == "op" else 1
 
 
 def family(key: str) -> str:
@@ -125,7 +131,7 @@ class CostModel:
         if laws[0] is None or laws[1] is None:
             return None
         precision = precision_of(task, work.op_class, self.precision)
-        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision)
+        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, looped(task))
         warm_s, warm_error = laws[0].at(self._point(site, work.flops, work.bytes, table.warm))
         cold_s, cold_error = laws[1].at(self._point(site, work.flops, work.bytes, table.cold))
         grid, blocks = efficiencies.geometry(task, site)
@@ -166,14 +172,16 @@ class CostModel:
         if machine.kind == "cpu" and self.pair_multipliers:
             memory = 0.0
         group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, machine.kind)
-        issue_s = self._issue_s(cost.key, work.op_class) if cost.issue_s is None else cost.issue_s
+        issue_s = cost.issue_s
+        if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
+            issue_s = each_s * looped(task)
         count = task.body.launches
         return replace(
             cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s, group=group
         )
 
     def _issue_s(self, key: str, op_class: str) -> float | None:
-        """The median of the profile's keys of the same family, else of the class, else of all."""
+        """By launch: the median of the profile's keys of the same family, else of the class, else of all."""
         name = (family(key), op_class)
         if name not in self._issues:
             by_family, by_class, every = self._issued
@@ -183,14 +191,14 @@ class CostModel:
 
     @cached_property
     def _issued(self) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
-        """The profile's issue times by family, by op class, and all."""
+        """The profile's issue times by launch: by family, by op class, and all."""
         by_family: dict[str, list[float]] = {}
         by_class: dict[str, list[float]] = {}
         every: list[float] = []
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
             if cost.issue_s is not None:
                 for found in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
-                    found.append(cost.issue_s)
+                    found.append(cost.issue_s / cost.launches)
         return by_family, by_class, every
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
@@ -228,7 +236,7 @@ class CostModel:
         cost = known.cost
         site = self._site(self.machine.devices[0].name, known.sms)
         precision = self.precision if known.op_class in efficiencies.DENSE else "fp32"
-        said = efficiencies.seconds(site, known.op_class, cost.flops, cost.bytes, precision)
+        said = efficiencies.seconds(site, known.op_class, cost.flops, cost.bytes, precision, cost.launches)
         measured = self._statistic(cost.warm if warm else cost.cold or cost.warm)
         return self._point(site, cost.flops, cost.bytes, said.warm if warm else said.cold, measured)
 

@@ -102,7 +102,7 @@ def _roles(graph: TrainingGraph) -> TrainingGraph:
         for storage in used:
             leads[storage] = _few(leads.get(storage, frozenset()) | reached)
         role = "dX" if multiplied.intersection(changed) else _role(op, reached, graph)
-        if op_class(op.body.target) in ("conv", "matmul"):
+        if op_class(op.body.target) in ("conv", "matmul", "recurrent"):
             multiplied.update(used)
         ops.append(replace(op, gradient=role))
     return replace(graph, ops=_unique(ops[::-1]))
@@ -116,7 +116,7 @@ def _few(names: frozenset[str]) -> frozenset[str]:
 def _role(op: Op, reached: frozenset[str], graph: TrainingGraph) -> str:
     if not reached or any(graph.layers[name] != op.layer for name in reached):
         return "dX"
-    return "dB" if all(name.endswith("bias") for name in reached) else "dW"
+    return "dB" if all("bias" in name.rpartition(".")[2] for name in reached) else "dW"  # bias_hh_l0 of a recurrent layer too
 
 
 def _unique(ops: list[Op]) -> tuple[Op, ...]:

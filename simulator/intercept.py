@@ -1,25 +1,34 @@
 """Canonical forms during capture: functions whose CPU and CUDA decompositions differ are recorded in one form.
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, by the name of the CPU's, where PyTorch runs
-it as one on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v.
+it as one on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of
+an RNN, a GRU or an LSTM is one op each way (`recurrent`).
 """
 
 import math
+from collections.abc import Callable
 from unittest.mock import patch
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .recurrent import layers as recurrent
+
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
 
 
 class CanonicalForms(TorchFunctionMode):
-    """Within it, dropout and attention are issued in their canonical forms.
+    """Within it, dropout, attention and recurrent layers are issued in their canonical forms.
 
     A function mode sees every call by whatever name, but is off inside functions it was handed (F.multi_head_attention_forward); there the
     names in torch.nn.functional count, and they are replaced too.
     """
+
+    def __init__(self, layer: Callable[[], str] = lambda: ""):
+        """`layer` names the running module, for errors."""
+        super().__init__()
+        self._layer = layer
 
     def __enter__(self):
         """Start replacing."""
@@ -38,12 +47,14 @@ class CanonicalForms(TorchFunctionMode):
         return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Replace dropout and attention, pass on everything else."""
+        """Replace what has a canonical form, pass on everything else."""
         kwargs = kwargs or {}
         if func is _ATTENTION:
             return _attention(*args, **kwargs)
         if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
+        if func in recurrent.CELLS:
+            return recurrent.run(func, args, kwargs, self._layer())
         return func(*args, **kwargs)
 
 

@@ -17,6 +17,8 @@ from .dependencies import box
 from .plan import DTYPE_BYTES, KINDS, PHASES, Operand, Plan, Segment, Storage, Task, Value
 
 SCHEMA = "stepcast.plan/1"
+#: A longer loop of kernels in one task is a damaged file.
+_MOST_LAUNCHES = 2**40
 
 
 def dump(plan: Plan) -> dict[str, Any]:
@@ -137,7 +139,9 @@ def _task_flaws(plan: Plan, task: Task) -> Iterator[str]:
     for operand in (*task.reads, *task.writes, *task.mutates):
         yield from _operand_flaws(plan, operand, f"task {task.name}")
     try:
-        _ = task.body.key(task), task.body.work(task), task.body.launches
+        _ = task.body.key(task), task.body.work(task)
+        if not 0 <= task.body.launches <= _MOST_LAUNCHES:
+            yield f"task {task.name} has {str(task.body.launches)[:20]} launches"
     except Exception as error:  # a body of any kind; whatever its own rules raise, the document is at fault
         yield f"the body of task {task.name} does not fit its operands ({type(error).__name__}: {error})"
 

@@ -19,6 +19,7 @@ from .aten_json import encode, name_of
 from .bodies.opcall import OpCall
 from .graph import Op
 from .plan import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
+from .recurrent.ops import launches
 
 #: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
@@ -181,7 +182,7 @@ class Recorder(TorchDispatchMode):
             outputs.append(position)
         if any(part in str(func).split(".")[1] for part in RANDOM):
             self.notes.append(f"draws random numbers in {self.layer or 'the model'} ({func})")
-        body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results))
+        body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
 
     def _knows(self, tensor: Any) -> bool:

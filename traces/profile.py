@@ -54,6 +54,7 @@ class KeyCost(NamedTuple):
     `grid` and `blocks_per_sm` are the kernel's geometry where it is known; `op_class`, `flops` and `bytes` as the task's body counts them.
     `issue_s`: what issuing the task takes the host in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
     measured). `geometry_from`: "profiler", "partitions" (from its times at several SM counts), "table" or "" (unknown).
+    `launches`: kernels (on a CPU: op calls) of an op that is a loop of many, as a recurrent layer is; 1 of all others.
     """
 
     warm: Stats
@@ -65,6 +66,7 @@ class KeyCost(NamedTuple):
     blocks_per_sm: Blocks | None = None
     issue_s: Measure | None = None
     geometry_from: str = ""
+    launches: Blocks = 1
 
 
 def slug(text: str) -> str:

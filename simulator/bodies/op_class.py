@@ -29,6 +29,7 @@ _BY_NAME = {
     "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),
     "gather": ("embedding", "embedding_dense_backward", "index", "index_select", "gather", "scatter", "scatter_add", "index_put",
                "nll_loss_backward"),
+    "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}

@@ -1,7 +1,7 @@
-"""One aten operation."""
+"""One operation: of aten, or a recurrent layer's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from .op_class import work_of
 from .work import Work, geometry
@@ -15,7 +15,8 @@ class OpCall:
     """Call `target` (as in `aten.mm.default`) with arguments given as JSON text.
 
     In `args` and `kwargs`, `{"$": i}` stands for operand i of the task's `reads + mutates`; `{"dtype": "float32"}` and the like for what
-    JSON has no word for. `outputs[k]` is the position of the k-th write among the op's results. `flops` as counted at capture.
+    JSON has no word for. `outputs[k]` is the position of the k-th write among the op's results. `flops` and
+    `launches` (kernels; on a CPU op calls) as counted at capture.
     """
 
     target: str
@@ -23,9 +24,8 @@ class OpCall:
     kwargs: str = "{}"
     outputs: tuple[int, ...] = (0,)
     flops: float = 0.0
+    launches: int = 1
     kind: Literal["op"] = "op"
-
-    launches: ClassVar[int] = 1
 
     def key(self, task: "Task") -> str:
         """Target, operand geometry and every other argument."""

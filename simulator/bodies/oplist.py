@@ -41,8 +41,8 @@ class OpList:
 
     @property
     def launches(self) -> int:
-        """One per op."""
-        return len(self.steps)
+        """Those of its ops."""
+        return sum(step.body.launches for step in self.steps)
 
     def key(self, task: "Task") -> str:
         """Label and a hash of the ops' own keys, in order."""
