@@ -48,7 +48,7 @@ class PlanBuilder:
         #: Task name -> the op of the graph that it runs or whose result it adds up, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
 
-    @property
+    @cached_property
     def layers(self) -> dict[str, list[str]]:
         """Trainable parameters by the layer that owns them, in module order."""
         found: dict[str, list[str]] = {}

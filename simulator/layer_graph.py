@@ -22,12 +22,19 @@ class Layer:
     `depth`: the fewest layers between the model's inputs and this one. `block` and `path` count from 0; path 0 is the block's longest.
     """
 
-    name: str
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     depth: int
     block: int
     path: int
+
+    def distance(self, role: str) -> int:
+        """The dependency distance DD of the layer's dX, dW or dB: steps, one per layer and phase, to the first other reader of its result.
+
+        1 for dX. What dW and dB lead to, the layer's parameters, is read by the layer itself in the next forward: backward has to go down
+        to the first layer, and forward up again.
+        """
+        return 1 if role == DX else 2 * self.depth + 1
 
 
 class LayerGraph:
@@ -52,7 +59,6 @@ class LayerGraph:
         depths = _depths(len(nodes), between)
         self.layers = tuple(
             Layer(
-                graph.ops[run[0]].layer,
                 tuple(run),
                 tuple(backward[index]),
                 *((depths[node_of[index]], *places[node_of[index]]) if index in node_of else (0, *_next_place(index, nodes, places))),
@@ -69,14 +75,6 @@ class LayerGraph:
     def of(self, op: int) -> Layer:
         """The layer that an op belongs to."""
         return self._of[op]
-
-    def distance(self, layer: Layer, role: str) -> int:
-        """The dependency distance DD of a layer's dX, dW or dB: steps, one per layer and phase, to the first other reader of its result.
-
-        1 for dX. What dW and dB lead to, the layer's parameters, is read by the layer itself in the next forward: backward has to go down
-        to the first layer, and forward up again.
-        """
-        return 1 if role == DX else 2 * layer.depth + 1
 
 
 def _runs(graph: TrainingGraph, phase: str) -> list[list[int]]:

@@ -32,3 +32,25 @@ def delay_until(now_s: float, when_s: float) -> float:
     if delay <= 0.0:
         return 0.0
     return delay + (when_s - (now_s + delay))
+
+
+class Settling:
+    """Something that gives out what it has once at each instant, when nothing else happens at it any more."""
+
+    def __init__(self, env: Environment):
+        """Nothing waits yet."""
+        self._env, self._settling = env, False
+
+    def _soon(self) -> None:
+        """Settle at this instant, after everything else."""
+        if not self._settling:
+            self._settling = True
+            Timer(self._env, 0.0, self._settle, PLACEMENT)
+
+    def _settle(self, _: Event) -> None:
+        self._settling = False
+        self._give(self._env.now)
+
+    def _give(self, now: float) -> None:
+        """Give out what there is."""
+        raise NotImplementedError

@@ -16,7 +16,7 @@ from simpy import Environment, Event
 from traces.errors import StepcastError
 
 from ..machine import Link, Machine
-from .clock import PLACEMENT, Timer, delay_until
+from .clock import Settling, Timer, delay_until
 
 
 class Route(NamedTuple):
@@ -40,12 +40,12 @@ class Transfer:
         return self.order < other.order
 
 
-class Links:
+class Links(Settling):
     """All links of a machine, with what waits for and moves over them."""
 
     def __init__(self, env: Environment, machine: Machine):
         """Links are directed; one without an opposite also serves the way back."""
-        self._env = env
+        super().__init__(env)
         self._machine = machine
         self._graph = networkx.DiGraph()
         self._graph.add_nodes_from(device.name for device in machine.devices)
@@ -60,7 +60,6 @@ class Links:
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
         self._timer: Event | None = None
-        self._settling = False
 
     def _add(self, source: str, target: str, link: Link, way: str) -> None:
         if link.channel:
@@ -109,14 +108,7 @@ class Links:
             insort(self._queues.setdefault(direction, []), transfer)
         self._soon()
 
-    def _soon(self) -> None:
-        if not self._settling:
-            self._settling = True
-            Timer(self._env, 0.0, self._settle, PLACEMENT)
-
-    def _settle(self, _: Event) -> None:
-        self._settling = False
-        now = self._env.now
+    def _give(self, now: float) -> None:
         for transfer in sorted({queue[0] for queue in self._queues.values() if queue}, key=lambda t: t.order):
             route = transfer.route
             if transfer.start_s < 0.0 and all(self._queues[d][0] is transfer for d in route.directions):

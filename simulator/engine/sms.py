@@ -20,7 +20,7 @@ from typing import NamedTuple
 from simpy import Environment, Event
 
 from ..cost import Cost
-from .clock import PLACEMENT, Timer, delay_until
+from .clock import Settling, Timer, delay_until
 
 #: How far from a wave border, in waves, counts as on it: rounding only.
 _ON_BORDER = 1e-9
@@ -91,19 +91,18 @@ class Pool:
         self.awake_s = -1.0
 
 
-class Sms:
+class Sms(Settling):
     """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one group of tasks beside another."""
 
     def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
         """`pools`: by device."""
-        self._env = env
+        super().__init__(env)
         self.pools = dict(pools)
         self._all_pools = tuple(self.pools.values())
         self._multipliers = multipliers
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
         self._timer: Event | None = None
         self._timer_s = inf
-        self._settling = False
         self._moved = False  # whether SMs have changed hands, or a last wave has begun, since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
@@ -123,9 +122,10 @@ class Sms:
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
-        if pool.awake_s != self._env.now:
-            pool.awake, pool.awake_s = [], self._env.now
-        pool.awake.append(kernel)
+        if pool.wake_s is not None:
+            if pool.awake_s != self._env.now:
+                pool.awake, pool.awake_s = [], self._env.now
+            pool.awake.append(kernel)
         kernel.sms = 0
         self._moved = True
         self._running.remove(kernel)
@@ -134,14 +134,7 @@ class Sms:
             pool.queue.remove(kernel)
         self._soon()
 
-    def _soon(self) -> None:
-        if not self._settling:
-            self._settling = True
-            Timer(self._env, 0.0, self._settle, PLACEMENT)
-
-    def _settle(self, _: Event) -> None:
-        self._settling = False
-        now = self._env.now
+    def _give(self, now: float) -> None:
         for pool in self._all_pools:
             if pool.queue and pool.wake_s is None:
                 self._place(pool, now)

@@ -13,7 +13,7 @@ from ..dependencies import Dependencies
 from ..grouped import split_groups
 from ..layer_graph import DX, LayerGraph
 from ..order import by_rank
-from ..plan import UPDATE, Plan, Task
+from ..plan import Plan, Task
 
 NAME = "turbodl"
 ABOUT = "each layer's dX, dW and dB on streams of their own, the critical path first"
@@ -64,6 +64,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
     The first layer's dW and update, on which the next iteration's forward waits at once (dependency distance 1), run on the urgent
     path's stream. With `fuse=backward` global-norm clipping is refused.
     """
+    by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
     build = PlanBuilder(job, machine.devices[0].name, graph)
     if options.fuse == "backward":
@@ -76,13 +77,13 @@ def plan(job, machine, costs, options: Options) -> Plan:
             seconds[build.served[task.name][0]] = cost.cold_s
     layers = LayerGraph(build.graph, seconds)
     lanes = _Lanes(options, layers, machine.devices[0].priority_levels, [group_of.get(op.name, 0) for op in build.graph.ops])
-    if options.streams and options.async_ and options.priorities:
+    if by_urgency:
         tasks = by_rank(tasks, Dependencies(draft), lambda task: _urgent_first(task, build, layers))
     placed = [lanes.put(task, *build.served[task.name]) if task.name in build.served else lanes.urgent(task) for task in tasks]
-    if options.streams and options.async_ and options.priorities and options.fallback == "sync":
+    if by_urgency and options.fallback == "sync":
         placed = _synchronised(placed, build, layers, lanes)
-    done = _with_updates(placed, build, lanes, options)
-    if options.streams and not options.async_:
+    done = _with_updates(placed, build, lanes, options, by_events)
+    if options.streams and not by_events:
         done = _with_barriers(done)
     return build.plan(NAME, done, options)
 
@@ -97,16 +98,12 @@ class _Lanes:
         alpha = paths if options.alpha == "paths" else options.alpha
         self._behind = (0, alpha, alpha if options.beta == "alpha" else options.beta)
         self._levels = levels
-        self._least = max(self._level(path, kind) for path in range(paths) for kind in range(3))
+        self._least = max(self.level(path, kind) for path in range(paths) for kind in range(3))
 
-    def _level(self, path: int, kind: int) -> int:
-        """0 is most urgent. The device's last level is kept for what can wait, where it has more than one."""
+    def level(self, path: int, kind: int = 0) -> int:
+        """Of a path's dX, dW or dB; 0 is most urgent. The device's last level is kept for what can wait, where it has more than one."""
         last = self._levels - 1
         return min(path, max(last - 1, 0)) if kind == 0 else min(path + self._behind[kind], last)
-
-    def level(self, path: int) -> int:
-        """The level of a path's dX."""
-        return self._level(path, 0)
 
     def urgent(self, task: Task) -> Task:
         """The task on the urgent path's stream."""
@@ -115,15 +112,15 @@ class _Lanes:
     def put(self, task: Task, op: int, role: str) -> Task:
         """The task on its stream; `op` is the one it serves, in its role."""
         layer = self._layers.of(op)
-        if role not in ("", DX) and self._layers.distance(layer, role) == 1:
-            return self._on(task, 0, 0, self._group_of[op])
-        path = layer.path if self._options.async_ else 0
-        return self._on(task, path, _TYPES[role], self._group_of[op])
+        path, kind = layer.path if self._options.async_ else 0, _TYPES[role]
+        if kind and layer.distance(role) == 1:
+            path = kind = 0
+        return self._on(task, path, kind, self._group_of[op])
 
     def _on(self, task: Task, path: int, kind: int, group: int) -> Task:
         if not self._options.streams:
             return task
-        priority = self._level(path, kind) - self._least if self._options.priorities else 0
+        priority = self.level(path, kind) - self._least if self._options.priorities else 0
         return replace(task, stream=3 * (path + self._paths * group) + kind, priority=priority)
 
 
@@ -154,7 +151,7 @@ def _synchronised(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, lan
     return result
 
 
-def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options: Options) -> list[Task]:
+def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options: Options, by_events: bool) -> list[Task]:
     def update(layer: str) -> list[Task]:
         owned = build.layers[layer]
         op = build.gradient_ops[owned[0]]
@@ -162,12 +159,12 @@ def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options:
         if options.update == "callback":
             gradients = tuple(build.gradient(parameter) for parameter in owned)
             body = Host(0.0, "callback")
-            made.insert(0, replace(made[0], name=f"{layer}/callback", body=body, reads=gradients, mutates=(), phase=UPDATE))
+            made.insert(0, replace(made[0], name=f"{layer}/callback", body=body, reads=gradients, mutates=()))
         return made
 
     if options.fuse == "backward":
         return insert(tasks, [(last + 1, task) for layer, last in build.ready(tasks).items() for task in update(layer)])
-    if options.streams and options.async_:
+    if by_events:
         return tasks + [task for layer in build.first_use(tasks) for task in update(layer)]
     return tasks + [lanes.urgent(task) for task in build.updates()]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scipy.stats import rankdata
+from scipy.stats import spearmanr
 
 from traces.reproduction import Check
 
@@ -17,14 +17,10 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
     Both are rounded to the three decimals that tables show, so that what a reader sees as equal has no order.
     """
-    if len(x) < 3:
+    shown = [[round(value, 3) for value in values] for values in (x, y)]
+    if len(x) < 3 or any(len(set(values)) == 1 for values in shown):
         return None
-    ranks = [rankdata([round(value, 3) for value in values]) for values in (x, y)]
-    (a, b) = (list(map(float, rank)) for rank in ranks)
-    mean = (len(a) + 1) / 2
-    covered = sum((p - mean) * (q - mean) for p, q in zip(a, b, strict=True))
-    spread = (sum((p - mean) ** 2 for p in a) * sum((q - mean) ** 2 for q in b)) ** 0.5
-    return covered / spread if spread else None
+    return float(spearmanr(*shown).statistic)
 
 
 def trend(name: str, claim: str, reason: str, what: str, x: Sequence[float], y: Sequence[float], sign: int) -> Check:
