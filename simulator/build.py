@@ -25,6 +25,7 @@ from .plan import (
     INPUT,
     OPTIMIZER_STATE,
     PARAMETER,
+    SCRATCH,
     UPDATE,
     Operand,
     Plan,
@@ -34,6 +35,7 @@ from .plan import (
     Value,
     ViewStep,
 )
+from .views import contiguous
 
 
 class PlanBuilder:
@@ -154,6 +156,13 @@ class PlanBuilder:
     def gradient(self, parameter: str) -> Operand:
         """The operand that holds the parameter's gradient, complete after the last micro-batch."""
         return self._operand(self.graph.gradients[parameter], 0)
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+        """A new contiguous value of one iteration that is not in the graph."""
+        operand = Operand(name, shape, contiguous(shape), dtype)
+        self._values[name] = Value(name, shape, operand.strides, dtype, self.device, SCRATCH, name)
+        self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
+        return operand
 
     def storage(self, value: str) -> str:
         """The storage that a placed value or a parameter lies on."""

@@ -43,8 +43,8 @@ class _Known(NamedTuple):
 
 
 def looped(task: Task) -> int:
-    """Launches of an op that is a loop over steps. Fits take updates as one: how many launches theirs have depends on the form."""
-    return task.body.launches if task.body.kind == "op" else 1
+    """Launches of what is a loop over steps. Fits take updates as one: how many launches theirs have depends on the form."""
+    return task.body.launches if task.body.kind in ("op", "scan-level") else 1
 
 
 def family(key: str) -> str:

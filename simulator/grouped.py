@@ -7,6 +7,7 @@ from dataclasses import replace
 from .bodies.opcall import OpCall
 from .graph import Op, TrainingGraph
 from .plan import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
+from .views import contiguous
 
 #: Convolutions of more groups, such as depthwise ones, are left whole: their groups are too small to run by themselves.
 MOST_GROUPS = 4
@@ -45,14 +46,7 @@ def _splittable(op: Op, args: list) -> bool:
 
 
 def _contiguous(operand: Operand) -> bool:
-    return operand.strides == _strides(operand.shape)
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    found = [1]
-    for extent in reversed(shape[1:]):
-        found.append(found[-1] * extent)
-    return tuple(reversed(found))
+    return operand.strides == contiguous(operand.shape)
 
 
 def _part(op: Op, args: list, group: int, groups: int) -> Op:
@@ -81,7 +75,7 @@ def _own(op: Op, place: int, operand: Operand, group: int, groups: int) -> Opera
     """The group's part of a result, as a value of its own."""
     dim = _joined_on(op, place)
     shape = (*operand.shape[:dim], operand.shape[dim] // groups, *operand.shape[dim + 1 :])
-    return Operand(f"{operand.value}/group{group}", shape, _strides(shape), operand.dtype)
+    return Operand(f"{operand.value}/group{group}", shape, contiguous(shape), operand.dtype)
 
 
 def _joined_on(op: Op, place: int) -> int:

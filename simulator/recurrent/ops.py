@@ -18,6 +18,8 @@ _SCHEMAS = {
     "lstm": "(Tensor x, Tensor h0, Tensor c0, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh) -> (Tensor, Tensor, Tensor, Tensor)",
     "lstm_backward": "(Tensor? grad_out, Tensor? grad_last, Tensor? grad_cell, Tensor cells, Tensor gates, Tensor bent, Tensor w_hh)"
     " -> (Tensor, Tensor, Tensor)",
+    "rnn_gates": "(Tensor[] prefixes, Tensor states, str nonlinearity) -> Tensor",
+    "gru_gates": "(Tensor[] prefixes, Tensor states, Tensor reset_update, Tensor new, Tensor of_hidden) -> (Tensor, Tensor)",
 }
 #: Kernels (on a CPU: op calls) of `steps`: in every step, and beside them, of a layer with biases and a gradient by its last state only.
 _LAUNCHES = {"rnn": (2, 3), "rnn_backward": (2, 2), "gru": (6, 4), "gru_backward": (3, 16), "lstm": (8, 4), "lstm_backward": (5, 16)}
@@ -64,6 +66,15 @@ def _lstm_backward_shapes(grad_out, grad_last, grad_cell, cells: Tensor, *_) -> 
     return cells.new_empty(steps - 1, batch, 4 * hidden), *(cells.new_empty(batch, hidden) for _ in range(2))
 
 
+def _rnn_gates_shapes(prefixes, states: Tensor, *_) -> Tensor:
+    return states.new_empty(len(states) - 1, *states.shape[1:])
+
+
+def _gru_gates_shapes(prefixes, states: Tensor, *_) -> tuple[Tensor, Tensor]:
+    steps, batch, hidden = states.shape
+    return states.new_empty(steps - 1, batch, 3 * hidden), states.new_empty(steps - 1, batch, 3 * hidden)
+
+
 def _forward_flops(gates: int) -> Callable[..., int]:
     """Products of all steps with W_ih [gates H, I] and W_hh [gates H, H]."""
 
@@ -85,6 +96,10 @@ def _backward_flops(gates: int) -> Callable[..., int]:
     return count
 
 
+def _no_products(*_, **__) -> int:
+    return 0
+
+
 def _register(name: str, kernel: Callable, shapes: Callable, flops: Callable) -> None:
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, _SCHEMAS[name])
@@ -99,3 +114,5 @@ _register("gru", steps.gru, _gru_shapes, _forward_flops(3))
 _register("gru_backward", steps.gru_backward, _gru_backward_shapes, _backward_flops(3))
 _register("lstm", steps.lstm, _lstm_shapes, _forward_flops(4))
 _register("lstm_backward", steps.lstm_backward, _lstm_backward_shapes, _backward_flops(4))
+_register("rnn_gates", steps.rnn_gates, _rnn_gates_shapes, _no_products)
+_register("gru_gates", steps.gru_gates, _gru_gates_shapes, _no_products)

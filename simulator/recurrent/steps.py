@@ -4,10 +4,13 @@ T steps, B samples, I features of the input, H of the state. Nothing here waits 
 [T + 1, B, H] begins with the initial state. Gates stand in PyTorch's order: reset, update, new; of an LSTM input, forget, new, output.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
+
+from ..scan import blocks, prefix_order
 
 
 @torch.no_grad()
@@ -78,17 +81,11 @@ def gru_backward(
     All are the gradient by h' times factors that are known for all steps beforehand.
     """
     steps, batch, hidden = new.shape
-    reset, update = reset_update.chunk(2, -1)
-    keep = 1 - update
-    by_new = keep * (1 - new * new)
-    gates = new.new_empty(steps, batch, 3, hidden)
-    torch.mul(by_new * of_hidden, reset * (1 - reset), out=gates[:, :, 0])
-    torch.mul(states[:-1] - new, update * keep, out=gates[:, :, 1])
-    torch.mul(by_new, reset, out=gates[:, :, 2])
+    factors, by_new, update = gru_factors(states[:-1], reset_update, new, of_hidden)
     grads = torch.empty_like(states)
     grads[-1] = _at_the_end(grad_out, grad_last)
-    together = gates.view(steps, batch, 3 * hidden)
-    backward = (reversed(part.unbind()) for part in (gates, together, update, grads[1:], grads[1:].unsqueeze(2), grads[:-1]))
+    together = factors.view(steps, batch, 3 * hidden)
+    backward = (reversed(part.unbind()) for part in (factors, together, update, grads[1:], grads[1:].unsqueeze(2), grads[:-1]))
     for gate, flat, z, grad, spread, before, outside in zip(*backward, _earlier(grad_out, steps), strict=True):
         gate.mul_(spread)
         if outside is None:
@@ -98,6 +95,57 @@ def gru_backward(
         before.addmm_(flat, w_hh)
     at_input = torch.cat((together[..., : 2 * hidden], by_new.mul_(grads[1:])), -1)
     return at_input, together, grads[0].clone()
+
+
+def gru_factors(before: Tensor, reset_update: Tensor, new: Tensor, of_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the gradient by h' is multiplied by: to give those by W_hh h + b_hh [T, B, 3, H] and by W_in x + b_in [T, B, H], and z itself,
+    by which h' takes from h directly. `before`: the states before the steps."""
+    steps, batch, hidden = new.shape
+    reset, update = reset_update.chunk(2, -1)
+    keep = 1 - update
+    by_new = keep * (1 - new * new)
+    factors = new.new_empty(steps, batch, 3, hidden)
+    torch.mul(by_new * of_hidden, reset * (1 - reset), out=factors[:, :, 0])
+    torch.mul(before - new, update * keep, out=factors[:, :, 1])
+    torch.mul(by_new, reset, out=factors[:, :, 2])
+    return factors, by_new, update
+
+
+@torch.no_grad()
+def rnn_gates(prefixes: Sequence[Tensor], states: Tensor, nonlinearity: str) -> Tensor:
+    """Gradients by what f is applied to [T, B, H], of those by all states that a scan found: `prefixes`, worker by worker."""
+    out = states[1:]
+    slopes = 1 - out * out if nonlinearity == "tanh" else (out > 0).to(out.dtype)
+    return slopes.mul_(_in_time(prefixes, len(out)))
+
+
+@torch.no_grad()
+def gru_gates(prefixes: Sequence[Tensor], states: Tensor, reset_update: Tensor, new: Tensor, of_hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by W_ih x + b_ih and by W_hh h + b_hh [T, B, 3 H] each, of those by all states that a scan found, worker by worker."""
+    steps, batch, hidden = new.shape
+    grads = _in_time(prefixes, steps)
+    factors, by_new, _ = gru_factors(states[:-1], reset_update, new, of_hidden)
+    together = factors.mul_(grads.unsqueeze(2)).view(steps, batch, 3 * hidden)
+    return torch.cat((together[..., : 2 * hidden], by_new.mul_(grads)), -1), together
+
+
+def _in_time(prefixes: Sequence[Tensor], steps: int) -> Tensor:
+    """Gradients by the states behind `steps` steps, from the first to the last, of a scan's results."""
+    found = torch.cat(list(prefixes)) if len(prefixes) > 1 else prefixes[0]
+    return found.index_select(0, _places(len(found), len(prefixes), steps, found.device))
+
+
+@cache
+def _places(results: int, workers: int, steps: int, device: torch.device) -> Tensor:
+    """Where the gradient by each state lies: prefix j of the scan is that by the state behind the j-th last step."""
+    where: dict[int, int] = {}
+    first = 0
+    for worker, count in enumerate(blocks(results, workers)):
+        local = prefix_order(count, leftmost=worker == 0)
+        for place in local if worker == workers - 1 else local[:-1]:
+            where[first + place] = len(where)
+        first += count
+    return torch.tensor([where[steps - step] for step in range(steps)], device=device)
 
 
 @torch.no_grad()

@@ -1,0 +1,59 @@
+"""One level of a back-propagation scan over a batch of equal dense Jacobians (Wang et al., "BPPSA", algorithm 1)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .work import Work, geometry
+
+if TYPE_CHECKING:
+    from ..plan import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLevel:
+    """A level of `elements` m in the order of `simulator.scan.order`: transposed Jacobians [m, B, H, H], gradients [B, H].
+
+    up      pairs to the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
+    linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `scan.prefix_order`
+    down    reads the Jacobians of even place (and the last) and the prefixes of the level above; writes its own, as linear does
+
+    With `leftmost` the first element is a gradient, the task's last operand, and stands in no matrix: one matrix and one prefix less, and
+    an up-sweep also writes the gradient that is the first element above.
+    """
+
+    direction: Literal["up", "linear", "down"]
+    elements: int
+    leftmost: bool
+    kind: Literal["scan-level"] = "scan-level"
+
+    def __post_init__(self):
+        """Raise ValueError for what is no level."""
+        least = 1 if self.direction == "linear" and not self.leftmost else 2
+        if self.elements < least:
+            raise ValueError(f"a level {self.direction} of {self.elements} elements has no product; expected at least {least}")
+
+    @property
+    def launches(self) -> int:
+        """One kernel of all products side by side; a linear level one of each."""
+        return self.elements - int(self.leftmost) if self.direction == "linear" else 1
+
+    @property
+    def products(self) -> tuple[int, int]:
+        """(matrix-matrix, matrix-vector) products of one sample."""
+        if self.direction == "up":
+            return self.elements // 2 - int(self.leftmost), int(self.leftmost)
+        count = self.elements if self.direction == "linear" else (self.elements + 1) // 2
+        return 0, count - int(self.leftmost)
+
+    def key(self, task: "Task") -> str:
+        """Direction, where it stands, and the operands' geometry, which tells the elements."""
+        where = ".leftmost" if self.leftmost else ""
+        return f"scan.{self.direction}{where}|{self.elements}|{'|'.join(map(geometry, task.inputs))}"
+
+    def work(self, task: "Task") -> Work:
+        """FLOPs of the products; bytes of what is read and written."""
+        samples, width = task.writes[-1].shape[-2:] if self.direction != "up" or self.leftmost else task.writes[0].shape[1:3]
+        matrices, vectors = self.products
+        flops = 2.0 * samples * width * width * (matrices * width + vectors)
+        moved = sum(operand.bytes for operand in (*task.inputs, *task.writes))
+        return Work(f"scan.{self.direction}", flops, float(moved))
