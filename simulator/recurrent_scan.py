@@ -39,7 +39,7 @@ _CELLS = {
     "stepcast.gru_backward.default": _Cell(lambda args, left: GruSteps(left), 6, (3, 4, 5), False, FORWARD, "gru_gates", 15),
 }
 _WITHOUT_RULE = "stepcast.lstm_backward.default"
-TARGETS = frozenset({*_CELLS, _WITHOUT_RULE})
+_TARGETS = frozenset({*_CELLS, _WITHOUT_RULE})
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,42 @@ class _Lanes:
 
 
 class RecurrentScan:
-    """The chain of steps of one backward op of a plan."""
+    """The chains of steps of all recurrent layers of one micro-batch's backward tasks; what lies between them stays as it is."""
+
+    def __init__(self, build: PlanBuilder, backward: Sequence[Task]):
+        """Raises StepcastError where a layer's chain is none of one Jacobian per step with a gradient at its end alone."""
+        self._backward = backward
+        self._layers = {task.name: _Layer(build, task) for task in backward if is_recurrent(task)}
+
+    @property
+    def full_level(self) -> int:
+        """Of Blelloch's scan of the longest chain."""
+        return max(full_level(layer.elements) for layer in self._layers.values())
+
+    @property
+    def jacobian_bytes(self) -> int:
+        """Of all Jacobians, without their products."""
+        return sum(layer.jacobian_bytes for layer in self._layers.values())
+
+    def tasks(self, level: int, workers: int) -> tuple[list[Task], list[Task]]:
+        """(Jacobians, the backward tasks with each layer's op replaced by its scan), in issue order.
+
+        A linear scan has one worker; of others each worker has at least two elements.
+        """
+        found = {name: layer.tasks(level, workers) for name, layer in self._layers.items()}
+        done = [new for task in self._backward for new in (found[task.name][1] if task.name in found else (task,))]
+        return [task for values, _ in found.values() for task in values], done
+
+
+def is_recurrent(task: Task) -> bool:
+    """Whether a task runs back through the steps of a recurrent layer."""
+    return getattr(task.body, "target", "") in _TARGETS
+
+
+class _Layer:
+    """The chain of steps of one backward op."""
 
     def __init__(self, build: PlanBuilder, task: Task):
-        """Raises StepcastError where the op's chain is none of one Jacobian per step with a gradient at its end alone."""
         layer = f"recurrent layer {task.layer!r}"
         if task.body.target == _WITHOUT_RULE:
             raise StepcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU")
@@ -80,17 +112,11 @@ class RecurrentScan:
         return self._task.reads[self._args[place]["$"]]
 
     @property
-    def full_level(self) -> int:
-        """Of Blelloch's scan."""
-        return full_level(self.elements)
-
-    @property
     def jacobian_bytes(self) -> int:
-        """Of all its Jacobians, without their products."""
         return (self.elements - 1) * self._last.bytes * self._last.shape[-1]
 
     def tasks(self, level: int, workers: int) -> tuple[list[Task], list[Task]]:
-        """(Jacobians, scan and results) in issue order. A linear scan has one worker; others have at least two elements each."""
+        """(Jacobians, scan and results)."""
         sizes = blocks(self.elements, min(workers, self.elements // 2) if level else 1)
         values = list(self._jacobians(sizes))
         found, prefixes = scan_tasks(self._last, [task.writes[0] if task else None for task in values], level, self._lanes)

@@ -46,5 +46,19 @@ def transposed(operand: Operand) -> Operand:
     return _seen(operand, (*shape, columns, rows), (*strides, by_column, by_row), "aten.transpose.int", last - 1, last)
 
 
+def shaped(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    """With other dimensions: all in one order, as `Tensor.view` allows it. Raises ValueError where it does not."""
+    if shape == operand.shape:
+        return operand
+    strides = _strides_as(operand.shape, operand.strides, shape)
+    return _seen(operand, shape, strides, "aten.view.default", list(shape))
+
+
+def _strides_as(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    import torch
+
+    return torch.empty_strided(old, strides, device="meta").view(new).stride()
+
+
 def _seen(operand: Operand, shape: tuple[int, ...], strides: tuple[int, ...], target: str, *args: int) -> Operand:
     return Operand(operand.value, shape, strides, operand.dtype, (*operand.views, ViewStep(target, json.dumps(args))))

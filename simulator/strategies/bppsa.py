@@ -1,7 +1,7 @@
 """BPPSA: back-propagation as a parallel scan (Wang et al., "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm", 2020)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,14 +11,18 @@ from traces.errors import StepcastError
 from ..build import PlanBuilder
 from ..costs import CostModel
 from ..engine import simulate
+from ..layer_scan import LayerScan
 from ..machine import Machine
 from ..plan import Plan, Task
-from ..recurrent_scan import TARGETS, RecurrentScan
+from ..recurrent_scan import RecurrentScan, is_recurrent
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"
 #: The plan depends on predicted times: they choose the level.
 USES_COSTS = True
+
+#: How many times the shortest step a level may take for the next one to be tried.
+FAR = 2.0
 
 Level = Annotated[int, Field(ge=0)]
 Workers = Annotated[int, Field(ge=1)]
@@ -38,7 +42,7 @@ class Options:
     """How transposed Jacobians are kept: sparse (csr), dense, or as suits each (auto); those of recurrent layers are dense."""
 
     workers: Workers | Literal["auto"] = "auto"
-    """Lanes that share the elements of a recurrent layer's scan; auto: every core of a CPU, one stream of a GPU."""
+    """Lanes that share the elements of a scan; auto: every core of a CPU, one stream of a GPU."""
 
 
 def plan(job, machine, costs, options: Options) -> Plan:
@@ -60,55 +64,53 @@ class _Drafts:
 
     def __init__(self, job, machine: Machine, options: Options):
         self._job, self._machine, self._options = job, machine, options
-        scans = self._scans()
-        self.full_level = max(scan.full_level for scan in scans)
-        device = machine.devices[0]
-        needed, there = sum(scan.jacobian_bytes for scan in scans), machine.memory(device.name).size_bytes
+        self._device = machine.devices[0]
+        build = self._build()
+        scan = self._scan(build, build.backward())
+        self.full_level = scan.full_level
+        needed, there = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
         if needed > there:
             raise StepcastError(
-                f"bppsa: the Jacobians of {job.label} take {needed / 1e9:.2f} GB, {device.name} has {there / 1e9:.2f} GB;"
+                f"bppsa: the Jacobians of {job.label} take {needed / 1e9:.2f} GB, {self._device.name} has {there / 1e9:.2f} GB;"
                 " choose a smaller batch or --image-size"
             )
-        cores = device.sms if device.kind == "cpu" else 1
+        cores = self._device.sms if self._device.kind == "cpu" else 1
         self._workers = cores if options.workers == "auto" else options.workers
 
-    def _scans(self) -> list[RecurrentScan]:
-        build = PlanBuilder(self._job, self._machine.devices[0].name)
-        scans = [RecurrentScan(build, task) for task in build.step() if _target(task) in TARGETS]
-        if not scans:
-            raise StepcastError(f"bppsa: {self._job.label} has no recurrent layer; expected a chain of steps")
-        return scans
+    def _build(self) -> PlanBuilder:
+        return PlanBuilder(self._job, self._device.name)
+
+    def _scan(self, build: PlanBuilder, backward: list[Task]) -> RecurrentScan | LayerScan:
+        if any(map(is_recurrent, backward)):
+            return RecurrentScan(build, backward)
+        return LayerScan(build, backward, self._options.jacobian)
 
     def at(self, level: int) -> Plan:
         """The plan with scans of `level`, or of their own full level where that is less."""
-        build = PlanBuilder(self._job, self._machine.devices[0].name)
-        tasks = [task for micro_batch in range(self._job.accumulate) for task in self._micro_batch(build, micro_batch, level)]
+        build = self._build()
+        tasks: list[Task] = []
+        for micro_batch in range(self._job.accumulate):
+            forward, backward = build.forward(micro_batch), build.backward(micro_batch)
+            jacobians, scanned = self._scan(build, backward).tasks(level, self._workers)
+            tasks += [*forward, *jacobians, *scanned]
         return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
 
-    def _micro_batch(self, build: PlanBuilder, micro_batch: int, level: int) -> Iterator[Task]:
-        forward, backward = build.forward(micro_batch), build.backward(micro_batch)
-        scans = {}
-        for task in backward:
-            if _target(task) in TARGETS:
-                scan = RecurrentScan(build, task)
-                scans[task.name] = scan.tasks(min(level, scan.full_level), self._workers)
-        yield from forward
-        for jacobians, _ in scans.values():
-            yield from jacobians
-        for task in backward:
-            yield from scans[task.name][1] if task.name in scans else (task,)
-
     def fastest(self, costs: CostModel) -> Plan:
-        """The plan with the shortest predicted step of those that fit the memory, or with the least memory where none does."""
-        ranked = []
+        """The plan with the shortest predicted step.
+
+        Higher levels take more memory, and products of sparse Jacobians grow denser: none is tried behind a level that cannot be planned,
+        does not fit, or takes FAR times the shortest step.
+        """
+        best, shortest_s = self.at(0), inf
         for level in range(self.full_level + 1):
-            found = self.at(level)
+            try:
+                found = self.at(level)
+            except StepcastError:
+                break
             timeline = simulate(found, self._machine, costs.resolve(found), pair_multipliers=costs.pair_multipliers)
-            peak = max(use.peak_bytes for use in timeline.devices)
-            fits = peak <= self._machine.memory(self._machine.devices[0].name).size_bytes
-            ranked.append((not fits, timeline.step_s if fits else peak, level, found))
-        return min(ranked, key=lambda item: item[:3])[-1]
-
-
-def _target(task: Task) -> str:
-    return getattr(task.body, "target", "")
+            fits = max(use.peak_bytes for use in timeline.devices) <= self._machine.memory(self._device.name).size_bytes
+            if not fits or timeline.step_s > FAR * shortest_s:
+                break
+            if timeline.step_s < shortest_s:
+                best, shortest_s = found, timeline.step_s
+        return best

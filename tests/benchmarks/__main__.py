@@ -1,6 +1,6 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|replay|op-latency|efficiencies]...
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|bppsa|replay|op-latency|efficiencies]...
 """
 
 import subprocess
@@ -13,6 +13,7 @@ MODULES = {
     "calibration": "calibration",
     "accuracy": "accuracy",
     "ablation": "ablation",
+    "bppsa": "bppsa",
     "replay": "replay_traces",
     "op-latency": "op_latency",
     "efficiencies": "efficiencies",

@@ -1,0 +1,58 @@
+"""The chain of gradients by activations that a backward pass is, found among its tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traces.errors import StepcastError
+
+from .build import PlanBuilder
+from .jacobian_of import jacobian_of
+from .bodies.csr.rules import Rule
+from .layer_graph import DX
+from .plan import Operand, Task
+
+#: View steps that leave the order of a sample's elements alone.
+_RESHAPES = frozenset(f"aten.{name}.default" for name in ("view", "_unsafe_view", "unsqueeze")) | {"aten.squeeze.dim", "aten.squeeze.dims"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One op of the chain: it makes `result`, the gradient by an activation, of `gradient`, that by the next one.
+
+    `reads`: what the values of its transposed Jacobian, of `rule`, come from.
+    """
+
+    task: Task
+    gradient: Operand
+    result: Operand
+    rule: Rule
+    reads: tuple[Operand, ...]
+
+
+def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
+    """The links in the order of the backward pass; what comes before the first op with a Jacobian rule makes the chain's first gradient.
+
+    Raises StepcastError where there is no such op, where one behind the first has no rule, and where gradients branch or meet.
+    """
+    gradients = {operand.value for task in backward for operand in task.writes}
+    links: list[Link] = []
+    why: StepcastError | None = None
+    for task in backward:
+        if build.served.get(task.name, (0, ""))[1] != DX:
+            continue
+        try:
+            rule, reads = jacobian_of(task, build.graph)
+        except StepcastError as error:
+            if links:
+                raise
+            why = error
+            continue
+        given = [operand for operand in task.reads if operand.value in gradients]
+        if len(given) != 1 or (links and given[0].value != links[-1].result.value):
+            raise StepcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
+        if not all(view.target in _RESHAPES for view in given[0].views):
+            raise StepcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")
+        links.append(Link(task, given[0], task.writes[0], rule, reads))
+    if not links:
+        raise why or StepcastError("bppsa: the model has a single layer; expected a chain of at least two")
+    return links
