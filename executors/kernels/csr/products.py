@@ -64,7 +64,7 @@ def _into_full(multiply: Multiply, pattern: Pattern, device: torch.device) -> Mu
 def _full_gradient(matrix: Tensor, gradient: Tensor) -> Tensor:
     if matrix.dim() == 2:
         return matrix @ gradient
-    return torch.bmm(matrix, gradient.t().unsqueeze(2)).squeeze(2).t().contiguous()
+    return (matrix @ gradient.t().unsqueeze(2)).squeeze(2).t().contiguous()
 
 
 def _sparse_full(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
@@ -124,4 +124,4 @@ def _unstack(out: Tensor, rows: int, width: int, samples: tuple[int, int]) -> Te
 
 def _per_row(values: Tensor, samples: int) -> Tensor:
     """A diagonal as a factor of rows: [n, 1], or [V, n, 1]."""
-    return values.t().unsqueeze(2) if samples > 1 else values
+    return values.t().contiguous().unsqueeze(2) if samples > 1 else values

@@ -2,7 +2,7 @@
 
     out[k] = sum of left[i[t]] * right[j[t]] over the terms t from indptr[k] to indptr[k + 1]
 
-with left [n, V] and right [m, W], V = W or one of them 1. `torch.embedding_bag` does it in one pass where one side is shared by all samples.
+with left [n, V] and right [m, W], V = W or one of them 1. Where all samples share one side, `torch.embedding_bag` does it in one pass.
 """
 
 from collections.abc import Callable
@@ -40,16 +40,16 @@ def sum_products(
     """A function of left [n, V] and right [m, W] that gives the sums [len(indptr) − 1, max(V, W)]; `samples` are V and W."""
     terms = int(indptr[-1])
     sides = [Side(None if index is None else on_device(index, device)) for index in (left, right)]
-    every = np.arange(terms, dtype=np.int32) if None in (left, right) or min(samples) > 1 else None
     if terms == len(indptr) - 1:
         return _single(*sides)
     if min(samples) > 1:
         return _by_sample(indptr, left, right, max(samples), device)
     ends = on_device(indptr, device)
-    places = [side.index if side.index is not None else on_device(every, device) for side in sides]
+    factor, summed = sides if samples[0] == 1 else reversed(sides)
+    index = summed.index if summed.index is not None else torch.arange(terms, dtype=torch.int32, device=device)
     if samples[0] == 1:
-        return lambda a, b: weighted(sides[0](a).reshape(-1), b, places[1], ends)
-    return lambda a, b: weighted(sides[1](b).reshape(-1), a, places[0], ends)
+        return lambda a, b: weighted(factor(a).reshape(-1), b, index, ends)
+    return lambda a, b: weighted(factor(b).reshape(-1), a, index, ends)
 
 
 def _single(left: Side, right: Side) -> Callable[[Tensor, Tensor], Tensor]:
