@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from traces.errors import StepcastError
 
+from .bodies.csr.rules import Rule
 from .build import PlanBuilder
 from .jacobian_of import jacobian_of
-from .bodies.csr.rules import Rule
 from .layer_graph import DX
 from .plan import Operand, Task
 
+#: What capture calls the layer of the loss, whose own ops make the chain's first gradient.
+_LOSS = "loss"
 #: View steps that leave the order of a sample's elements alone.
 _RESHAPES = frozenset(f"aten.{name}.default" for name in ("view", "_unsafe_view", "unsqueeze")) | {"aten.squeeze.dim", "aten.squeeze.dims"}
 
@@ -36,23 +38,31 @@ def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
     """
     gradients = {operand.value for task in backward for operand in task.writes}
     links: list[Link] = []
-    why: StepcastError | None = None
+    before: list[StepcastError] = []
     for task in backward:
-        if build.served.get(task.name, (0, ""))[1] != DX:
-            continue
-        try:
-            rule, reads = jacobian_of(task, build.graph)
-        except StepcastError as error:
-            if links:
-                raise
-            why = error
+        index, role = build.served.get(task.name, (0, ""))
+        if role != DX:
             continue
         given = [operand for operand in task.reads if operand.value in gradients]
-        if len(given) != 1 or (links and given[0].value != links[-1].result.value):
-            raise StepcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
-        if not all(view.target in _RESHAPES for view in given[0].views):
-            raise StepcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")
-        links.append(Link(task, given[0], task.writes[0], rule, reads))
+        if links:
+            _continues(task, given, links[-1])
+        op = build.graph.ops[index]
+        try:
+            rule, reads = jacobian_of(op, build.graph)
+        except StepcastError as error:
+            if links:
+                raise StepcastError(f"bppsa: {error}") from error
+            before += [error] if task.layer != _LOSS else []
+            continue
+        links.append(Link(task, given[0], task.writes[0], rule, tuple(task.inputs[op.inputs.index(operand)] for operand in reads)))
     if not links:
-        raise why or StepcastError("bppsa: the model has a single layer; expected a chain of at least two")
+        raise StepcastError(f"bppsa: {before[-1]}" if before else "bppsa: the model is a single layer; expected a chain of at least two")
     return links
+
+
+def _continues(task: Task, given: Sequence[Operand], last: Link) -> None:
+    """Raise StepcastError where a task reads anything but the gradient that the last link made."""
+    if len(given) != 1 or given[0].value != last.result.value:
+        raise StepcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
+    if not all(view.target in _RESHAPES for view in given[0].views):
+        raise StepcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")

@@ -10,7 +10,7 @@ from tiny import cpu
 from torch import nn
 
 from calibrate.numerics import Expected, compare
-from executors.kernels.jacobian_values import gru_steps, rnn_steps
+from executors.kernels.step_jacobians import gru_steps, rnn_steps
 from simulator import strategies
 from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.cost import Cost

@@ -7,12 +7,12 @@ import mlp
 import pytest
 from tiny import cpu
 
-from calibrate.numerics import Expected, compare
+from calibrate.numerics import STEPS, Expected, compare
 from simulator import strategies
+from simulator.costs import CostModel
 from simulator.job import Job
 from simulator.plan_json import dump, load
 from simulator.predict import forecast
-from simulator.costs import CostModel
 from traces.errors import StepcastError
 
 
@@ -25,11 +25,11 @@ def planned(given: Job, machine, options: str = ""):
     return strategy.plan(given, machine, None, parsed)
 
 
-def error(given: Job, machine, backend, options: str) -> float:
+def error(given: Job, machine, backend, options: str, steps: int = STEPS) -> float:
     plan = planned(given, machine, options)
     plan.validate(machine)
     built = given.build()
-    found = compare(given, built, plan, backend, Expected.of(given, built))
+    found = compare(given, built, plan, backend, Expected.of(given, built, steps), steps)
     return max(found.max_grad_error, found.max_param_error)
 
 
@@ -51,13 +51,13 @@ def test_float32_differs_by_rounding_only(two_cores, backend):
 
 
 def test_vgg11_is_a_chain(two_cores, backend):
-    given = Job("vgg11", 2, image_size=32)
-    assert error(given, two_cores, backend, "scan=linear") < 1e-4
+    """Compared after one step: its untrained layers let rounding grow from step to step."""
+    assert error(Job("vgg11", 2, image_size=32), two_cores, backend, "scan=linear", steps=1) < 1e-4
 
 
 def test_a_pruned_network_has_few_entries(two_cores, backend):
-    given = Job("vgg11_pruned", 2)
-    assert error(given, two_cores, backend, "level=2") < 1e-4
+    """97 % of its weights are zero for good; level 2 is the paper's."""
+    assert error(Job("vgg11_pruned", 2, precision="fp64"), two_cores, backend, "level=2") < 1e-10
 
 
 def test_nothing_is_computed_that_no_gradient_needs(two_cores):

@@ -1,53 +1,30 @@
-"""The values of transposed Jacobians, by rule."""
+"""Computes the values of an op's transposed Jacobian, or of many steps of one, as the body's rule says."""
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.plan import Task
-from simulator.recurrent.steps import gru_factors
-from simulator.scan import order
 
 from ..binding import Binding, Instance
+from .csr import values as csr
+from .csr.full import in_full
+from .step_jacobians import compile_steps
 
 KIND = "jacobian-values"
 
 
-def rnn_steps(rule: RnnSteps, places: Tensor, states: Tensor, w_hh: Tensor) -> Tensor:
-    """W_hh^T diag(f'(h_t)) of every step, [m, B, H, H] in scan order. `places`: which step each comes from."""
-    out = states.index_select(0, places)
-    slopes = 1 - out * out if rule.nonlinearity == "tanh" else (out > 0).to(out.dtype)
-    return w_hh.t() * slopes.unsqueeze(2)
-
-
-def gru_steps(rule: GruSteps, places: Tensor, before: Tensor, reset_update: Tensor, new: Tensor, of_hidden: Tensor, w_hh: Tensor) -> Tensor:
-    """Wang et al., appendix E, of every step, [m, B, H, H] in scan order: W_hr^T by r, W_hz^T by z and W_hn^T by n, and z directly."""
-    hidden = before.shape[-1]
-    factors, _, update = gru_factors(*(tensor.index_select(0, places) for tensor in (before, reset_update, new, of_hidden)))
-    weights = w_hh.view(3, hidden, hidden).transpose(1, 2).unbind()
-    by_gate = factors.unsqueeze(3).unbind(2)
-    found = weights[0] * by_gate[0]
-    for weight, factor in zip(weights[1:], by_gate[1:], strict=True):
-        found.addcmul_(weight, factor)
-    found.diagonal(dim1=-2, dim2=-1).add_(update)
-    return found
-
-
-_KERNELS: dict[str, Callable[..., Tensor]] = {"rnn": rnn_steps, "gru": gru_steps}
-
-
-def _backwards(steps: int, leftmost: bool) -> list[int]:
-    """Which of `steps` steps in time order makes each Jacobian of the scan, which begins with the last step."""
-    first = int(leftmost)
-    return [steps - 1 - (place - first) for place in order(steps + first)[first:]]
-
-
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that computes the values from an instance's tensors."""
-    rule, kernel = task.body.rule, _KERNELS[task.body.rule.of]
-    places = torch.tensor(_backwards(task.reads[0].shape[0], rule.leftmost), device=binding.device(task.device))
-    get = [binding.getter(operand) for operand in task.reads]
-    put = binding.setter(task.writes[0])
-    return lambda instance: put(instance, kernel(rule, places, *(getter(instance) for getter in get)))
+    """A function that computes the values from an instance's tensors and stores them."""
+    rule, (write,) = task.body.rule, task.writes
+    device = binding.device(task.device)
+    static = csr.COMPILE.get(rule.of)
+    values = static(rule, getattr(torch, write.dtype), device) if static is not None else compile_steps(task, device)
+    full = in_full(rule.pattern(), device) if task.body.full else None
+    getters, put = [binding.getter(operand) for operand in task.reads], binding.setter(write)
+
+    def run(instance: Instance) -> None:
+        found = values(*[get(instance) for get in getters])
+        put(instance, found if full is None else full(found))
+
+    return run

@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JacobianValues:
-    """Compute the values of the transposed Jacobians that `rule` describes from the task's reads; the pattern is the rule's own."""
+    """Compute the values of the transposed Jacobians that `rule` describes from the task's reads; the pattern is the rule's own.
+
+    `full`: write a matrix with all its entries, [rows, cols] where all samples share it, else [B, rows, cols].
+    """
 
     rule: Rule
+    full: bool = False
     kind: Literal["jacobian-values"] = "jacobian-values"
 
     @property
     def launches(self) -> int:
         """Kernels on CUDA, op calls on a CPU."""
-        return self.rule.launches
+        return self.rule.launches + 2 * self.full
 
     def key(self, task: "Task") -> str:
         """The rule and its operands' geometry."""
-        return f"jacobian.{self.rule.key}|{'|'.join(map(geometry, task.inputs))}"
+        return f"jacobian.{'full.' if self.full else ''}{self.rule.key}|{'|'.join(map(geometry, task.inputs))}"
 
     def work(self, task: "Task") -> Work:
         """FLOPs by the rule; bytes of what is read and written."""
