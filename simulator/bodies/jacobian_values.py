@@ -4,7 +4,9 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator
 
 from .jacobian_rules import Rule
 from .work import Work, geometry
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 class JacobianValues:
     """Compute the values of the transposed Jacobians that `rule` describes from the task's reads; the pattern is the rule's own."""
 
-    rule: Rule
+    rule: Annotated[Rule, Discriminator("of")]
     kind: Literal["jacobian-values"] = "jacobian-values"
 
     @property

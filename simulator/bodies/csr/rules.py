@@ -32,15 +32,18 @@ ELEMENTWISE = frozenset(
 
 
 def _fits(rule: "Rule", task: "Task", *elements: int) -> None:
-    """Raise ValueError unless the task writes the rule's values, and reads operands of so many elements per sample (0: any)."""
+    """Raise ValueError unless the task reads operands of so many elements per sample and writes the rule's values.
+
+    What is read comes first: a mask is drawn only for a weight of the right size.
+    """
     (write,) = task.writes
+    samples = 1 if rule.shared else write.shape[-1]
+    if len(task.reads) != len(elements) or any(o.elements != n * samples for o, n in zip(task.reads, elements, strict=True)):
+        raise ValueError(f"{rule.key} reads {elements} elements per sample of {samples}, not {[o.shape for o in task.reads]}")
     full = isinstance(rule, LinearRule) and rule.mask is None
-    expected = (rule.rows, rule.cols) if full else (rule.nnz, 1 if rule.shared else write.shape[-1])
+    expected = (rule.rows, rule.cols) if full else (rule.nnz, samples)
     if write.shape != expected:
         raise ValueError(f"the values of {rule.key} are {expected}, but {write.value} is {write.shape}")
-    samples = 1 if rule.shared else expected[1]
-    if len(task.reads) < len(elements) or any(o.elements != n * samples for o, n in zip(task.reads, elements, strict=False)):
-        raise ValueError(f"{rule.key} reads {elements} elements per sample of {samples}, not {[o.shape for o in task.reads]}")
 
 
 def _check(rule: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:
