@@ -90,12 +90,12 @@ def _is_json(content: dict) -> bool:
 
 
 def _plain(item: Any) -> Any:
-    """Dataclasses as dictionaries without fields at their defaults (`kind` always stays), tuples as lists."""
+    """Dataclasses as dictionaries without fields at their defaults (the tags `kind` and `of` always stay), tuples as lists."""
     if is_dataclass(item):
         shown = {}
         for field in fields(item):
             content = getattr(item, field.name)
-            if field.default is MISSING or content != field.default or field.name == "kind":
+            if field.default is MISSING or content != field.default or field.name in ("kind", "of"):
                 shown[field.name] = _plain(content)
         return shown
     if isinstance(item, tuple | list):

@@ -4,7 +4,9 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator
 
 from .csr.product import ProductPattern, Recipe
 from .csr.rules import ElementwiseRule, LinearRule
@@ -49,8 +51,8 @@ class JacobianProduct:
     CSR matrices as a full one.
     """
 
-    left: Recipe | Full
-    right: Recipe | Full | Gradient
+    left: Annotated[Recipe | Full, Discriminator("of")]
+    right: Annotated[Recipe | Full | Gradient, Discriminator("of")]
     full: bool = False
     kind: Literal["jacobian-product"] = "jacobian-product"
 

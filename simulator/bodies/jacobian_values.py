@@ -4,7 +4,9 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator
 
 from .jacobian_rules import Rule
 from .work import Work, geometry
@@ -20,7 +22,7 @@ class JacobianValues:
     `full`: write a matrix with all its entries, [rows, cols] where all samples share it, else [B, rows, cols].
     """
 
-    rule: Rule
+    rule: Annotated[Rule, Discriminator("of")]
     full: bool = False
     kind: Literal["jacobian-values"] = "jacobian-values"
 

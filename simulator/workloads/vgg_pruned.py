@@ -17,10 +17,11 @@ _KEEP = 0.03
 class PrunedVGG11(nn.Module):
     """Eight 3x3 convolutions in five groups that end in max-pooling, and the three linear layers usual for CIFAR-10.
 
-    Of every convolution's and every linear layer's weight, 3 % are kept, at positions drawn by the layer's number and the weight's shape.
+    Images of 64x64 and more are average-pooled to the same size before those. Of every convolution's and every linear layer's weight, 3 %
+    are kept, at positions drawn by the layer's number and the weight's shape.
     """
 
-    def __init__(self, classes: int = 10, side: int = 1):
+    def __init__(self, image_size: int = 32, classes: int = 10):
         super().__init__()
         layers: list[nn.Module] = []
         inputs, number = 3, 0
@@ -29,8 +30,9 @@ class PrunedVGG11(nn.Module):
                 layers += [PrunedConv2d(inputs, width, 3, padding=1, mask=Mask(_KEEP, number)), nn.ReLU(inplace=True)]
                 inputs, number = width, number + 1
             layers.append(nn.MaxPool2d(2))
-        self.features = nn.Sequential(*layers)
-        sizes = (512 * side * side, 512, 512, classes)
+        fit = [] if image_size < 64 else [nn.AdaptiveAvgPool2d(1)]
+        self.features = nn.Sequential(*layers, *fit)
+        sizes = (512, 512, 512, classes)
         head: list[nn.Module] = []
         for wide, narrow in pairwise(sizes):
             head += [PrunedLinear(wide, narrow, mask=Mask(_KEEP, number)), nn.ReLU(inplace=True)]
@@ -57,4 +59,4 @@ class PrunedVGG11(nn.Module):
 )
 def vgg11_pruned(batch: int, image_size: int) -> tuple:
     """10 classes."""
-    return classification(PrunedVGG11(side=image_size // 32), batch, image_size, classes=10)
+    return classification(PrunedVGG11(image_size), batch, image_size, classes=10)

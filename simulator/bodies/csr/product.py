@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator
 
 from traces.errors import StepcastError
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 class ProductPattern:
     """The pattern of left · right, each a rule or a product again."""
 
-    left: "Recipe"
-    right: "Recipe"
+    left: Annotated["Recipe", Discriminator("of")]
+    right: Annotated["Recipe", Discriminator("of")]
     of: Literal["product"] = "product"
 
     def __post_init__(self):

@@ -32,18 +32,19 @@ ELEMENTWISE = frozenset(
 
 
 def _fits(rule: "Rule", task: "Task", *elements: int) -> None:
-    """Raise ValueError unless the task writes the rule's values, and reads operands of so many elements per sample (0: any)."""
+    """Raise ValueError unless the task reads operands of so many elements per sample and writes the rule's values.
+
+    What is read comes first: a mask is drawn only for a weight of the right size.
+    """
     (write,) = task.writes
-    if task.body.full or (isinstance(rule, LinearRule) and rule.mask is None):
-        samples = write.shape[0] if len(write.shape) == 3 else 1
-        expected = (samples, rule.rows, rule.cols) if len(write.shape) == 3 else (rule.rows, rule.cols)
-    else:
-        samples = 1 if rule.shared else write.shape[-1]
-        expected = (rule.nnz, samples)
+    full = task.body.full or (isinstance(rule, LinearRule) and rule.mask is None)
+    samples = 1 if rule.shared else write.shape[0] if full and len(write.shape) == 3 else 1 if full else write.shape[-1]
+    if len(task.reads) != len(elements) or any(o.elements != n * samples for o, n in zip(task.reads, elements, strict=True)):
+        raise ValueError(f"{rule.key} reads {elements} elements per sample of {samples}, not {[o.shape for o in task.reads]}")
+    matrix = (rule.rows, rule.cols)
+    expected = (matrix if samples == 1 else (samples, *matrix)) if full else (rule.nnz, samples)
     if write.shape != expected:
         raise ValueError(f"the values of {rule.key} are {expected}, but {write.value} is {write.shape}")
-    if len(task.reads) < len(elements) or any(o.elements != n * samples for o, n in zip(task.reads, elements, strict=False)):
-        raise ValueError(f"{rule.key} reads {elements} elements per sample of {samples}, not {[o.shape for o in task.reads]}")
 
 
 def _check(rule: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:
