@@ -110,7 +110,7 @@ class Job:
         return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
 
     def data(self):
-        """Batches to train on by iteration (`workloads.data.Batches`), in the job's precision and layout; None where there is no data set."""
+        """Batches to train on by iteration (`workloads.data.Batches`), in the job's precision and layout; None without a data set."""
         if self.factory.data is None:
             return None
         found = self.factory.data(self.batch, self.seed)

@@ -6,7 +6,7 @@ the graph reads them at its beginning and writes its own last iterations into th
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -15,7 +15,7 @@ from simulator.plan import Plan
 from traces.errors import StepcastError
 
 from ..binding import DRAWS, Instance
-from ..measured import Measured, Passage
+from ..measured import Measured, Passage, lengths
 from ..run import WARM_UP
 from .driver import Event, Graph
 from .issue import Issuer, fork, join
@@ -55,11 +55,12 @@ class GraphProgram(EagerProgram):
         if inputs is not None:
             return super().run(steps, inputs)
         prologue = min(steps, max(0, self._prologue - self._period))
-        super().run(prologue)
+        first = super().run(prologue)
         graphs, rest = divmod(steps - prologue, self.unit)
         ends = self._replay(graphs) if graphs else []
-        super().run(rest)
-        return Passage(tuple((after - before) / self.unit for before, after in pairwise(ends)))
+        last = super().run(rest)
+        replayed = [begin + (end - begin) * (i + 1) / self.unit for begin, end in pairwise([0.0, *ends]) for i in range(self.unit)]
+        return Passage(tuple(s / self.unit for s in lengths(ends)), ends_s=_one_after_another(first.ends_s, replayed, last.ends_s))
 
     @property
     def _prologue(self) -> int:
@@ -67,14 +68,14 @@ class GraphProgram(EagerProgram):
         return max(WARM_UP, self._compiled.dependencies.steady)
 
     def _replay(self, graphs: int) -> list[float]:
-        """Run so many graphs; seconds from the first one's end to the end of each."""
+        """Run so many graphs; seconds from the beginning of the first to the end of each."""
         driver = self.driver
         driver.synchronize()
         self._enter_border()
         if self._graph is None:
             self._graph = self._capture()
         driver.use(self._lead)
-        ends = []
+        begin, ends = self._marked(), []
         for number in range(graphs):
             self._graph.replay()
             self._hand_out_losses(self._period + number * self.unit)
@@ -82,7 +83,7 @@ class GraphProgram(EagerProgram):
         driver.synchronize()
         self._period += graphs * self.unit
         self._leave_border()
-        return [ends[0].elapsed_time(end) * 1e-3 for end in ends]
+        return [begin.elapsed_time(end) * 1e-3 for end in ends]
 
     def _marked(self) -> Event:
         event = self.driver.event(timing=True)
@@ -239,3 +240,12 @@ def _check_draws(plan: Plan) -> None:
     draws = [task for task in plan.tasks if getattr(task.body, "target", "") in DRAWS]
     if len({task.lag for task in draws}) > 1 or [task.micro_batch for task in draws] != sorted(task.micro_batch for task in draws):
         raise StepcastError(f"{plan.strategy} draws dropout masks in an order of its own, which a CUDA graph cannot; use --mode eager")
+
+
+def _one_after_another(*parts: Sequence[float]) -> tuple[float, ...]:
+    """Ends of parts of a run, each counted from its own beginning, all counted from the beginning of the first."""
+    found: list[float] = []
+    for part in parts:
+        before_s = found[-1] if found else 0.0
+        found += [before_s + end_s for end_s in part]
+    return tuple(found)

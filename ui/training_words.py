@@ -1,0 +1,81 @@
+"""A training in sentences and as a table."""
+
+import statistics
+from itertools import pairwise
+
+from traces.training import Curve, TrainingRun, largest_difference, parted
+
+from . import words
+
+#: Losses that differ by this share of the largest look the same.
+CLOSE = 1e-3
+#: The loss at the end is the mean of this share of the losses.
+LAST = 0.05
+
+
+def title(document: TrainingRun) -> str:
+    """What was trained: model, batch, optimizer and precision."""
+    job = document.job
+    size = f" at {job['image_size']}" if job.get("image_size") else ""
+    optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
+    return f"{job.get('model')}{size}, batch {job.get('batch')}, {optimizer}, {job.get('precision')}, {document.mode}"
+
+
+def sentences(document: TrainingRun) -> list[str]:
+    """Data, losses, and how the other curves compare, a line each."""
+    if not document.curves:
+        return []
+    first, *others = document.curves
+    lines = [f"data: {document.data}"]
+    if not document.complete:
+        lines.append(f"stopped after {document.steps} steps")
+    if first.losses:
+        lines.append(f"loss {_loss(first.losses[0])} at the first step, {_loss(first.losses[-1])} at the last")
+    return lines + [_beside(first, other) for other in others]
+
+
+def _beside(first: Curve, other: Curve) -> str:
+    gain = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
+    name = f"{other.name} ({other.about})" if other.about else other.name
+    times = f"{name}: {words.with_unit(step_s(other))} per step, {words.speedup(gain)} of {first.name}'s"
+    return f"{times}; {agreement(first, other)}"
+
+
+def agreement(first: Curve, other: Curve) -> str:
+    """How far the losses of two curves are apart, in words."""
+    difference = largest_difference(first, [other])
+    if difference is None:
+        return "no losses to compare"
+    if difference == 0:
+        return "the losses are the same, bit for bit"
+    most = f"losses differ by {difference:.0e} of the largest at most"
+    since = parted(first, other, CLOSE)
+    return most if since is None else f"{most}, by more than {CLOSE:.0e} from iteration {since} on"
+
+
+def step_s(curve: Curve) -> float | None:
+    """Median length of a step."""
+    found = [after - before for before, after in pairwise(curve.seconds)]
+    return statistics.median(found) if found else None
+
+
+def cells(document: TrainingRun) -> list[dict[str, str]]:
+    """One row per curve, column name to text."""
+    return [_row(curve, document.curves[0]) for curve in document.curves]
+
+
+def _row(curve: Curve, first: Curve) -> dict[str, str]:
+    last = [loss for loss in curve.losses[-max(1, round(LAST * len(curve.losses))) :] if loss is not None]
+    return {
+        "trained by": f"{curve.name} ({curve.about})" if curve.about else curve.name,
+        "iterations": f"{len(curve.losses):,}",
+        "ms per step": words.ms(step_s(curve)),
+        "seconds": words.digits(curve.seconds[-1]) if curve.seconds else words.NONE,
+        "first loss": _loss(curve.losses[0]) if curve.losses else words.NONE,
+        f"loss, mean of the last {LAST:.0%}": _loss(statistics.mean(last) if last else None),
+        "difference of losses": words.NONE if curve is first else agreement(first, curve),
+    }
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4g}"
