@@ -118,7 +118,7 @@ class Training:
             about[AUTOGRAD] = f"plain PyTorch{how and ', '}{how}"
         return Training(job, stand, learners, about, batches, built)
 
-    def turns(self, steps: int, progress: Progress) -> Iterator[int]:
+    def turns(self, steps: int, progress: Progress = lambda done, total, text: None) -> Iterator[int]:
         """Train `steps` iterations; yields how many all learners have completed after every round of turns."""
         names = list(self.learners)
         done, count = 0, self._whole(FIRST, steps)

@@ -31,19 +31,20 @@ def write(folder: Path | str, document: TrainingRun) -> Path:
 def page(document: TrainingRun) -> str:
     """The whole page."""
     rows = training_words.cells(document)
-    parts = [f"<h2>{escape(training_words.title(document))}</h2>", f"<p>{escape(_about(document))}</p>"]
+    parts = [f"<p>{escape(_about(document))}</p>"]
     parts.append('<p><a href="loss.svg"><img src="loss.png" alt="Loss over iterations and over seconds"></a></p>')
     parts.append(html_table(rows))
     parts.append(
         '<p class="soft">Everyone trained on the same batches from the same parameters, in turns. Seconds count training steps alone, not '
-        "the making of batches between them. A difference is the largest at any iteration, as a share of the largest loss. Where there "
-        f'are many iterations, lines are means of neighbours over the faint losses. All figures: <a href="{DOCUMENT}">{DOCUMENT}</a>.</p>'
+        "the making of batches between them. A difference is the largest at any iteration, as a share of the largest loss. It grows "
+        "with the steps, since every rounding changes all later ones. Where there are many iterations, lines are means of neighbours over "
+        f'the faint losses. All figures: <a href="{DOCUMENT}">{DOCUMENT}</a>.</p>'
     )
-    return html_page("Training", "\n".join(parts))
+    return html_page(f"Training {training_words.title(document)}", "\n".join(parts))
 
 
 def _about(document: TrainingRun) -> str:
-    """What it was trained on and, where the plan says so, how it differs from plain training."""
-    differs = "; ".join(f"{name}: {value}" for name, value in document.semantics.items())
+    """What it was trained on, and what the plan says about its updates."""
+    updates = "; ".join(f"{name}: {value}" for name, value in document.semantics.items())
     stopped = "" if document.complete else f" Stopped after {document.steps} iterations."
-    return f"Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {differs}." if differs else "")
+    return f"Data: {document.data}.{stopped}" + (f" The plan of {document.strategy}: {updates}." if updates else "")

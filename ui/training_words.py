@@ -31,7 +31,10 @@ def sentences(document: TrainingRun) -> list[str]:
         lines.append(f"stopped after {document.steps} steps")
     if first.losses:
         lines.append(f"loss {_loss(first.losses[0])} at the first step, {_loss(first.losses[-1])} at the last")
-    return lines + [_beside(first, other) for other in others]
+    lines += [_beside(first, other) for other in others]
+    if document.job.get("precision") != "fp64" and any(parted(first, other, CLOSE) for other in others):
+        lines.append("rounding grows from step to step: --precision fp64 shows whether that is all that sets the losses apart")
+    return lines
 
 
 def _beside(first: Curve, other: Curve) -> str:

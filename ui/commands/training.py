@@ -55,17 +55,18 @@ def run(
     if profile is not None:
         foreign(profile, profile_path, stand.identity)
     training = _begun(job, stand, found, AUTOGRAD in beside, steps, mode)
-    done, complete = None, False
+    predicted_s = found[text].timeline.step_s if profile is not None else None
     try:
         with jobs.progress(f"training {job.label}", as_json) as progress:
             for _ in training.turns(steps, progress):
                 pass
-        done, complete = training.finish(timeline is not None), True
-    finally:
-        if complete or (isinstance(sys.exception(), KeyboardInterrupt) and training.curves()[0].losses):
-            predicted_s = found[text].timeline.step_s if profile is not None else None
-            document = _document(training, found[text], mode, done, predicted_s)
-            _write(document, metrics, out)
+        done = training.finish(timeline is not None)
+    except KeyboardInterrupt:
+        if training.curves()[0].losses:
+            _write(_document(training, found[text], mode, None, predicted_s), metrics, out)
+        raise
+    document = _document(training, found[text], mode, done, predicted_s)
+    _write(document, metrics, out)
     if timeline is not None:
         done.timeline.save(timeline)
     if as_json:
