@@ -62,7 +62,8 @@ def test_words():
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
     assert (
-        training_words.agreement(first, apart) == "losses differ by 2e-01 of the largest at most, by more than 1e-03 from iteration 10 on"
+        training_words.agreement(first, apart, 1e-3)
+        == "losses differ by 2e-01 of the largest at most, by more than 1e-03 from iteration 10 on"
     )
     assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
     assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
