@@ -98,12 +98,12 @@ class Training:
     built: Built
 
     @staticmethod
-    def begin(job: Job, stand: Stand, plans: Mapping[str, Plan], autograd: bool, data: bool = True) -> "Training":
-        """Load plans on the stand's backend, and plain PyTorch where asked for. Without `data`, the job's own batch is repeated.
+    def begin(job: Job, stand: Stand, plans: Mapping[str, Plan], autograd: bool) -> "Training":
+        """Load plans on the stand's backend, and plain PyTorch where asked for.
 
         Raises StepcastError where the data cannot be made.
         """
-        batches = job.data() if data else None
+        batches = job.data()
         built = job.build()
         tensors = job_tensors(job, built, job.graph())
         learners: dict[str, Learner] = {name: Execution(plan, tensors, stand.backend, job.seed) for name, plan in plans.items()}

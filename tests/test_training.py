@@ -42,7 +42,7 @@ def usual_loop(job: Job, steps: int) -> list[float]:
     return losses
 
 
-def trained(job: Job, *names: str, steps: int = STEPS, data: bool = True) -> Training:
+def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
     """`job` trained by plans, and by autograd where that is among the names."""
     stand = CpuStand()
     machine = stand.machine(None)
@@ -51,7 +51,7 @@ def trained(job: Job, *names: str, steps: int = STEPS, data: bool = True) -> Tra
     for name in (name for name in names if name != AUTOGRAD):
         strategy, options = strategies.parse(name)
         plans[name] = strategy.plan(job, machine, None, options)
-    training = Training.begin(job, stand, plans, AUTOGRAD in names, data)
+    training = Training.begin(job, stand, plans, AUTOGRAD in names)
     assert list(training.turns(steps))[-1] == steps
     return training
 

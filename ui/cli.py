@@ -174,7 +174,7 @@ def run(
 ):
     """Train by a strategy's plan for real and report its measured step time and its losses.
 
-    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11) train on it; others, and CUDA graphs, repeat one batch.
+    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11) train on it; others repeat one batch.
     With [bold]--beside[/], everyone trains on the same batches, from the same parameters, in turns. Ctrl-C writes what was completed.
 
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training

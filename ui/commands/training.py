@@ -101,8 +101,7 @@ def _begun(job: Job, stand: Stand, found: dict[str, Forecast], autograd: bool, s
     unit = stand.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
-    # Graphs replay the inputs that they were captured with.
-    return Training.begin(job, stand, {name: forecast.plan for name, forecast in found.items()}, autograd, data=mode == "eager")
+    return Training.begin(job, stand, {name: forecast.plan for name, forecast in found.items()}, autograd)
 
 
 def _document(training: Training, predicted: Forecast, mode: str, done: Run | None, predicted_s: float | None) -> TrainingRun:
