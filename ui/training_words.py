@@ -81,7 +81,7 @@ def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
         "ms per step": words.ms(step_s(curve)),
         "seconds": words.digits(curve.seconds[-1]) if curve.seconds else words.NONE,
         "first loss": _loss(curve.losses[0]) if curve.losses else words.NONE,
-        f"loss, mean of the last {words.percent(LAST, signed=False)}": _loss(statistics.mean(last) if last else None),
+        f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.mean(last) if last else None),
         "difference of losses": words.NONE if curve is first else agreement(first, curve, tolerance),
     }
 
