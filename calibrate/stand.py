@@ -1,5 +1,6 @@
 """What a validation asks of the place where it measures: this machine's CPU here, its GPU in `cuda.stand`."""
 
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from .session import Progress, calibrate, store
 
 #: Visits per key before planning, for strategies whose plan depends on costs: the first is discarded.
 PREVIEW_ROUNDS = 3
+#: Steps of plain PyTorch per number of threads that is tried.
+TRIAL_STEPS = 4
 
 
 class Stand(Protocol):
@@ -73,6 +76,9 @@ class Stand(Protocol):
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
         """Step times of plain PyTorch."""
 
+    def settle(self, plain: Reference) -> str:
+        """Find out how plain PyTorch is fastest here, for `plain_s`, by steps of `plain` that are thrown away; in words, how it is."""
+
     def about(self) -> dict[str, object]:
         """The device, for a document."""
 
@@ -88,6 +94,7 @@ class CpuStand:
         self.identity = this_cpu()
         self.backend: CpuBackend | None = None
         self._sampler: Sampler | None = None
+        self._plain_threads = len(available_cores())
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU."""
@@ -138,14 +145,22 @@ class CpuStand:
         store(self._sampler, profile, [r + 1 for r in rounds])
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
-        """Each step by itself, on all cores."""
-        torch.set_num_threads(len(available_cores()))
+        """Each step by itself, on all cores unless `settle` found fewer to be faster."""
+        torch.set_num_threads(self._plain_threads)
         found = []
         for _ in range(steps):
             begin = time.perf_counter()
             plain.step()
             found.append(time.perf_counter() - begin)
         return found
+
+    def settle(self, plain: Reference) -> str:
+        """One core or all: threads wait for each other longer than small ops take."""
+        taken = {}
+        for self._plain_threads in sorted({1, len(available_cores())}):
+            taken[self._plain_threads] = statistics.median(self.plain_s(plain, TRIAL_STEPS)[1:])
+        self._plain_threads = min(taken, key=taken.get)
+        return f"{self._plain_threads} thread{'s' if self._plain_threads > 1 else ''}"
 
     def about(self) -> dict[str, object]:
         """CPU, cores and version."""

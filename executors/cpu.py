@@ -21,7 +21,7 @@ from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
 from .forms import PLAIN
 from .kernels import handlers
-from .measured import Measured, Passage, step_lengths
+from .measured import Measured, Passage, ends_from_start, lengths
 from .run import WARM_UP, failure
 from .schedule import Entry, Schedule
 from .workers import Workers, available_cores
@@ -132,7 +132,8 @@ class CpuExecutable:
 
     @staticmethod
     def _passage(measured: list[Measured]) -> Passage:
-        return Passage(step_lengths(measured), tuple(measured))
+        ends_s = ends_from_start(measured)
+        return Passage(lengths(ends_s), tuple(measured), ends_s)
 
     def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
         return [

@@ -27,33 +27,43 @@ class Passage:
     """What one call of `run` measured.
 
     `steps_s`: seconds per step, one for every period, or graph of periods, after the call's first (which starts with idle lanes).
-    `times`: every task's; empty where the backend measures them apart (`Executable.trace`).
+    `times`: every task's; empty where the backend measures them apart (`Executable.trace`). `ends_s`: seconds from the beginning of the
+    call to the end of every period.
     """
 
     steps_s: tuple[float, ...]
     times: tuple[Measured, ...] = ()
+    ends_s: tuple[float, ...] = ()
 
 
 def period_ends(times: Sequence[Measured]) -> dict[int, float]:
-    """When the last task issued in each period, or before it, ended."""
+    """When the last task issued in each period, or before it, ended; in the order of periods."""
     ends: dict[int, float] = {}
     for item in times:
         ends[item.period] = max(ends.get(item.period, 0.0), item.end_s)
-    reached = 0.0
+    reached, found = 0.0, {}
     for period in sorted(ends):
-        reached = ends[period] = max(reached, ends[period])
-    return ends
+        reached = found[period] = max(reached, ends[period])
+    return found
 
 
-def step_lengths(times: Sequence[Measured]) -> tuple[float, ...]:
-    """Seconds from the end of each period to the end of the next, without anchors.
+def ends_from_start(times: Sequence[Measured]) -> tuple[float, ...]:
+    """Seconds from the first task's start to the end of each period, without anchors.
 
     An anchor's time is subtracted where it lies on the measured critical path: on one lane, all of it.
     """
-    ends = period_ends(times)
-    periods = sorted(ends)
     anchors = critical_anchors(times)
-    return tuple(ends[period] - ends[before] - anchors.get(period, 0.0) for before, period in pairwise(periods))
+    before_s, reached_s, found = min((item.start_s - item.anchor_s for item in times), default=0.0), 0.0, []
+    for period, end_s in period_ends(times).items():
+        reached_s += end_s - before_s - anchors.get(period, 0.0)
+        before_s = end_s
+        found.append(reached_s)
+    return tuple(found)
+
+
+def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
+    """Seconds from each end to the next."""
+    return tuple(after - before for before, after in pairwise(ends_s))
 
 
 def critical_anchors(times: Sequence[Measured]) -> dict[int, float]:

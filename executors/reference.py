@@ -29,7 +29,7 @@ def split(batch: object, parts: int) -> list:
 
 
 class Reference:
-    """Eager training of `module` on one batch: positional `inputs`, or a dict of keyword arguments.
+    """Eager training of `module` on one batch until it is fed another: positional `inputs`, or a dict of keyword arguments.
 
     `loss(output, target)`, cross-entropy where it is None. With `accumulate`, gradients of that many micro-batches are summed and the
     loss is their mean. With `dropout_seed`, masks are those that a plan draws: with `draws` "keyed" those of `executors.dropout`, with
@@ -63,9 +63,13 @@ class Reference:
         self.steps = 0
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
-        self.micro_batches = list(
-            zip(split(inputs if isinstance(inputs, dict) else tuple(inputs), accumulate), split(target, accumulate), strict=True)
-        )
+        self.accumulate = accumulate
+        self.feed(inputs, target)
+
+    def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
+        """Train on this batch from the next step on."""
+        given = inputs if isinstance(inputs, dict) else tuple(inputs)
+        self.micro_batches = list(zip(split(given, self.accumulate), split(target, self.accumulate), strict=True))
 
     def step(self) -> Tensor:
         """Train one step and return its loss, detached and without waiting for a device."""

@@ -20,11 +20,11 @@ from .measured import Measured, Passage, timeline_of
 class Run:
     """Result of `execute`.
 
-    `step_s` are seconds per step, one per steady step; `losses` one per iteration; `tensors` the carried tensors by value name at the end
-    (all updates applied); `kept` the values asked for with `keep`, of the last iteration.
+    `timeline` is None where none was asked for. `step_s` are seconds per step, one per steady step; `losses` one per iteration; `tensors`
+    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration.
     """
 
-    timeline: Timeline
+    timeline: Timeline | None
     step_s: tuple[float, ...]
     losses: tuple[float, ...]
     tensors: dict[str, torch.Tensor]
@@ -81,25 +81,78 @@ class Backend(Protocol):
 WARM_UP = 3
 
 
+#: New values of the job's inputs and targets for one iteration, by name (`input:0`, `target:0`).
+Feeds = Mapping[str, torch.Tensor]
+
+
+class Execution:
+    """A plan being executed, chunk of iterations after chunk.
+
+    `losses` by iteration and `ends_s`, when each iteration ended: seconds of steps since the first began, without what was done between
+    the chunks. `steps_s` are seconds per step, one per step after the first of its chunk.
+    """
+
+    def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], backend: Backend, seed: int = 0, keep: tuple[str, ...] = ()):
+        """`tensors` are copied, never changed. `keep` names values (such as gradients) to hold beyond their last reader."""
+        self._plan, self._tensors, self._backend, self._seed, self._keep = plan, tensors, backend, seed, keep
+        self._program = backend.load(plan, tensors, seed, keep)
+        self._warm_up = self._program.warm_up
+        self._lengths_s: list[float] = []
+        self._times: tuple[Measured, ...] = ()  # of the last chunk: those of all would fill the memory
+        self._losses: dict[int, float] = {}
+        self.ends_s: list[float] = []
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """By iteration."""
+        return tuple(loss for _, loss in sorted(self._losses.items()))
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """Without the first steps, which are not typical, when there are more."""
+        return tuple(self._lengths_s[self._warm_up :] or self._lengths_s)
+
+    def run(self, steps: int, feeds: "list[Feeds] | None" = None) -> None:
+        """Run `steps` more iterations back to back; `feeds` for each of them (default: the job's own inputs, every time)."""
+        passage = self._program.run(steps, feeds)
+        before_s = self.ends_s[-1] if self.ends_s else 0.0
+        self.ends_s += [before_s + end_s for end_s in passage.ends_s]
+        self._lengths_s += passage.steps_s
+        self._times = passage.times
+        self._take_losses()
+
+    def _take_losses(self) -> None:
+        found = self._program.losses
+        for iteration in list(found):
+            parts = [float(part) for part in found.pop(iteration)]
+            self._losses[iteration] = sum(parts) / len(parts)
+
+    def finish(self, timeline: bool = True) -> Run:
+        """Complete every iteration begun. Task times are those of the last chunk.
+
+        Peak bytes, and task times where the backend takes them apart from steps, come from extra runs.
+        """
+        times = [*self._times, *self._program.sync().times]
+        self._take_losses()
+        program, self._program = self._program, None
+        kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
+        carried = dict(program.binding.carried)
+        del program
+        made = None
+        if timeline:
+            times = times or self._backend.load(self._plan, self._tensors, self._seed).trace()
+            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode)
+        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
+        return Run(made, self.steps_s, self.losses, carried, kept, peak_bytes)
+
+
 def execute(
     plan: Plan, tensors: Mapping[str, torch.Tensor], backend: Backend, steps: int = 10, keep: tuple[str, ...] = (), seed: int = 0
 ) -> Run:
-    """Run `steps` iterations of `plan` back to back and drain; the first WARM_UP steps are not reported when there are more.
-
-    `tensors` are copied, never changed. `keep` names values (such as gradients) to hold beyond their last reader. Task times, where the
-    backend takes them apart from steps, and peak bytes come from extra runs.
-    """
-    program = backend.load(plan, tensors, seed, keep)
-    passage = program.run(steps)
-    drained = program.sync()
-    per_step = passage.steps_s[program.warm_up :] or passage.steps_s
-    losses = tuple(float(sum(map(float, parts)) / len(parts)) for _, parts in sorted(program.losses.items()))
-    kept = {name: tensor for name, tensor in program.kept.items() if name in keep}
-    carried = dict(program.binding.carried)
-    del program
-    times = [*passage.times, *drained.times] or backend.load(plan, tensors, seed).trace()
-    timeline = timeline_of(plan, times, per_step, backend.mode)
-    return Run(timeline, per_step, losses, carried, kept, backend.peak_bytes(plan, tensors, seed))
+    """Run `steps` iterations of `plan` back to back and drain. See `Execution`."""
+    execution = Execution(plan, tensors, backend, seed, keep)
+    execution.run(steps)
+    return execution.finish()
 
 
 def failure(task: Task, error: Exception) -> Exception:

@@ -5,20 +5,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traces.errors import StepcastError
+
+if TYPE_CHECKING:
+    from .workloads.data import Batches
 
 EXPECTED = "(module, inputs, target) or (module, inputs, target, loss)"
 
 
 @dataclass(frozen=True)
 class Factory:
-    """A callable that makes a model for a batch size, and a hash of the code it comes from (for the capture cache)."""
+    """A callable that makes a model for a batch size, and a hash of the code it comes from (for the capture cache).
+
+    `data(batch, seed)` gives batches to train on by iteration; None where there is only the batch that `call` makes.
+    """
 
     name: str
     call: Callable[[int], tuple]
     fingerprint: str
+    data: "Callable[[int, int], Batches] | None" = None
 
 
 def call_factory(factory: Factory, batch: int):

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -96,17 +96,30 @@ class Job:
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
-        dtype = getattr(torch, self.dtype)
-
-        def place(tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.is_floating_point():
-                return tensor
-            tensor = tensor.to(dtype)
-            return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
-
-        if dtype != torch.float32 or self.layout == "nhwc":
-            built.replace_tensors(place)
+        if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
+            built.replace_tensors(self._placed)
         return built
+
+    def _placed(self, tensor):
+        """A tensor in the job's precision and layout."""
+        import torch
+
+        if not tensor.is_floating_point():
+            return tensor
+        tensor = tensor.to(getattr(torch, self.dtype))
+        return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
+
+    def data(self):
+        """Batches to train on by iteration (`workloads.data.Batches`), in the job's precision and layout; None without a data set."""
+        if self.factory.data is None:
+            return None
+        found = self.factory.data(self.batch, self.seed)
+
+        def make(numbers):
+            inputs, target = found.make(numbers)
+            return tuple(map(self._placed, inputs)), self._placed(target)
+
+        return replace(found, make=make)
 
     def graph(self, batch: int | None = None) -> TrainingGraph:
         """The graph of one (micro-)batch of `batch` samples, its loss divided by `accumulate`; cached in memory and on disk."""

@@ -36,7 +36,9 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     size = workload.image_size if image_size is None else image_size
     if size < workload.least_size:
         raise StepcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
-    return Factory(spec, lambda batch: workload.build(batch, size), f"{_hash_folder(Path(__file__).parent / 'workloads')}:{size}")
+    code = _hash_folder(Path(__file__).parent / "workloads")
+    data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
+    return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
 
 
 def _torchvision(name: str, image_size: int | None) -> Factory:

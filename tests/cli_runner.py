@@ -16,7 +16,7 @@ def main() -> None:
     """Serve until standard input ends."""
     from simulator.job import Job
     from ui import cli
-    from ui.commands import listing, measuring, predicting  # noqa: F401
+    from ui.commands import listing, measuring, predicting, training  # noqa: F401
 
     Job("lenet5", 1).graph()  # loads what PyTorch loads on first use
     for line in sys.stdin:

@@ -9,13 +9,14 @@ import pytest
 import streamlit
 from page_samples import result, skipped, two_lanes, validation
 from sample_runs import comparisons, sample_validation
+from sample_trainings import training
 from small_traces import write_trace
 from streamlit.testing.v1 import AppTest
 
 import ui
 from traces.comparison import Comparison
 from traces.errors import StepcastError
-from ui import app_model
+from ui import app_model, training_report
 from ui.report import write_report
 
 APP = Path(ui.__file__).parent / "app.py"
@@ -190,3 +191,15 @@ def test_settings():
     assert app_model.parse_settings("") == ()
     with pytest.raises(StepcastError):
         app_model.parse_settings("=4")
+
+
+def test_a_training_is_shown_with_its_curves(start, tmp_path):
+    training_report.write(tmp_path / "lenet", training(300, "baseline", "autograd"))
+    app = start(tmp_path / "lenet")
+    assert not app.exception
+    assert titles(app) == ["Loss over iterations and over seconds"]
+    assert list(app.dataframe[0].value["trained by"]) == ["baseline", "autograd"]
+    (tmp_path / "lenet" / "run.json").write_text("{")
+    app = start(tmp_path / "lenet")
+    assert not app.exception
+    assert "is not valid JSON" in text_of(app)

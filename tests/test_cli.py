@@ -12,6 +12,7 @@ from cli_process import environment, start
 from traces.comparison import Prediction, Validation
 from traces.profile import Profile
 from traces.timeline import Timeline
+from traces.training import TrainingRun
 
 TINY = Path(__file__).parent / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
@@ -133,12 +134,47 @@ def test_run(stepcast, profile, tmp_path):
     assert done.document == json.loads(metrics.read_text())
     assert done.document["schema"] == "stepcast.run/1"
     assert len(done.document["losses"]) == 6
-    assert finite({key: item for key, item in done.document.items() if key != "job"})
+    assert finite({key: item for key, item in done.document.items() if key not in ("job", "max_loss_difference")})
     assert Timeline.load(timeline).kind == "measured"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "t.json"]
     shown = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 4)
     assert shown.err == ""
     assert "per step" in shown.out
+
+
+BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "autograd", "--beside", "turbodl")
+
+
+def test_run_beside_others(stepcast, tmp_path):
+    out, metrics = tmp_path / "page", tmp_path / "m.json"
+    job = ("--model", "rnn_bitstream", "--batch", 4, "--image-size", 8, "--precision", "fp64")
+    done = stepcast.call("run", *job, *BESIDE, "--metrics", metrics, "--out", out, "--json")
+    assert (done.status, done.err) == (0, f"report: {out / 'index.html'}\n")
+    assert json.loads(metrics.read_text()) == json.loads((out / "run.json").read_text()) == done.document
+    found = TrainingRun.load(metrics)
+    assert [curve.name for curve in found.curves] == ["forward-fusion", "turbodl", "autograd"]
+    assert {len(part) for curve in found.curves for part in (curve.losses, curve.seconds)} == {6}
+    assert found.losses == found.curves[0].losses
+    assert found.max_loss_difference < 1e-12
+    assert (found.data, found.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
+    shown = stepcast.call("run", *job, *BESIDE)
+    assert shown.status == 0
+    assert "data: bit streams" in shown.out
+    assert "autograd (plain PyTorch, " in shown.out
+
+
+def test_run_without_a_data_set_says_so(stepcast):
+    done = stepcast.call("run", "--model", f"{TINY}:make", "--batch", 8, "--strategy", "baseline", "--steps", 4, "--json")
+    assert done.document["data"] == "one batch, repeated"
+    assert (done.document["max_loss_difference"], len(done.document["curves"])) == (None, 1)
+
+
+def test_help_of_run_says_what_can_stand_beside(stepcast):
+    done = stepcast.call("run", "--help")
+    assert "--beside" in done.out
+    assert "autograd|STRATEGY" in done.out
+    assert "--out" in done.out
 
 
 def test_a_loss_that_is_not_finite_is_null(stepcast):

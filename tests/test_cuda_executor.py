@@ -5,6 +5,7 @@ The simulated GPU fails a test whose streams race, or whose tensors are dropped 
 
 import logging
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import mlp
@@ -250,3 +251,31 @@ def test_a_module_is_trained_on_new_data(mode, machine):
         expected.append(float(loss.detach()))
     assert losses == pytest.approx(expected, rel=1e-10)
     torch.testing.assert_close(dict(built.module.named_parameters()), dict(plain.module.named_parameters()))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_graphs_are_fed_new_data(strategy, machine):
+    """Fed, unfed and fed again, over prologue, graphs, remainders and drains: as one batch after another."""
+    job, plan = planned("mlp", strategy, machine)
+    tensors = job_tensors(job, job.build(), job.graph())
+    own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
+    feeds = [{"input:0": torch.randn_like(own["input:0"]), "target:0": own["target:0"].roll(turn)} for turn in range(30)]
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+        program.run(4, feeds[:4])
+        passage = program.run(14, feeds[4:18])
+        program.run(9)
+        program.sync()
+        program.run(12, feeds[18:])
+        program.sync()
+        found = [float(sum(map(float, parts))) for _, parts in sorted(program.losses.items())]
+    with FakeGpu() as gpu:
+        eager = CudaBackend(machine, gpu, "eager").load(plan, tensors, job.seed)
+        eager.run(39, [*feeds[:18], *[own] * 9, *feeds[18:]])
+        eager.sync()
+        expected = [float(sum(map(float, parts))) for _, parts in sorted(eager.losses.items())]
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert len(passage.ends_s) == 14
+    assert all(after > before for before, after in pairwise((0.0, *passage.ends_s)))
+    assert len(passage.steps_s) == 2, "one per graph after the first"
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in own.items())

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import mlp
@@ -15,7 +16,7 @@ from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.profile_files import default_path
-from ui.commands import measuring, predicting
+from ui.commands import measuring, predicting, training
 
 CUDA, GRAPH = ("cuda", 1, "eager"), ("cuda", 1, "graph")
 
@@ -62,12 +63,23 @@ def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
 
 
 def test_run_in_graphs(gpu, capfd, tmp_path):
-    measuring.run(job(), "forward-fusion", [], None, 3 + 12, GRAPH, tmp_path / "m.json", tmp_path / "t.json", True)
+    training.run(job(), "forward-fusion", [], None, 3 + 12, GRAPH, [], (tmp_path / "m.json", tmp_path / "t.json", None), True)
     document = printed(capfd)
     assert (document["mode"], document["steps"], len(document["losses"])) == ("graph", 15, 15)
     assert json.loads((tmp_path / "t.json").read_text())["mode"] == "graph"
     with pytest.raises(StepcastError, match="graphs of 4 iterations need at least 11"):
-        measuring.run(job(), "baseline", [], None, 10, GRAPH, None, None, True)
+        training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
+
+
+@pytest.mark.parametrize("where", [CUDA, GRAPH], ids=lambda where: where[2])
+def test_run_on_data_beside_autograd(gpu, capfd, where):
+    trained = Job("rnn_bitstream", 4, 4, precision="fp64")
+    training.run(trained, "forward-fusion", [], None, 24, where, ["autograd", "baseline"], (None, None, None), True)
+    document = printed(capfd)
+    assert [curve["name"] for curve in document["curves"]] == ["forward-fusion", "baseline", "autograd"]
+    assert len(set(document["losses"])) == 24
+    assert document["max_loss_difference"] < 1e-10
+    assert all(after > before for curve in document["curves"] for before, after in pairwise(curve["seconds"]))
 
 
 def test_validate_with_a_report(gpu, capfd, tmp_path):

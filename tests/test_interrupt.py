@@ -10,6 +10,7 @@ from cli_process import start
 from calibrate import session
 from traces.profile import Profile
 from traces.profile_files import read_samples
+from traces.training import TrainingRun
 
 #: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time, and then waits a while.
 MARK = """
@@ -38,7 +39,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 """
 STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
-LONG = ("--model", "lenet5", "--batch", 256)
+LONG = ("--model", "lenet5", "--batch", 2048)
 #: Longest wait for what takes a few seconds: reaching it means that the process hangs.
 HANGS_S = 120
 
@@ -69,6 +70,20 @@ CASES = {
     "validate": ("executors.workers", "Workers.run", ["validate", *LONG, "--out", "out/report"], 30),
     "demo": ("executors.workers", "Workers.run", ["demo", "--out", "out/report"], 60),
 }
+
+
+def test_a_run_keeps_what_was_completed(tmp_path):
+    arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
+    places = ["--metrics", "m.json", "--out", "page", "--timeline", "t.json"]
+    code = MARK.format(module="executors.workers", function="Workers.run", count=3, mark=str(tmp_path / "mark"), after=False, wait_s=0)
+    status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places)
+    assert (status, out, err) == (130, "", f"report: page/index.html\n{STOPPED[2]}")
+    found = TrainingRun.load(tmp_path / "m.json")
+    assert found.complete is False
+    assert 16 <= found.steps < 200_000
+    assert [len(curve.losses) for curve in found.curves] == [found.steps] * 2
+    assert TrainingRun.load(tmp_path / "page" / "run.json") == found
+    assert not (tmp_path / "t.json").exists()
 
 
 @pytest.mark.parametrize("case", CASES)

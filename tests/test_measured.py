@@ -2,7 +2,7 @@
 
 import pytest
 
-from executors.measured import critical_anchors, period_ends, step_lengths
+from executors.measured import critical_anchors, ends_from_start, lengths, period_ends
 from executors.run import Measured
 
 
@@ -15,7 +15,8 @@ def test_on_one_lane_every_anchor_counts():
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.5, 2.5, 0, 0.5), (0, 2, 2.5, 3.5, 0, 0.0), (0, 3, 3.75, 4.75, 0, 0.25))
     assert period_ends(measured) == {0: 1.0, 1: 2.5, 2: 3.5, 3: 4.75}
     assert critical_anchors(measured) == {0: 0.0, 1: 0.5, 2: 0.0, 3: 0.25}
-    assert step_lengths(measured) == (1.0, 1.0, 1.0)
+    assert ends_from_start(measured) == (1.0, 2.0, 3.0, 4.0)
+    assert lengths(ends_from_start(measured)) == (1.0, 1.0, 1.0)
 
 
 def test_an_anchor_beside_the_critical_path_does_not_count():
@@ -26,24 +27,24 @@ def test_an_anchor_beside_the_critical_path_does_not_count():
         (0, 2, 3.25, 5.25, 0, 0.25), (1, 2, 3.5, 4.0, 1, 0.5),
     )  # fmt: skip
     assert critical_anchors(measured) == {0: 0.0, 1: 0.0, 2: 0.25}
-    assert step_lengths(measured) == (2.0, 2.0)
+    assert lengths(ends_from_start(measured)) == (2.0, 2.0)
 
 
 def test_the_path_changes_lanes_where_it_waited():
     """Period 1 ends with core 1's task, which began when core 0's ended: both anchors delay it."""
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.25, 2.0, 0, 0.25), (1, 1, 2.5, 4.0, 1, 0.5))
     assert critical_anchors(measured) == {0: 0.0, 1: 0.75}
-    assert step_lengths(measured) == (pytest.approx(2.25),)
+    assert lengths(ends_from_start(measured)) == (pytest.approx(2.25),)
 
 
 def test_without_anchors_steps_are_as_measured():
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.0, 2.5, 0, 0.0))
     assert critical_anchors(measured) == {}
-    assert step_lengths(measured) == (1.5,)
+    assert lengths(ends_from_start(measured)) == (1.5,)
 
 
 def test_a_period_ends_no_earlier_than_the_one_before():
     """A drained task of period 0 may end after all of period 1: the step is not negative."""
     measured = times((0, 1, 1.0, 2.0, 0, 0.0), (1, 0, 0.0, 3.0, 1, 0.0))
     assert period_ends(measured) == {0: 3.0, 1: 3.0}
-    assert step_lengths(measured) == (0.0,)
+    assert lengths(ends_from_start(measured)) == (0.0,)

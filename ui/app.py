@@ -27,6 +27,7 @@ from ui.app_model import (
 )
 from ui.replay_page import replay_ui
 from ui.report import Report, read_report
+from ui.training_page import training_place, training_ui
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
 #: Rows of the critical path's table.
@@ -50,7 +51,14 @@ def main() -> None:
 
 def reports_ui() -> None:
     """Choose a report and show it."""
-    report = report_ui(report_places(start_arguments()))
+    place = place_ui(report_places(start_arguments()))
+    if place is None:
+        return
+    training = training_place(place)
+    if training is not None:
+        training_ui(training)
+        return
+    report = report_ui(place)
     if report is None:
         return
     number = validation_ui(report)
@@ -61,8 +69,8 @@ def reports_ui() -> None:
         comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
 
 
-def report_ui(places: list[Path]) -> Report | None:
-    """The report that the user picks; None where there is none to show, with the reason on the page."""
+def place_ui(places: list[Path]) -> Path | None:
+    """The report's place that the user picks; None where there is none, with how to make one on the page."""
     if not places:
         st.info(
             f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`, and start the app with that folder "
@@ -70,7 +78,11 @@ def report_ui(places: list[Path]) -> Report | None:
         )
         return None
     names = [path.name for path in places]
-    place = st.sidebar.selectbox("Report", places, format_func=lambda path: path.name if names.count(path.name) == 1 else str(path))
+    return st.sidebar.selectbox("Report", places, format_func=lambda path: path.name if names.count(path.name) == 1 else str(path))
+
+
+def report_ui(place: Path) -> Report | None:
+    """The report at a place; None where it cannot be read, with the reason on the page."""
     try:
         return load_report(str(place), _stamp(place))
     except StepcastError as error:

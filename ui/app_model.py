@@ -91,9 +91,10 @@ def find_predictor() -> Predictor | None:
 
 
 def report_places(arguments: Sequence[str]) -> list[Path]:
-    """Reports to offer: those named at start, then those in the default data folder, newest first."""
+    """Reports and trainings to offer: those named at start, then those in the default data folder, newest first."""
     named = [Path(argument).expanduser().resolve() for argument in arguments]
-    found = sorted(reports_folder().glob("*/report.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    kept = (path for name in ("report.json", "run.json") for path in reports_folder().glob(f"*/{name}"))
+    found = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
     return list(dict.fromkeys([*named, *(path.parent.resolve() for path in found)]))
 
 

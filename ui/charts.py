@@ -47,7 +47,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     figure.update_xaxes(title_text="ms from the start of the steady period", row=len(shown), col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     title = words.headline(predicted.step_s, measured.step_s if measured else None)
-    return _finished(figure, title, drawn_px=drawn_px, barmode="overlay")
+    return finished(figure, title, drawn_px=drawn_px, barmode="overlay")
 
 
 def _span_traces(timeline: Timeline, listed: set[str]) -> "list[go.Bar]":
@@ -147,7 +147,7 @@ def _strategy_axes(figure: go.Figure, title: str, names: list[str], notes: list[
         tickvals=list(range(rows)), ticktext=labels, range=[rows - 0.5, -0.5], zeroline=False, showgrid=False, ticksuffix=" "
     )
     figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, showgrid=True, gridcolor=palette.GRID)
-    return _finished(figure, title, drawn_px=20 + 55 * rows)
+    return finished(figure, title, drawn_px=20 + 55 * rows)
 
 
 def phases_figure(comparison: Comparison) -> go.Figure:
@@ -167,7 +167,7 @@ def phases_figure(comparison: Comparison) -> go.Figure:
             cliponaxis=False,
         )
     figure.update_yaxes(title_text="task time per step, ms", gridcolor=palette.GRID)
-    return _finished(figure, "Task time per phase", drawn_px=240, barmode="group")
+    return finished(figure, "Task time per phase", drawn_px=240, barmode="group")
 
 
 def memory_figure(timeline: Timeline) -> go.Figure:
@@ -182,10 +182,10 @@ def memory_figure(timeline: Timeline) -> go.Figure:
         figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 1e9 for h in held], name=device, mode="lines", line_shape="hv")
     figure.update_yaxes(title_text="GB", rangemode="tozero", gridcolor=palette.GRID)
     figure.update_xaxes(title_text="ms from the start of the steady period", showgrid=False, zeroline=False)
-    return _finished(figure, f"Memory, {timeline.kind}", drawn_px=200)
+    return finished(figure, f"Memory, {timeline.kind}", drawn_px=200)
 
 
-def _finished(figure: go.Figure, title: str, drawn_px: int, **layout) -> go.Figure:
+def finished(figure: go.Figure, title: str, drawn_px: int, **layout) -> go.Figure:
     """Title at the left, legend under it, transparent backgrounds; `drawn_px` is the height inside the margins."""
     margin = {"l": 10, "r": 20, "t": 96, "b": 50}
     height = drawn_px + margin["t"] + margin["b"]

@@ -42,6 +42,16 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def requested(texts: list[str], pairs: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The strategies asked for (default: all) and the options of `--set`. Raises StepcastError for a wrong name or option."""
+    shared = settings(pairs)
+    chosen = texts or strategies.names()
+    check_shared(chosen, shared)
+    for text in chosen:  # before anything is measured
+        strategies.parse(text, shared)
+    return chosen, shared
+
+
 def check_names(device: str, devices: int, mode: str) -> None:
     """Refuse a device or mode that does not exist. Raises StepcastError."""
     if mode not in ("eager", "graph"):

@@ -183,6 +183,10 @@ class GpuStand:
         driver.synchronize()
         return [(driver.now_s() - begin) / steps] * steps
 
+    def settle(self, plain: Reference) -> str:
+        """There is one way: on a stream over the whole GPU."""
+        return ""
+
     def about(self) -> dict[str, object]:
         """GPU and versions."""
         identity = self.identity

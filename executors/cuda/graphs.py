@@ -6,7 +6,7 @@ the graph reads them at its beginning and writes its own last iterations into th
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -15,7 +15,7 @@ from simulator.plan import Plan
 from traces.errors import StepcastError
 
 from ..binding import DRAWS, Instance
-from ..measured import Measured, Passage
+from ..measured import Measured, Passage, lengths
 from ..run import WARM_UP
 from .driver import Event, Graph
 from .issue import Issuer, fork, join
@@ -42,6 +42,7 @@ class GraphProgram(EagerProgram):
         _check_draws(plan)
         self.unit = unit
         self._graph: Graph | None = None
+        self._read: list[dict[str, torch.Tensor]] = []  # the inputs that the graph reads, by offset; none while they are the job's own
         self._captured: dict[int, Instance] = {}  # of the graph's own iterations, by offset from its first period
         self._stacked: torch.Tensor | None = None  # the losses of one replay
         self._border: dict[int, Instance] = {}  # by iterations before the graph's first period
@@ -51,38 +52,61 @@ class GraphProgram(EagerProgram):
         self.driver.seed(seed)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
-        """Issue `steps` more periods; one step length per graph after the call's first. With feeds of their own, steps run eagerly."""
-        if inputs is not None:
-            return super().run(steps, inputs)
+        """Issue `steps` more periods; one step length per graph after the call's first.
+
+        New feeds are copied to the GPU before anything is issued, and to where a graph reads them before each of its replays.
+        """
+
+        def fed(begin: int, end: int) -> list[Mapping[str, torch.Tensor]] | None:
+            return None if inputs is None else inputs[begin:end]
+
         prologue = min(steps, max(0, self._prologue - self._period))
-        super().run(prologue)
+        first = super().run(prologue, fed(0, prologue))
         graphs, rest = divmod(steps - prologue, self.unit)
-        ends = self._replay(graphs) if graphs else []
-        super().run(rest)
-        return Passage(tuple((after - before) / self.unit for before, after in pairwise(ends)))
+        ends = self._replay(graphs, fed(prologue, steps - rest)) if graphs else []
+        last = super().run(rest, fed(steps - rest, steps))
+        replayed = [begin + (end - begin) * (i + 1) / self.unit for begin, end in pairwise([0.0, *ends]) for i in range(self.unit)]
+        return Passage(tuple(s / self.unit for s in lengths(ends)), ends_s=_one_after_another(first.ends_s, replayed, last.ends_s))
 
     @property
     def _prologue(self) -> int:
         """Eager periods before graphs: until everything repeats, and every kernel has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
-    def _replay(self, graphs: int) -> list[float]:
-        """Run so many graphs; seconds from the first one's end to the end of each."""
+    def _replay(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[float]:
+        """Run so many graphs; seconds from the beginning of the first to the end of each."""
         driver = self.driver
         driver.synchronize()
         self._enter_border()
+        if inputs is not None and not self._read:
+            driver.use(self._lead)
+            names = sorted({operand.value for operand in self.binding.fed.values()})
+            self._read = [{name: self._inputs[name].clone() for name in names} for _ in range(self.unit)]
+            self._graph = None  # one captured before reads the job's own inputs
         if self._graph is None:
             self._graph = self._capture()
         driver.use(self._lead)
-        ends = []
+        feeds = self._on_device(graphs, inputs)
+        driver.synchronize()
+        begin, ends = self._marked(), []
         for number in range(graphs):
+            if self._read:
+                _copy_all([tensor for read in self._read for tensor in read.values()], feeds[number])
             self._graph.replay()
             self._hand_out_losses(self._period + number * self.unit)
             ends.append(self._marked())
         driver.synchronize()
         self._period += graphs * self.unit
         self._leave_border()
-        return [ends[0].elapsed_time(end) * 1e-3 for end in ends]
+        return [begin.elapsed_time(end) * 1e-3 for end in ends]
+
+    def _on_device(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[list[torch.Tensor]]:
+        """What to copy to `_read` before each replay, in its order."""
+        given = [self._inputs] * (graphs * self.unit) if inputs is None else [{**self._inputs, **feed} for feed in inputs]
+        return [
+            [given[number * self.unit + i][name].to(self.driver.device) for i, read in enumerate(self._read) for name in read]
+            for number in range(graphs)
+        ]
 
     def _marked(self) -> Event:
         event = self.driver.event(timing=True)
@@ -101,7 +125,7 @@ class GraphProgram(EagerProgram):
             fork(driver, self._lead, streams)
             for period in range(first, first + self.unit):
                 instances[period] = Instance(period, len(self.binding.slot), [])
-                self.binding.feed(instances[period], self._inputs)
+                self.binding.feed(instances[period], self._read[period - first] if self._read else self._inputs)
                 issuer.period(period, instances, marks)
             join(driver, streams, self._lead)
             driver.use(self._lead)
@@ -139,9 +163,9 @@ class GraphProgram(EagerProgram):
         if not self._border:
             self._border = {age: _copy_of(self._instances[self._period - age]) for age in self._crossing}
             self.driver.use(self._lead)
-            for age, slots in self._crossing.items():  # replays write to the border: what was handed out as a loss must not be part of it
+            for age, slots in self._crossing.items():  # replays write to the border: no loss handed out and no feed may be part of it
                 there = self._border[age].slots
-                for slot in {self.binding.slot[name] for name in self.plan.losses} & set(slots):
+                for slot in {self.binding.slot[name] for name in (*self.plan.losses, *self.binding.fed)} & set(slots):
                     there[slot] = there[slot].clone() if there[slot] is not None else None
         else:
             self.driver.use(self._lead)
@@ -239,3 +263,12 @@ def _check_draws(plan: Plan) -> None:
     draws = [task for task in plan.tasks if getattr(task.body, "target", "") in DRAWS]
     if len({task.lag for task in draws}) > 1 or [task.micro_batch for task in draws] != sorted(task.micro_batch for task in draws):
         raise StepcastError(f"{plan.strategy} draws dropout masks in an order of its own, which a CUDA graph cannot; use --mode eager")
+
+
+def _one_after_another(*parts: Sequence[float]) -> tuple[float, ...]:
+    """Ends of parts of a run, each counted from its own beginning, all counted from the beginning of the first."""
+    found: list[float] = []
+    for part in parts:
+        before_s = found[-1] if found else 0.0
+        found += [before_s + end_s for end_s in part]
+    return tuple(found)

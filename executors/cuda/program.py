@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
@@ -11,7 +10,7 @@ from simulator.plan import Plan
 
 from ..binding import Binding, Instance
 from ..forms import Forms
-from ..measured import Measured, Passage
+from ..measured import Measured, Passage, lengths
 from ..run import WARM_UP
 from .driver import Driver, Event, Partition
 from .issue import Compiled, Issuer
@@ -70,7 +69,8 @@ class EagerProgram:
 
         New feeds are copied to the GPU before anything is issued.
         """
-        return Passage(_lengths_s(self._issue(steps, inputs)[1]))
+        ends_s = tuple(self._issue(steps, inputs)[1])
+        return Passage(lengths(ends_s), ends_s=ends_s)
 
     def _issue(
         self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
@@ -187,9 +187,5 @@ def _reached_s(origin: Event, ends: list[list[Event]]) -> list[float]:
     return at
 
 
-def _lengths_s(ends: list[float]) -> tuple[float, ...]:
-    return tuple(after - before for before, after in pairwise(ends))
-
-
 def _typical_s(ends: list[float]) -> float:
-    return statistics.median(_lengths_s(ends)[WARM_UP - 1 :])
+    return statistics.median(lengths(ends)[WARM_UP - 1 :])

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from . import workload
+from .digits import digits
 from .images import classification
 
 _MAPS = 5  # height and width of the last feature maps of a 32x32 image
@@ -42,6 +43,7 @@ class LeNet5(nn.Module):
     least_size=16,
     parameters=61_706,
     about="LeNet-5: LeCun et al. 1998, Gradient-based learning applied to document recognition",
+    data=digits(channels=1),
 )
 def lenet5(batch: int, image_size: int) -> tuple:
     """Grey images, 10 classes."""

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from . import workload
+from .digits import digits
 from .images import classification
 
 _PAPER = "Simonyan and Zisserman 2014, Very deep convolutional networks"
@@ -49,7 +50,7 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(images)).flatten(1))
 
 
-@workload("vgg11", image_size=224, least_size=32, parameters=132_863_336, about=f"VGG-11 (A): {_PAPER}")
+@workload("vgg11", image_size=224, least_size=32, parameters=132_863_336, about=f"VGG-11 (A): {_PAPER}", data=digits(channels=3))
 def vgg11(batch: int, image_size: int) -> tuple:
     """Eight convolutions."""
     return classification(VGG(VGG11), batch, image_size)
