@@ -1,6 +1,7 @@
 """The values of transposed Jacobians, by rule."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from simulator.recurrent.steps import gru_factors
 from simulator.scan import order
 
 from ..binding import Binding, Instance
+from . import native
+from .native import jacobian_values as native_values
 
 KIND = "jacobian-values"
 
@@ -45,9 +48,13 @@ def _backwards(steps: int, leftmost: bool) -> list[int]:
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that computes the values from an instance's tensors."""
-    rule, kernel = task.body.rule, _KERNELS[task.body.rule.of]
-    places = torch.tensor(_backwards(task.reads[0].shape[0], rule.leftmost), device=binding.device(task.device))
+    """A function that computes the values from an instance's tensors: as one kernel where there is one, else as PyTorch's ops."""
+    rule, device = task.body.rule, binding.device(task.device)
+    order_of_steps = _backwards(task.reads[0].shape[0], rule.leftmost)
+    real, own = native.usable(task, binding), None
+    if real is not None:
+        own = native_values.steps(rule, order_of_steps, real, task.writes[0].shape[-1], device)
+    kernel = own or partial(_KERNELS[rule.of], rule, torch.tensor(order_of_steps, device=device))
     get = [binding.getter(operand) for operand in task.reads]
     put = binding.setter(task.writes[0])
-    return lambda instance: put(instance, kernel(rule, places, *(getter(instance) for getter in get)))
+    return lambda instance: put(instance, kernel(*(getter(instance) for getter in get)))

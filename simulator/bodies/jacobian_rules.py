@@ -1,6 +1,7 @@
 """How the transposed Jacobian dx_i/dx_(i-1) of an op follows from its weights and saved values.
 
-A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `launches` and `flops(task)`.
+A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `calls` (ops on a CPU; on CUDA it is one kernel) and
+`flops(task)`.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class RnnSteps:
     leftmost: bool
     of: Literal["rnn"] = "rnn"
 
-    launches: ClassVar[int] = 2
+    calls: ClassVar[int] = 2
 
     @property
     def key(self) -> str:
@@ -45,7 +46,7 @@ class GruSteps:
     leftmost: bool
     of: Literal["gru"] = "gru"
 
-    launches: ClassVar[int] = 14
+    calls: ClassVar[int] = 14
 
     @property
     def key(self) -> str:

@@ -22,8 +22,8 @@ class JacobianValues:
 
     @property
     def launches(self) -> int:
-        """Kernels on CUDA, op calls on a CPU."""
-        return self.rule.launches
+        """One kernel on CUDA, up to the width of `scan_level.FUSED_WIDTH`; a CPU's op calls are the rule's `calls`."""
+        return 1
 
     def key(self, task: "Task") -> str:
         """The rule and its operands' geometry."""
