@@ -45,7 +45,10 @@ class _Known(NamedTuple):
 
 
 def looped(task: Task) -> int:
-    """Launches of what is a loop over steps, or rounds where one kernel makes them all. Fits take updates as one: how many launches theirs have depends on the form."""
+    """Launches of what is a loop over steps, or rounds where one kernel makes them all.
+
+    Fits take updates as one: how many launches theirs have depends on the form.
+    """
     if task.body.kind == "scan-level":
         return task.body.rounds
     return task.body.launches if task.body.kind == "op" else 1

@@ -46,8 +46,10 @@ class HostKernel:
     def __call__(self, grid, block, args, shared_mem=0, stream=None):
         """Run all blocks."""
         assert len(grid) == len(block) == 3
-        assert block[1:] == (1, 1) and block[0] <= 1024 and grid[2] == 1
-        assert 0 < grid[0] < 2**31 and 0 < grid[1] < 2**16
+        assert (block[1:], grid[2]) == ((1, 1), 1)
+        assert 0 < block[0] <= 1024
+        assert 0 < grid[0] < 2**31
+        assert 0 < grid[1] < 2**16
         self._compiler.launches += 1
         given = [self._argument(arg) for arg in args]
         pointers = (ctypes.c_void_p * len(given))(*(ctypes.cast(ctypes.byref(arg), ctypes.c_void_p) for arg in given))
@@ -59,5 +61,6 @@ class HostKernel:
         if isinstance(arg, torch.Tensor):
             assert arg.is_contiguous()
             return ctypes.c_void_p(arg.data_ptr())
-        assert type(arg) is int and -(2**31) <= arg < 2**31, arg
+        assert type(arg) is int
+        assert -(2**31) <= arg < 2**31
         return ctypes.c_int(arg)

@@ -16,7 +16,7 @@ from calibrate.cuda.bench import Effort
 from calibrate.cuda.concurrency import Sizes
 from calibrate.cuda.facts import Scale
 from calibrate.cuda.report import Part, Result, measure
-from calibrate.cuda.report_parts import TARGETS, Target, cases, parts
+from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
 from calibrate.cuda.report_place import Place, Thoroughness
 from simulator import strategies
 from traces import gpu_report as documents
@@ -324,9 +324,12 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
         (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("mobilenet_v2", 32), ("mobilenet_v2", 8))
         for mode in ("eager", "graph")
     }  # fmt: skip
+    scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.what == "scans"]
+    assert len(scans) == 2 * len(SEQUENCES)
+    assert scans[-2:] == [(10_000, 16, "eager"), (10_000, 16, "graph")]
     twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
-    adam = [(case.form, case.mode) for _, case in cases() if case.optimizer == "adam"]
+    adam = [(case.form, case.mode) for _, case in cases() if case.what == "fusion"]
     assert len(adam) == 6
     assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in found)
 
