@@ -213,6 +213,20 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     assert any("one by one" in flag for flag in record.flags)
 
 
+def test_scans_are_validated_beside_plain_pytorch(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
+    name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"
+    with FakeGpu(facts=SMALL) as gpu:
+        done = measure(place_on(gpu, tmp_path), chosen("machine", name), 60)
+    assert statuses(done) == {"machine": "done", name: "done"}
+    assert done.parts[1].same_numbers
+    found = Validation.load(tmp_path / "validations" / f"{name}.json")
+    assert [(row.strategy, row.options.get("scan"), row.status) for row in found.results] == [
+        ("baseline", None, "ok"), ("bppsa", "blelloch", "ok"), ("bppsa", "linear", "ok")
+    ]  # fmt: skip
+    assert found.reference_step_s > 0
+
+
 # Scheduling, on parts that only pretend.
 
 

@@ -82,3 +82,25 @@ def test_the_arguments_are_those_of_the_ops():
     assert flatten == [
         "weight_arr", "weight_stride0", "input_size", "mode", "hidden_size", "proj_size", "num_layers", "batch_first", "bidirectional"
     ]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize(("mode", "gates"), [(0, 1), (1, 1), (3, 3)])
+@pytest.mark.parametrize("biases", [True, False])
+def test_cudnns_states_on_a_gpu(mode, gates, biases):
+    """Issued twice with other weights, so that the buffer has to follow them, and replayed from a graph."""
+    x, h0 = torch.randn(9, 4, 3, dtype=torch.float64), torch.randn(4, 20, dtype=torch.float64)
+    shapes = [(20 * gates, 3), (20 * gates, 20), *([(20 * gates,)] * 2 if biases else [])]
+    held = recurrent._Weights()
+    for _ in range(2):
+        weights = [*(torch.randn(shape, dtype=torch.float64) / 5 for shape in shapes), None, None][:4]
+        expected = steps.gru(x, h0, *weights)[0] if mode == 3 else steps.rnn(x, h0, *weights, ("relu", "tanh")[mode])
+        given = [tensor if tensor is None else tensor.cuda() for tensor in (x, h0, *weights)]
+        issued = recurrent.states(held, mode, *given)
+        torch.testing.assert_close(issued.cpu(), expected, rtol=1e-9, atol=1e-9)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = recurrent.states(held, mode, *given)
+    graph.replay()
+    torch.testing.assert_close(captured.cpu(), expected, rtol=1e-9, atol=1e-9)

@@ -218,3 +218,37 @@ def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width,
         assert said.returncode == 0, said.stderr
         spills = [line for line in said.stderr.splitlines() if "spill" in line]
         assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills), said.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("leftmost", [False, True])
+@pytest.mark.parametrize("width", [*WIDTHS, FUSED_WIDTH])
+def test_kernels_on_a_gpu(width, leftmost, dtype):
+    """Issued and replayed from a graph, against the batched products on the CPU."""
+    m, samples, cuda = 37, 6, torch.device("cuda", torch.cuda.current_device())
+    shape = native_level.Shape(width, native._REAL[dtype])
+    jacobians, gradient = elements(m, samples, width, leftmost, getattr(torch, dtype))
+    first = gradient if leftmost else None
+    above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=jacobians.dtype)
+    even = jacobians[: (m + 1) // 2 - leftmost]
+    sequence, places = scan_level._sequence(m, leftmost)
+    there = {id(t): t.to(cuda) for t in (jacobians, gradient, above, even)}
+    there[id(None)] = None
+    every = partial(scan_level.linear, sequence=sequence, places=places)
+    runs = [
+        (native_level.up(shape, m, leftmost), partial(scan_level.up, elements=m), (jacobians, first)),
+        (native_level.down(shape, m), partial(scan_level.down, elements=m), (even, above, first)),
+        (native_level.linear(shape, sequence, places, cuda), every, (jacobians, gradient)),
+    ]
+    bound = 1e-4 if dtype == "float32" else 1e-11
+    for run, expected, given in runs:
+        on_gpu = [there[id(tensor)] for tensor in given]
+        issued = run(*on_gpu)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = run(*on_gpu)
+        graph.replay()
+        for found in (issued, captured):
+            torch.testing.assert_close(found, expected(*given), check_device=False, rtol=bound, atol=bound)
