@@ -28,6 +28,8 @@ from .roofline import Fit, Point, fit, fit_scale
 LINKED = frozenset({"copy", "collective"})
 #: Bodies that need no calibration.
 UNMEASURED = LINKED | {"host"}
+#: Op classes whose task is one launch however many rounds it has.
+SINGLE = frozenset({"scan.linear"})
 #: More keys than these add nothing to a fit but time.
 _MOST_POINTS = 400
 _NUMBERS = re.compile(r"[\d.]+")
@@ -43,8 +45,13 @@ class _Known(NamedTuple):
 
 
 def looped(task: Task) -> int:
-    """Launches of what is a loop over steps. Fits take updates as one: how many launches theirs have depends on the form."""
-    return task.body.launches if task.body.kind in ("op", "scan-level") else 1
+    """Launches of what is a loop over steps, or rounds where one kernel makes them all.
+
+    Fits take updates as one: how many launches theirs have depends on the form.
+    """
+    if task.body.kind == "scan-level":
+        return task.body.rounds
+    return task.body.launches if task.body.kind == "op" else 1
 
 
 def family(key: str) -> str:
@@ -174,7 +181,7 @@ class CostModel:
         group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, machine.kind)
         issue_s = cost.issue_s
         if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
-            issue_s = each_s * looped(task)
+            issue_s = each_s * (looped(task) if task.body.kind == "op" else 1)
         count = task.body.launches
         return replace(
             cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s, group=group
@@ -198,7 +205,7 @@ class CostModel:
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
             if cost.issue_s is not None:
                 for found in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
-                    found.append(cost.issue_s / cost.launches)
+                    found.append(cost.issue_s / (1 if cost.op_class in SINGLE else cost.launches))
         return by_family, by_class, every
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:

@@ -168,7 +168,14 @@ def traffic(task: Task) -> float:
 
 
 def launches(task: Task, kind: str) -> int:
-    """Kernels (on a CPU: op calls) of a task. PyTorch's foreach form is a loop over the parameters on a CPU."""
+    """Kernels (on a CPU: op calls) of a task, or what else each takes the least time of one: the rounds of a scan's level.
+
+    PyTorch's foreach form is a loop over the parameters on a CPU.
+    """
+    if task.body.kind == "scan-level":
+        return task.body.rounds
+    if task.body.kind == "jacobian-values" and kind == "cpu":
+        return task.body.calls
     looped = kind == "cpu" and task.body.kind == "update" and task.body.form == "foreach"
     return task.body.launches * (len(task.body.parameters) if looped else 1)
 
@@ -177,6 +184,8 @@ def geometry(task: Task, site: Site) -> tuple[int, int]:
     """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core."""
     work = task.body.work(task)
     row = table()[site.kind].row(work.op_class)
+    if site.kind == "gpu" and task.body.kind == "scan-level" and (grid := task.body.grid(task)) is not None:
+        return grid, int(row.blocks_per_sm.value)
     if row.tile is None or row.blocks_per_sm is None:
         return 1, 1
     elements = sum(o.elements for o in (*task.writes, *task.mutates))

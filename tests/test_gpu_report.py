@@ -16,7 +16,7 @@ from calibrate.cuda.bench import Effort
 from calibrate.cuda.concurrency import Sizes
 from calibrate.cuda.facts import Scale
 from calibrate.cuda.report import Part, Result, measure
-from calibrate.cuda.report_parts import TARGETS, Target, cases, parts
+from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
 from calibrate.cuda.report_place import Place, Thoroughness
 from simulator import strategies
 from traces import gpu_report as documents
@@ -213,6 +213,20 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     assert any("one by one" in flag for flag in record.flags)
 
 
+def test_scans_are_validated_beside_plain_pytorch(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
+    name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"
+    with FakeGpu(facts=SMALL) as gpu:
+        done = measure(place_on(gpu, tmp_path), chosen("machine", name), 60)
+    assert statuses(done) == {"machine": "done", name: "done"}
+    assert done.parts[1].same_numbers
+    found = Validation.load(tmp_path / "validations" / f"{name}.json")
+    assert [(row.strategy, row.options.get("scan"), row.status) for row in found.results] == [
+        ("baseline", None, "ok"), ("bppsa", "blelloch", "ok"), ("bppsa", "linear", "ok")
+    ]  # fmt: skip
+    assert found.reference_step_s > 0
+
+
 # Scheduling, on parts that only pretend.
 
 
@@ -324,9 +338,12 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
         (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("mobilenet_v2", 32), ("mobilenet_v2", 8))
         for mode in ("eager", "graph")
     }  # fmt: skip
+    scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.what == "scans"]
+    assert len(scans) == 2 * len(SEQUENCES)
+    assert scans[-2:] == [(10_000, 16, "eager"), (10_000, 16, "graph")]
     twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
-    adam = [(case.form, case.mode) for _, case in cases() if case.optimizer == "adam"]
+    adam = [(case.form, case.mode) for _, case in cases() if case.what == "fusion"]
     assert len(adam) == 6
     assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in found)
 

@@ -346,7 +346,7 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
         raise RuntimeError("Kernel compilation failed:\nline 3")
 
     monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse)
-    with pytest.raises(StepcastError, match=r"cannot be compiled \(Kernel compilation failed:\); install"):
+    with pytest.raises(StepcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
         Probe()
 
 

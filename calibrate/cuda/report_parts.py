@@ -41,6 +41,14 @@ class Target:
 TARGETS = (Target("resnet50", 64), Target("mobilenet_v2", 32), Target("vgg16", 32), Target("transformer_base", 32))
 
 
+#: Recurrent jobs, as (sequence length, batch) of RECURRENT: from where a step is all launches to where a sequence is long. Those beyond
+#: LONG steps come last.
+SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 1000
+RECURRENT = "rnn_bitstream"
+#: A validation times plain PyTorch too, which is cuDNN's own RNN.
+SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
+
+
 @dataclass(frozen=True)
 class Case:
     """One validation: a job in one mode under some strategies. `what` tells it from others of the same job; "" for the baseline alone."""
@@ -53,10 +61,11 @@ class Case:
     layout: str = "nchw"
     optimizer: str = "momentum"
     form: str = "foreach"
+    image_size: int | None = None
 
     def job(self) -> Job:
         """The job."""
-        job = Job(self.target.model, self.target.batch, optimizer=self.optimizer, form=self.form)
+        job = Job(self.target.model, self.target.batch, self.image_size, optimizer=self.optimizer, form=self.form)
         return Job(**job.describe() | {"precision": self.precision, "layout": self.layout})
 
     @property
@@ -87,11 +96,11 @@ class Case:
     @property
     def keys_of(self) -> tuple:
         """Cases that agree in this share most of their keys."""
-        return self.target, self.precision, self.layout, self.optimizer, self.form
+        return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority: 2 baselines, 3 all strategies on the first models and what their methods gain, 4 the rest."""
+    """Every validation with its priority: 2 baselines, 3 all strategies on the first models, their methods and scans, 4 the rest."""
     names = (BASELINE, *(name for name in strategies.names() if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
     first, rest = tuple(targets[:FIRST]), tuple(targets[FIRST:])
@@ -111,9 +120,15 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
         Case(target, mode, fusions, "fusion", optimizer="adam", form=form)
         for target, form, mode in product(first[-1:], ("foreach", "fused", "for"), MODES)
     ]
+    scans = [
+        Case(Target(RECURRENT, batch), mode, SCANS, "scans", optimizer="adam", image_size=steps)
+        for (steps, batch), mode in product(SEQUENCES, MODES)
+    ]
+    short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
     last = every(rest) + every(first, precision="tf32") + every(first, precision="bf16") + every(first, layout="nhwc")
     last += every(rest, precision="tf32") + every(rest, precision="bf16")
-    found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + methods + updates] + [(4, case) for case in last]
+    found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + methods + updates + short]
+    found += [(4, case) for case in last + long]
     return list({case.name: (priority, case) for priority, case in reversed(found)}.values())[::-1]  # a small batch may be a target too
 
 

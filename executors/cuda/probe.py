@@ -1,12 +1,8 @@
 """Which SMs a stream's kernels run on: a kernel whose every block notes the SM it finds itself on."""
 
-from contextlib import contextmanager
-
 import torch
 
-from traces.errors import StepcastError
-
-from .bindings import first_line
+from ..nvrtc import compiled
 from .driver import Driver, Stream
 
 #: Numbers of SMs may have holes, so there is room for more than any GPU has SMs.
@@ -32,14 +28,7 @@ class Probe:
     """The compiled kernel. Making one raises StepcastError where NVRTC cannot compile it."""
 
     def __init__(self):
-        try:
-            with _no_toolkit_needed():
-                # Private, in PyTorch 2.11 and 2.13; the only way to NVRTC without a compiler on the machine. Named here alone.
-                self._kernel = torch.cuda._compile_kernel(_SOURCE, "stepcast_sm_probe")
-        except (RuntimeError, OSError, AttributeError, ImportError) as error:
-            raise StepcastError(
-                f"the kernel that asks for SM numbers cannot be compiled ({first_line(error)}); install a CUDA build of PyTorch with NVRTC"
-            ) from error
+        self._kernel = compiled(_SOURCE, "stepcast_sm_probe")
 
     def sm_ids(self, driver: Driver, stream: Stream, replayed: bool) -> frozenset[int]:
         """The SMs that the blocks of one launch on `stream` ran on; of a launch in a graph's replay if `replayed`."""
@@ -57,17 +46,3 @@ class Probe:
     def _launch(self, driver: Driver, stream: Stream, seen: torch.Tensor) -> None:
         grid = (driver.facts.sms * _BLOCKS_PER_SM, 1, 1)
         self._kernel(grid=grid, block=(_THREADS, 1, 1), args=[seen, _ROOM, _SPIN_CYCLES], stream=stream)
-
-
-@contextmanager
-def _no_toolkit_needed():
-    """PyTorch asks for the CUDA toolkit's headers before any compilation and fails where there are none; this kernel includes nothing."""
-    from torch.utils import cpp_extension
-
-    home = cpp_extension.CUDA_HOME
-    if home is None:
-        cpp_extension.CUDA_HOME = torch.__path__[0]
-    try:
-        yield
-    finally:
-        cpp_extension.CUDA_HOME = home

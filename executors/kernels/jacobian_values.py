@@ -19,7 +19,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     rule, (write,) = task.body.rule, task.writes
     device = binding.device(task.device)
     static = csr.COMPILE.get(rule.of)
-    values = static(rule, getattr(torch, write.dtype), device) if static is not None else compile_steps(task, device)
+    values = static(rule, getattr(torch, write.dtype), device) if static is not None else compile_steps(task, binding)
     full = in_full(rule.pattern(), device) if task.body.full else None
     getters, put = [binding.getter(operand) for operand in task.reads], binding.setter(write)
 

@@ -1,6 +1,7 @@
-"""A level of a back-propagation scan by batched matrix products."""
+"""A level of a back-propagation scan: by batched matrix products, or on CUDA by one hand-written kernel."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from simulator.plan import Task
 from simulator.scan import order, prefix_order
 
 from ..binding import Binding, Instance
+from . import native
+from .native import scan_level as native_level
 
 KIND = "scan-level"
 
@@ -38,9 +41,8 @@ def down(jacobians: Tensor | None, above: Tensor, gradient: Tensor | None, eleme
     return torch.cat(parts)
 
 
-def linear(jacobians: Tensor, gradient: Tensor, elements: int, leftmost: bool) -> Tensor:
-    """Every prefix one after another: [m + 1, B, H], of the leftmost batch [m, B, H]."""
-    sequence, places = _sequence(elements, leftmost)
+def linear(jacobians: Tensor, gradient: Tensor, sequence: list[int], places: list[int]) -> Tensor:
+    """Every prefix one after another: [m + 1, B, H], of the leftmost batch [m, B, H]. Arguments as of `native.scan_level.linear`."""
     found = gradient.new_empty(len(places), *gradient.shape)
     transposed = jacobians.transpose(-1, -2).unbind()
     rows = found.unsqueeze(2).unbind()
@@ -64,29 +66,35 @@ def _sequence(elements: int, leftmost: bool) -> tuple[list[int], list[int]]:
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that runs the level on an instance's tensors."""
+    """A function that runs the level on an instance's tensors: as one kernel where there is one, else as batched products."""
     body: ScanLevel = task.body
     get = [binding.getter(operand) for operand in task.reads]
     put = [binding.setter(operand) for operand in task.writes]
-    elements = body.elements
+    real = native.usable(task, binding)
+    shape = native_level.Shape(task.writes[0].shape[-1], real) if real else None
     if body.direction == "up":
+        sweep = (shape and native_level.up(shape, body.elements, body.leftmost)) or partial(up, elements=body.elements)
 
         def run(instance: Instance) -> None:
-            found = up(get[0](instance), get[1](instance) if body.leftmost else None, elements)
+            found = sweep(get[0](instance), get[1](instance) if body.leftmost else None)
             for setter, result in zip(put, (result for result in found if result is not None), strict=True):
                 setter(instance, result)
 
     elif body.direction == "down":
         without = len(task.reads) == 1 + body.leftmost
+        sweep = (shape and native_level.down(shape, body.elements)) or partial(down, elements=body.elements)
 
         def run(instance: Instance) -> None:
             read = [getter(instance) for getter in get]
             gradient = read.pop() if body.leftmost else None
-            put[0](instance, down(None if without else read[0], read[-1], gradient, elements))
+            put[0](instance, sweep(None if without else read[0], read[-1], gradient))
 
     else:
+        sequence, places = _sequence(body.elements, body.leftmost)
+        device = binding.device(task.device)
+        sweep = (shape and native_level.linear(shape, sequence, places, device)) or partial(linear, sequence=sequence, places=places)
 
         def run(instance: Instance) -> None:
-            put[0](instance, linear(get[0](instance), get[1](instance), elements, body.leftmost))
+            put[0](instance, sweep(get[0](instance), get[1](instance)))
 
     return run

@@ -11,6 +11,10 @@ from simulator.plan import Task
 from simulator.recurrent.steps import gru_factors
 from simulator.scan import order
 
+from ..binding import Binding
+from . import native
+from .native import jacobian_values as native_values
+
 
 def rnn_steps(rule: RnnSteps, places: Tensor, states: Tensor, w_hh: Tensor) -> Tensor:
     """W_hh^T diag(f'(h_t)) of every step, [m, B, H, H] in scan order. `places`: which step each comes from."""
@@ -41,8 +45,11 @@ def _backwards(steps: int, leftmost: bool) -> list[int]:
     return [steps - 1 - (place - first) for place in order(steps + first)[first:]]
 
 
-def compile_steps(task: Task, device: torch.device) -> Callable[..., Tensor]:
-    """A function of the tensors that the task reads."""
-    rule = task.body.rule
-    places = torch.tensor(_backwards(task.reads[0].shape[0], rule.leftmost), device=device)
-    return partial(_KERNELS[rule.of], rule, places)
+def compile_steps(task: Task, binding: Binding) -> Callable[..., Tensor]:
+    """A function of the tensors that the task reads: as one kernel where there is one, else as PyTorch's ops."""
+    rule, device = task.body.rule, binding.device(task.device)
+    places = _backwards(task.reads[0].shape[0], rule.leftmost)
+    real, own = native.usable(task, binding), None
+    if real is not None:
+        own = native_values.steps(rule, places, real, task.writes[0].shape[-1], device)
+    return own or partial(_KERNELS[rule.of], rule, torch.tensor(places, device=device))

@@ -1,7 +1,7 @@
 """How the transposed Jacobian dx_i/dx_(i-1) of an op follows from its weights and saved values.
 
-A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `launches` and `flops(task)`. Those with a static pattern
-stand in `csr.rules`.
+A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `launches` (kernels on CUDA), `calls` (ops on a CPU) and
+`flops(task)`. Those with a static pattern stand in `csr.rules`.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class RnnSteps:
     leftmost: bool
     of: Literal["rnn"] = "rnn"
 
-    launches: ClassVar[int] = 2
+    launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 2
 
     @property
     def key(self) -> str:
@@ -48,7 +49,8 @@ class GruSteps:
     leftmost: bool
     of: Literal["gru"] = "gru"
 
-    launches: ClassVar[int] = 14
+    launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 14
 
     @property
     def key(self) -> str:

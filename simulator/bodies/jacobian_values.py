@@ -28,8 +28,13 @@ class JacobianValues:
 
     @property
     def launches(self) -> int:
-        """Kernels on CUDA, op calls on a CPU."""
+        """Kernels on CUDA; of recurrent steps one, up to the width of `scan_level.FUSED_WIDTH`."""
         return self.rule.launches + 2 * self.full
+
+    @property
+    def calls(self) -> int:
+        """Op calls on a CPU."""
+        return self.rule.calls + 2 * self.full
 
     def key(self, task: "Task") -> str:
         """The rule and its operands' geometry."""

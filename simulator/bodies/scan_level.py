@@ -8,6 +8,10 @@ from .work import Work, geometry
 if TYPE_CHECKING:
     from ..plan import Task
 
+#: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. Beyond it the blocks of matrices
+#: that one SM holds are so small a part that a library's batched products, several kernels, do better.
+FUSED_WIDTH = 128
+
 
 @dataclass(frozen=True, slots=True)
 class ScanLevel:
@@ -34,7 +38,12 @@ class ScanLevel:
 
     @property
     def launches(self) -> int:
-        """One kernel of all products side by side; a linear level one of each."""
+        """One kernel on CUDA, up to FUSED_WIDTH units."""
+        return 1
+
+    @property
+    def rounds(self) -> int:
+        """How often the products of one round wait for those before: on a CPU each round is an op call of its own."""
         return self.elements - int(self.leftmost) if self.direction == "linear" else 1
 
     @property
@@ -50,10 +59,18 @@ class ScanLevel:
         where = ".leftmost" if self.leftmost else ""
         return f"scan.{self.direction}{where}|{self.elements}|{'|'.join(map(geometry, task.inputs))}"
 
+    def grid(self, task: "Task") -> int | None:
+        """Blocks of a linear level on CUDA, one a sample; None of others, whose blocks follow from what they write."""
+        return self._vector(task)[0] if self.direction == "linear" else None
+
     def work(self, task: "Task") -> Work:
         """FLOPs of the products; bytes of what is read and written."""
-        samples, width = task.writes[-1].shape[-2:] if self.direction != "up" or self.leftmost else task.writes[0].shape[1:3]
+        samples, width = self._vector(task)
         matrices, vectors = self.products
         flops = 2.0 * samples * width * width * (matrices * width + vectors)
         moved = sum(operand.bytes for operand in (*task.inputs, *task.writes))
         return Work(f"scan.{self.direction}", flops, float(moved))
+
+    def _vector(self, task: "Task") -> tuple[int, ...]:
+        """(B, H)."""
+        return task.writes[-1].shape[-2:] if self.direction != "up" or self.leftmost else task.writes[0].shape[1:3]

@@ -73,6 +73,23 @@ def gru(
 
 
 @torch.no_grad()
+def gru_gates_from_states(
+    x: Tensor, states: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `gru` gives beside the states, where these are known: gates r and z, n, and W_hn h + b_hn, all steps at once."""
+    steps, batch, hidden = len(x), x.shape[1], states.shape[2]
+    gates = 2 * hidden
+    by_hidden = x.new_empty(steps, batch, 3 * hidden)
+    by_input = torch.empty_like(by_hidden)
+    _affine(x, w_ih, b_ih, by_input)
+    _affine(states[:-1], w_hh, b_hh, by_hidden)
+    reset_update = (by_input[..., :gates] + by_hidden[..., :gates]).sigmoid_()
+    of_hidden = by_hidden[..., gates:].contiguous()
+    new = torch.addcmul(by_input[..., gates:], reset_update[..., :hidden], of_hidden).tanh_()
+    return reset_update, new, of_hidden
+
+
+@torch.no_grad()
 def gru_backward(
     grad_out: Tensor | None, grad_last: Tensor | None, states: Tensor, reset_update: Tensor, new: Tensor, of_hidden: Tensor, w_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -74,6 +74,7 @@ class ConvolutionRule:
     of: Literal["convolution"] = "convolution"
 
     launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 1
     shared: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -149,6 +150,7 @@ class ElementwiseRule:
     of: Literal["elementwise"] = "elementwise"
 
     launches: ClassVar[int] = 2
+    calls: ClassVar[int] = 2
     shared: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -195,6 +197,7 @@ class _Pooling:
     __slots__ = ()
 
     launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 1
 
     @property
     def rows(self) -> int:
@@ -249,6 +252,7 @@ class MaxPoolRule(_Pooling):
     of: Literal["max-pool"] = "max-pool"
 
     launches: ClassVar[int] = 3
+    calls: ClassVar[int] = 3
     shared: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -346,6 +350,7 @@ class LinearRule:
     of: Literal["linear"] = "linear"
 
     launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 1
     shared: ClassVar[bool] = True
 
     def __post_init__(self):
