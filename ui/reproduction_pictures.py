@@ -40,6 +40,8 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
         bottom = bounds[1] - (row * (each_in + GAP_IN) + each_in) / height_in
         axes = figure.add_axes((left, bottom, wide, each_in / height_in))
         _draw(axes, chart, panel, colours)
+        if chart.log_y:
+            axes.set_yscale("log")
         axes.set_ylim(*reach)
         if column == 0:
             axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
@@ -65,6 +67,9 @@ def _reach(chart: Chart) -> tuple[float, float]:
     """One range of y for all panels, so that heights can be compared."""
     values = [y for panel in chart.panels for series in panel.series for y in series.y] + ([] if chart.level is None else [chart.level])
     low, high = min(values, default=0.0), max(values, default=1.0)
+    if chart.log_y:
+        room = (high / low) ** 0.16
+        return low / room, high * room
     room = 0.16 * (high - low) or 0.1
     return low - room, high + room
 
