@@ -4,9 +4,11 @@ from math import ceil
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from traces.reproduction import Chart, Panel
 
@@ -19,6 +21,8 @@ ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
 #: A chart of one panel is this high.
 SINGLE_IN = 4.2
 _MARKS = "osD^v"
+#: A logarithmic axis that spans more than this factor has ticks at powers of ten only.
+_MANY = 100.0
 
 
 def chart_picture(path: Path | str, chart: Chart) -> Path:
@@ -42,6 +46,7 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
         _draw(axes, chart, panel, colours)
         if chart.log_y:
             axes.set_yscale("log")
+            _ticks(axes.yaxis, *reach)
         axes.set_ylim(*reach)
         if column == 0:
             axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
@@ -74,6 +79,13 @@ def _reach(chart: Chart) -> tuple[float, float]:
     return low - room, high + room
 
 
+def _ticks(axis: Axis, low: float, high: float) -> None:
+    """Of a logarithmic axis: plain numbers at every power of ten, and between them too where those are few."""
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > _MANY * low else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
 def _line(chart: Chart, published: bool) -> str:
     return "" if not chart.joined else "--" if published else "-"
 
@@ -89,7 +101,9 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colours: dict[tuple[str, bool]
                 below = (0, -14 - 11 * (place % 3))  # staggered, so that names of near points do not lie on one another
                 axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
     if chart.log_x:
+        x = [value for series in panel.series for value in series.x]
         axes.set_xscale("log")
+        _ticks(axes.xaxis, min(x, default=1.0), max(x, default=1.0))
     if chart.ticks:
         axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
     axes.margins(x=0.06, y=0.16)
