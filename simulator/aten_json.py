@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from . import pruned as _registered  # noqa: F401 - it makes torch.ops.stepcast.pruned
 from .recurrent.ops import NAMESPACE
 
 
@@ -70,7 +71,7 @@ def decode_item(item: Any, device: torch.device) -> Any:
 
 
 def resolve(target: str) -> Callable:
-    """The op called `aten.NAME.OVERLOAD`, or `stepcast.NAME.default` of our own (`recurrent.ops`).
+    """The op called `aten.NAME.OVERLOAD`, or `stepcast.NAME.default` of our own (`recurrent.ops`, `pruned`).
 
     Raises ValueError for anything else, so that a plan cannot name other code.
     """

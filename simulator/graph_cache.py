@@ -14,7 +14,7 @@ from .graph import TrainingGraph
 
 _ADAPTER = TypeAdapter(TrainingGraph)
 #: Another capture makes other graphs.
-_CODE = ("aten_json", "bodies/opcall", "built", "capture", "gradients", "graph", "intercept", "layers", "plan", "recorder")
+_CODE = ("aten_json", "bodies/opcall", "built", "capture", "gradients", "graph", "intercept", "layers", "plan", "pruned", "recorder")
 _CODE += ("recurrent/layers", "recurrent/ops", "recurrent/steps")
 
 

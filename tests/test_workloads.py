@@ -24,6 +24,7 @@ PUBLISHED = {
     "resnet152": 60_192_808,
     "mobilenet_v2": 3_504_872,
     "vgg11": 132_863_336,
+    "vgg11_pruned": 9_750_922,  # 9,220,480 in convolutions, the rest in 512-512-512-10
     "vgg16": 138_357_544,
     "vgg19_bn": 143_678_248,
     "alexnet": 61_100_840,

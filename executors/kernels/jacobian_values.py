@@ -1,4 +1,4 @@
-"""The values of transposed Jacobians, by rule."""
+"""Computes the values of an op's transposed Jacobian, or of many steps of one, as the body's rule says."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,7 @@ from simulator.recurrent.steps import gru_factors
 from simulator.scan import order
 
 from ..binding import Binding, Instance
+from .csr import values as csr
 
 KIND = "jacobian-values"
 
@@ -35,7 +36,7 @@ def gru_steps(rule: GruSteps, places: Tensor, before: Tensor, reset_update: Tens
     return found
 
 
-_KERNELS: dict[str, Callable[..., Tensor]] = {"rnn": rnn_steps, "gru": gru_steps}
+_OF_STEPS: dict[str, Callable[..., Tensor]] = {"rnn": rnn_steps, "gru": gru_steps}
 
 
 def _backwards(steps: int, leftmost: bool) -> list[int]:
@@ -44,10 +45,18 @@ def _backwards(steps: int, leftmost: bool) -> list[int]:
     return [steps - 1 - (place - first) for place in order(steps + first)[first:]]
 
 
+def _values(task: Task, device: torch.device) -> Callable[..., Tensor]:
+    """The function of the tensors read."""
+    rule = task.body.rule
+    kernel = _OF_STEPS.get(rule.of)
+    if kernel is None:
+        return csr.COMPILE[rule.of](rule, getattr(torch, task.writes[0].dtype), device)
+    places = torch.tensor(_backwards(task.reads[0].shape[0], rule.leftmost), device=device)
+    return lambda *reads: kernel(rule, places, *reads)
+
+
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that computes the values from an instance's tensors."""
-    rule, kernel = task.body.rule, _KERNELS[task.body.rule.of]
-    places = torch.tensor(_backwards(task.reads[0].shape[0], rule.leftmost), device=binding.device(task.device))
-    get = [binding.getter(operand) for operand in task.reads]
-    put = binding.setter(task.writes[0])
-    return lambda instance: put(instance, kernel(rule, places, *(getter(instance) for getter in get)))
+    """A function that computes the values from an instance's tensors and stores them."""
+    values = _values(task, binding.device(task.device))
+    getters, put = [binding.getter(operand) for operand in task.reads], binding.setter(task.writes[0])
+    return lambda instance: put(instance, values(*(get(instance) for get in getters)))

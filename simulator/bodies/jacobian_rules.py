@@ -1,10 +1,13 @@
 """How the transposed Jacobian dx_i/dx_(i-1) of an op follows from its weights and saved values.
 
-A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `launches` and `flops(task)`.
+A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), `launches` and `flops(task)`. Those with a static pattern
+stand in `csr.rules`.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from .csr.rules import Rule as CsrRule
 
 if TYPE_CHECKING:
     from ..plan import Task
@@ -57,4 +60,4 @@ class GruSteps:
         return 6.0 * task.writes[0].elements + 12.0 * task.reads[0].elements
 
 
-Rule = RnnSteps | GruSteps
+Rule = RnnSteps | GruSteps | CsrRule

@@ -29,9 +29,9 @@ _STEPS = {"rnn": (0, 0), "rnn_backward": (2, 1), "gru": (0, 0), "gru_backward": 
 
 def launches(func: torch._ops.OpOverload, args: tuple) -> int:
     """Kernels (on a CPU: op calls) of one call; 1 of any op that is not recurrent."""
-    if func.namespace != NAMESPACE:
+    namespace, _, name = func._schema.name.partition("::")
+    if namespace != NAMESPACE or name not in _LAUNCHES:
         return 1
-    name = func._schema.name.partition("::")[2]
     (every, beside), (position, more) = _LAUNCHES[name], _STEPS[name]
     return every * (len(args[position]) - more) + beside
 

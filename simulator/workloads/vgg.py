@@ -7,7 +7,7 @@ from .images import classification
 
 _PAPER = "Simonyan and Zisserman 2014, Very deep convolutional networks"
 #: Convolutions per group; every group ends in max-pooling.
-_VGG11, _VGG16, _VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
+VGG11, _VGG16, _VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
 
 
 class VGG(nn.Module):
@@ -52,7 +52,7 @@ class VGG(nn.Module):
 @workload("vgg11", image_size=224, least_size=32, parameters=132_863_336, about=f"VGG-11 (A): {_PAPER}")
 def vgg11(batch: int, image_size: int) -> tuple:
     """Eight convolutions."""
-    return classification(VGG(_VGG11), batch, image_size)
+    return classification(VGG(VGG11), batch, image_size)
 
 
 @workload("vgg16", image_size=224, least_size=32, parameters=138_357_544, about=f"VGG-16 (D): {_PAPER}")

@@ -1,6 +1,6 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|replay|op-latency|efficiencies]...
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|replay|op-latency|efficiencies|csr]...
 """
 
 import subprocess
@@ -16,6 +16,7 @@ MODULES = {
     "replay": "replay_traces",
     "op-latency": "op_latency",
     "efficiencies": "efficiencies",
+    "csr": "csr_products",
 }
 
 

@@ -1,0 +1,127 @@
+"""left · right for every pair of formats. Each function compiles one pair: it returns a function of the two tensors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from simulator.bodies.csr.pattern import Pattern, pointers
+from simulator.bodies.csr.product import ProductPattern, Recipe
+from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct
+
+from .indices import on_device
+from .sums import sum_products, weighted
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+
+
+def compile_product(body: JacobianProduct, samples: tuple[int, int], device: torch.device) -> Multiply:
+    """A function of the left and the right tensor; `samples`: how many each holds."""
+    left, right = body.left, body.right
+    if isinstance(left, Full):
+        if isinstance(right, Gradient):
+            return _full_gradient
+        return torch.matmul if isinstance(right, Full) else _full_sparse(right.pattern(), samples, device)
+    if isinstance(right, Gradient):
+        return _sparse_gradient(left.pattern(), samples, device)
+    if isinstance(right, Full):
+        return _sparse_full(left.pattern(), samples, device)
+    multiply = sparse_sparse(left, right, samples, device)
+    return _into_full(multiply, ProductPattern(left, right).pattern(), device) if body.full else multiply
+
+
+def sparse_sparse(left: Recipe, right: Recipe, samples: tuple[int, int], device: torch.device) -> Multiply:
+    """CSR values by CSR values, to the values of the product's pattern."""
+    terms = ProductPattern(left, right).symbolic()
+    in_order = [None if _counts_up(index, extent) else index for index, extent in ((terms.left, left.nnz), (terms.right, right.nnz))]
+    return sum_products(terms.indptr, *in_order, samples, device)
+
+
+def _counts_up(index: np.ndarray, extent: int) -> bool:
+    return len(index) == extent and bool((index == np.arange(extent)).all())
+
+
+def _sparse_gradient(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
+    right = None if pattern.diagonal else pattern.indices
+    return sum_products(pattern.indptr, None, right, samples, device)
+
+
+def _into_full(multiply: Multiply, pattern: Pattern, device: torch.device) -> Multiply:
+    """The product's values, put where they belong in a matrix of zeros."""
+    place = torch.from_numpy(pattern.entry_rows * np.int64(pattern.cols) + pattern.indices).to(device)
+    elements, extents = pattern.rows * pattern.cols, (pattern.rows, pattern.cols)
+
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        values = multiply(a, b)
+        samples = values.shape[1]
+        full = values.new_zeros(samples, elements).index_copy_(1, place, values.t())
+        return full.view(samples, *extents) if samples > 1 else full.view(extents)
+
+    return run
+
+
+def _full_gradient(matrix: Tensor, gradient: Tensor) -> Tensor:
+    if matrix.dim() == 2:
+        return matrix @ gradient
+    return (matrix @ gradient.t().unsqueeze(2)).squeeze(2).t().contiguous()
+
+
+def _sparse_full(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
+    if pattern.diagonal:
+        return lambda values, matrix: matrix * _per_row(values, samples[0])
+    indptr, index = _stacked(pattern, samples, device)
+
+    def multiply(values: Tensor, matrix: Tensor) -> Tensor:
+        width = matrix.shape[-1]
+        out = weighted(_stacked_values(values, samples), matrix.reshape(-1, width), index, indptr)
+        return _unstack(out, pattern.rows, width, samples)
+
+    return multiply
+
+
+def _full_sparse(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
+    """By way of the transposes: (A B)^T = B^T A^T."""
+    if pattern.diagonal:
+        return lambda matrix, values: matrix * _per_row(values, samples[1]).transpose(-1, -2)
+    turned, order = _transposed(pattern)
+    places, swapped = on_device(order, device), (samples[1], samples[0])
+    indptr, index = _stacked(turned, swapped, device)
+
+    def multiply(matrix: Tensor, values: Tensor) -> Tensor:
+        height = matrix.shape[-2]
+        weights = _stacked_values(values.index_select(0, places), swapped)
+        rows = matrix.transpose(-1, -2).reshape(-1, height)
+        return _unstack(weighted(weights, rows.contiguous(), index, indptr), turned.rows, height, samples).transpose(-1, -2).contiguous()
+
+    return multiply
+
+
+def _transposed(pattern: Pattern) -> tuple[Pattern, np.ndarray]:
+    """The transposed pattern, and where each of its entries has its value."""
+    order = np.argsort(pattern.indices, kind="stable").astype(np.int32)
+    indptr = pointers(np.bincount(pattern.indices, minlength=pattern.cols))
+    return Pattern(pattern.cols, pattern.rows, indptr, pattern.entry_rows[order]), order
+
+
+def _stacked(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row pointers and columns of the samples' matrices one above the other; by a shared matrix, or by theirs one above the other."""
+    copies = max(samples)
+    indptr = pointers(np.tile(pattern.row_lengths, copies))
+    shift = np.arange(copies, dtype=np.int32)[:, None] * np.int32(pattern.cols if samples[1] > 1 else 0)
+    index = (pattern.indices + shift).reshape(-1)
+    return torch.from_numpy(indptr).to(device), torch.from_numpy(index).to(device)
+
+
+def _stacked_values(values: Tensor, samples: tuple[int, int]) -> Tensor:
+    """[copies · nnz], sample by sample."""
+    return values.t().expand(max(samples), -1).reshape(-1)
+
+
+def _unstack(out: Tensor, rows: int, width: int, samples: tuple[int, int]) -> Tensor:
+    return out.view(-1, rows, width) if max(samples) > 1 else out
+
+
+def _per_row(values: Tensor, samples: int) -> Tensor:
+    """A diagonal as a factor of rows: [n, 1], or [V, n, 1]."""
+    return values.t().contiguous().unsqueeze(2) if samples > 1 else values

@@ -1,0 +1,22 @@
+"""Multiplies two transposed Jacobians, or one and a gradient."""
+
+from collections.abc import Callable
+
+from simulator.plan import Task
+
+from ..binding import Binding, Instance
+from .csr.products import compile_product
+
+KIND = "jacobian-product"
+
+
+def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that multiplies an instance's tensors and stores the product; the symbolic part is done here."""
+    left, right = task.reads
+    multiply = compile_product(task.body, task.body.samples(task), binding.device(task.device))
+    get_left, get_right, put = binding.getter(left), binding.getter(right), binding.setter(task.writes[0])
+
+    def run(instance: Instance) -> None:
+        put(instance, multiply(get_left(instance), get_right(instance)))
+
+    return run

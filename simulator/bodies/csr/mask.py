@@ -1,0 +1,36 @@
+"""Pruning masks as recipes: the same on every machine, and in every process."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Keep exactly round(keep · n) of a weight's n elements, at positions drawn by `seed` and the weight's shape; the others are zero."""
+
+    keep: float
+    seed: int = 0
+
+    def __post_init__(self):
+        """Raise ValueError for a share or a seed that makes no mask."""
+        if not 0 <= self.keep <= 1:
+            raise ValueError(f"a pruning mask keeps a share of {self.keep}; expected a number from 0 to 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"a pruning mask has seed {self.seed}; expected a whole number of at least 0")
+
+    @property
+    def key(self) -> str:
+        """Its part of a cost key: the seed decides which elements, and hardly how long they take."""
+        return f"keep{self.keep:g}.{self.seed}"
+
+    def kept(self, shape: tuple[int, ...]) -> "np.ndarray":
+        """Flat positions of the kept elements in ascending order, int64."""
+        import numpy as np
+
+        elements = int(np.prod(shape))
+        # Raw draws: numpy promises their sequence for all versions, but not that of its shuffles.
+        drawn = np.random.PCG64([self.seed, *shape]).random_raw(elements)
+        return np.sort(np.argsort(drawn, kind="stable")[: round(self.keep * elements)])

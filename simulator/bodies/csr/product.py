@@ -1,0 +1,87 @@
+"""The product of two Jacobians in CSR form: its pattern and what is multiplied with what are worked out once, before the first step."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal
+
+from traces.errors import StepcastError
+
+from .rules import MOST_ENTRIES, Rule
+from .store import store
+
+if TYPE_CHECKING:
+    from .pattern import Pattern
+    from .symbolic import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPattern:
+    """The pattern of left · right, each a rule or a product again."""
+
+    left: "Recipe"
+    right: "Recipe"
+    of: Literal["product"] = "product"
+
+    def __post_init__(self):
+        """Raise ValueError where the factors do not fit each other."""
+        if self.left.cols != self.right.rows:
+            raise ValueError(f"{self.left.rows}x{self.left.cols} cannot be multiplied by {self.right.rows}x{self.right.cols}")
+
+    @property
+    def rows(self) -> int:
+        """Of the left factor."""
+        return self.left.rows
+
+    @property
+    def cols(self) -> int:
+        """Of the right factor."""
+        return self.right.cols
+
+    @property
+    def shared(self) -> bool:
+        """Whether all samples have the same values."""
+        return self.left.shared and self.right.shared
+
+    @property
+    def key(self) -> str:
+        """A hash of both factors' keys, and the extents."""
+        return f"{self.rows}x{self.cols}.{digest(self)}"
+
+    @property
+    def nnz(self) -> int:
+        """Entries that may differ from zero."""
+        return self.pattern().nnz
+
+    @property
+    def terms(self) -> int:
+        """Scalar products of a left and a right entry that make up all entries; known from the factors' patterns alone."""
+        left, right = self.left.pattern(), self.right.pattern()
+        return int(right.row_lengths[left.indices].sum(dtype="int64"))
+
+    def pattern(self) -> "Pattern":
+        """The union over all terms, exact where no terms cancel."""
+        return self.symbolic().pattern
+
+    def symbolic(self) -> "Terms":
+        """Which entries of the factors make up each entry. Raises StepcastError where int32 cannot number the terms."""
+        from . import symbolic
+
+        def make() -> "Terms":
+            if self.terms > MOST_ENTRIES:
+                raise StepcastError(
+                    f"a product of sparse Jacobians {self.rows}x{self.left.cols} by {self.left.cols}x{self.cols} has {self.terms} terms;"
+                    f" expected at most {MOST_ENTRIES}; use full matrices, or a scan of fewer levels"
+                )
+            return symbolic.multiply(self.left.pattern(), self.right.pattern())
+
+        return store.get(self, make)
+
+
+Recipe = Rule | ProductPattern
+
+
+@lru_cache(4096)
+def digest(recipe: ProductPattern) -> str:
+    """A short hash of a product's recipe."""
+    return blake2b(f"{recipe.left.key}@{recipe.right.key}".encode(), digest_size=8).hexdigest()

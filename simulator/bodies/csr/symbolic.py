@@ -1,0 +1,64 @@
+"""The symbolic part of a sparse product: independent of the values, so done once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import pattern as patterns
+from .pattern import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Of C = A B: terms indptr[k] to indptr[k + 1] make up entry k of C, each A.values[left] · B.values[right] (all int32).
+
+    With `single` every entry of C is one term, and `indptr` counts up by one.
+    """
+
+    pattern: Pattern
+    indptr: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+    @property
+    def single(self) -> bool:
+        """Whether nothing is to be summed."""
+        return len(self.left) == self.pattern.nnz
+
+    @property
+    def bytes(self) -> int:
+        """What all index arrays occupy."""
+        return self.pattern.bytes + self.indptr.nbytes + self.left.nbytes + self.right.nbytes
+
+
+def multiply(a: Pattern, b: Pattern) -> Terms:
+    """The terms of A B."""
+    if b.diagonal:
+        every = np.arange(a.nnz + 1, dtype=np.int32)
+        return Terms(Pattern(a.rows, b.cols, a.indptr, a.indices), every, every[:-1], a.indices)
+    if a.diagonal:
+        every = np.arange(b.nnz + 1, dtype=np.int32)
+        return Terms(Pattern(a.rows, b.cols, b.indptr, b.indices), every, b.entry_rows, every[:-1])
+    lengths = b.row_lengths[a.indices]
+    begin = patterns.pointers(lengths)
+    left = np.repeat(np.arange(a.nnz, dtype=np.int32), lengths)
+    right = np.arange(begin[-1], dtype=np.int32) + np.repeat(b.indptr[a.indices] - begin[:-1], lengths)
+    col = b.indices[right]
+    row_begin = begin[a.indptr]
+    order = _by_row_and_column(row_begin, col, a.rows, b.cols)
+    col = col[order]
+    row = np.repeat(np.arange(a.rows, dtype=np.int32), np.diff(row_begin))
+    first = np.ones(len(col), bool)
+    first[1:] = (col[1:] != col[:-1]) | (row[1:] != row[:-1])
+    starts = np.flatnonzero(first).astype(np.int32)
+    indptr = np.append(starts, np.int32(len(col)))
+    pattern = Pattern(a.rows, b.cols, patterns.pointers(np.bincount(row[starts], minlength=a.rows)), col[starts])
+    return Terms(pattern, indptr, left[order], right[order])
+
+
+def _by_row_and_column(indptr: np.ndarray, col: np.ndarray, rows: int, cols: int) -> np.ndarray:
+    """The order that sorts terms, which already lie row by row, by column within their row: two counting sorts, which are stable."""
+    from scipy.sparse import csr_matrix
+
+    numbered = csr_matrix((np.arange(len(col), dtype=np.int32), col, indptr), (rows, cols), copy=False)
+    return numbered.tocsc().tocsr().data

@@ -1,0 +1,64 @@
+"""Patterns of ops that slide windows: what one axis looks like, and the Kronecker product of both axes and the channels."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import pattern as patterns
+from .pattern import Pattern
+
+if TYPE_CHECKING:
+    from .mask import Mask
+
+
+def axis(extent: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Pattern:
+    """[extent, out]: which places of an axis each window covers. Source: the place in the window. Padding makes no entry."""
+    window, place = np.divmod(np.arange(out * kernel), kernel)
+    covered = window * stride - padding + place * dilation
+    inside = (covered >= 0) & (covered < extent)
+    return patterns.from_entries(extent, out, covered[inside], window[inside], place[inside])
+
+
+def adaptive_axis(extent: int, out: int) -> Pattern:
+    """[extent, out]: which places each of `out` bins averages, as PyTorch cuts them. Source: nothing to tell."""
+    bins = [np.arange(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
+    window = np.repeat(np.arange(out), [len(b) for b in bins])
+    covered = np.concatenate(bins)
+    return patterns.from_entries(extent, out, covered, window, np.zeros_like(covered))
+
+
+def convolution(channels: int, out_channels: int, groups: int, height: Pattern, width: Pattern, kernel: tuple[int, int]) -> Pattern:
+    """Rows (channel, y, x) of the input, columns of the output. Source: the flat position in the weight."""
+    across = patterns.blocks(groups, channels // groups, out_channels // groups)
+    return patterns.kron(across, patterns.kron(height, width, kernel[1]), kernel[0] * kernel[1])
+
+
+def masked_convolution(
+    channels: int, out_channels: int, groups: int, height: Pattern, width: Pattern, kernel: tuple[int, int], mask: "Mask"
+) -> Pattern:
+    """Of `convolution`, the entries whose weight is kept. Made from the kept weights alone: they are few."""
+    plane = patterns.kron(height, width, kernel[1])
+    order = np.argsort(plane.source, kind="stable")  # entries of the plane by the weight that they multiply
+    begin = np.searchsorted(plane.source[order], np.arange(kernel[0] * kernel[1] + 1))
+    kept = mask.kept((out_channels, channels // groups, *kernel))
+    pair, place = np.divmod(kept, kernel[0] * kernel[1])
+    out_channel, channel = np.divmod(pair, channels // groups)
+    channel += out_channel // (out_channels // groups) * (channels // groups)
+    lengths = begin[place + 1] - begin[place]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    entry = order[np.repeat(begin[place], lengths) + within]
+    row = np.repeat(channel * plane.rows, lengths) + plane.entry_rows[entry]
+    col = np.repeat(out_channel * plane.cols, lengths) + plane.indices[entry]
+    return patterns.from_entries(channels * plane.rows, out_channels * plane.cols, row, col, np.repeat(kept, lengths))
+
+
+def pooling(channels: int, height: Pattern, width: Pattern, kernel: tuple[int, int]) -> Pattern:
+    """Rows (channel, y, x) of the input, columns of the output. Source: the place in the window."""
+    return patterns.kron(patterns.identity(channels), patterns.kron(height, width, kernel[1]), 0)
+
+
+def linear(rows: int, cols: int, mask: "Mask") -> Pattern:
+    """W^T of a pruned weight [cols, rows]. Source: the flat position in the weight."""
+    kept = mask.kept((cols, rows))
+    col, row = np.divmod(kept, rows)
+    return patterns.from_entries(rows, cols, row, col, kept)

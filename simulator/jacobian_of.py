@@ -1,0 +1,164 @@
+"""Which rule gives the transposed Jacobian of an op, told from its backward op in a captured graph."""
+
+import json
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from traces.errors import StepcastError
+
+from .bodies.csr.mask import Mask
+from .bodies.csr.rules import (
+    ELEMENTWISE,
+    AdaptiveAveragePoolRule,
+    AveragePoolRule,
+    ConvolutionRule,
+    ElementwiseRule,
+    LinearRule,
+    MaxPoolRule,
+    Rule,
+)
+from .graph import Op, TrainingGraph
+from .plan import BUFFER, PARAMETER, Operand
+
+#: Of `stepcast::pruned`, the op that applies a fixed mask to a weight.
+PRUNED = "stepcast.pruned.default"
+
+_Found = tuple[Rule, tuple[Operand, ...]]
+
+#: Why some ops have no rule, where it is not that nobody wrote one.
+_REASONS = {
+    "native_layer_norm_backward": "layer-norm makes every element of a sample depend on all others, so its Jacobian is not sparse",
+    "native_group_norm_backward": "group-norm makes every element of a group depend on all others, so its Jacobian is not sparse",
+    "_log_softmax_backward_data": "a softmax makes every element depend on all others; of a loss, begin the scan behind it",
+    "embedding_dense_backward": "an embedding's input are indices, which have no gradient",
+}
+
+
+def jacobian_of(op: Op, graph: TrainingGraph) -> _Found:
+    """The rule of a backward op that computes dX, and the operands that its values are computed from.
+
+    The gradient that the op reads, its first argument, must hold one sample per row. Raises StepcastError, naming the op, its layer and
+    the reason, where there is no rule.
+    """
+    args = json.loads(op.body.args)
+    name = op.body.target.split(".")[1]
+    if op.body.target in ELEMENTWISE:
+        return _elementwise(op, args, graph)
+    if name in ("native_batch_norm_backward", "cudnn_batch_norm_backward"):
+        training = args[7] if name.startswith("native") else True
+        reason = "in training mode batch-norm couples the samples of a batch: there is no Jacobian of one sample" if training else _NO_RULE
+        raise _refused(op, reason)
+    rule = _RULES.get(op.body.target)
+    if rule is None:
+        raise _refused(op, _REASONS.get(name, _NO_RULE))
+    try:
+        return rule(op, args, graph)
+    except ValueError as error:
+        raise _refused(op, str(error)) from error
+
+
+_NO_RULE = "no rule says what its Jacobian is"
+
+
+def _refused(op: Op, reason: str) -> StepcastError:
+    return StepcastError(f"{op.body.target} ({op.name}) in layer {op.layer!r} has no transposed Jacobian: {reason}")
+
+
+def _sample(operand: Operand, graph: TrainingGraph) -> tuple[int, ...]:
+    """The shape of one sample."""
+    if not operand.shape or operand.shape[0] != graph.batch:
+        raise ValueError(f"it works on {operand.shape}, whose first extent is not the batch of {graph.batch}")
+    return operand.shape[1:]
+
+
+def _elementwise(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    try:
+        elements = prod(_sample(op.inputs[args[0]["$"]], graph))
+    except ValueError as error:
+        raise _refused(op, str(error)) from error
+    read = [item["$"] for item in args[1:] if isinstance(item, dict) and "$" in item]
+    places = {position: place for place, position in enumerate(dict.fromkeys(read))}
+    rest = [{"$": places[item["$"]]} if isinstance(item, dict) and "$" in item else item for item in args[1:]]
+    operands = tuple(op.inputs[position] for position in places)
+    if any(operand.shape != op.inputs[args[0]["$"]].shape for operand in operands):
+        raise _refused(op, "an operand is spread over several elements")
+    return ElementwiseRule(elements, op.body.target, json.dumps(rest, separators=(",", ":")), op.body.kwargs), operands
+
+
+def _convolution(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    x, weight = (op.inputs[args[position]["$"]] for position in (1, 2))
+    stride, padding, dilation, transposed, _, groups, wanted = args[4:11]
+    if not wanted[0] or any(wanted[1:]):
+        raise ValueError("this op computes gradients of weights, not dX")
+    channels, *extent = _sample(x, graph)
+    if transposed or len(extent) > 2:
+        raise ValueError("only convolutions of one and of two dimensions that are not transposed have a rule")
+    pairs = [_pair(sizes, fill) for sizes, fill in ((weight.shape[2:], 1), (stride, 1), (padding, 0), (dilation, 1))]
+    rule = ConvolutionRule(channels, *_pair(extent, 1), weight.shape[0], *pairs, groups, _mask(weight, graph))
+    return rule, (weight,)
+
+
+def _pair(sizes: Any, fill: int) -> tuple[int, int]:
+    """(vertical, horizontal), as an op says it: for both at once, for each, or of the only dimension."""
+    sizes = (sizes, sizes) if isinstance(sizes, int) else tuple(sizes)
+    return (fill, *sizes) if len(sizes) == 1 else sizes
+
+
+def _square(sizes: list[int], default: tuple[int, int]) -> tuple[int, int]:
+    """(vertical, horizontal) of a pooling: one number stands for both, none for the default."""
+    return tuple(sizes * 2 if len(sizes) == 1 else sizes) or default
+
+
+def _mask(weight: Operand, graph: TrainingGraph) -> Mask | None:
+    """The mask of the op that makes the weight; a weight seen through views counts as not pruned."""
+    maker = next((op for op in graph.ops if any(write.value == weight.value for write in op.writes)), None)
+    if maker is None or maker.body.target != PRUNED or weight.views:
+        return None
+    _, keep, seed = json.loads(maker.body.args)
+    return Mask(keep, seed)
+
+
+def _max_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    x, argmax = op.inputs[args[1]["$"]], op.inputs[args[7]["$"]]
+    kernel = _square(args[2], (1, 1))
+    stride, padding, dilation = _square(args[3], kernel), _square(args[4], (0, 0)), _square(args[5], (1, 1))
+    return MaxPoolRule(*_plane(x, graph), argmax.shape[2:], kernel, stride, padding, dilation), (argmax,)
+
+
+def _average_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    gradient, x = (op.inputs[args[position]["$"]] for position in (0, 1))
+    kernel = _square(args[2], (1, 1))
+    stride, padding = _square(args[3], kernel), _square(args[4], (0, 0))
+    return AveragePoolRule(*_plane(x, graph), gradient.shape[2:], kernel, stride, padding, args[6], args[7]), ()
+
+
+def _adaptive(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    gradient, x = (op.inputs[args[position]["$"]] for position in (0, 1))
+    return AdaptiveAveragePoolRule(*_plane(x, graph), gradient.shape[2:]), ()
+
+
+def _plane(x: Operand, graph: TrainingGraph) -> tuple[int, int, int]:
+    sample = _sample(x, graph)
+    if len(sample) != 3:
+        raise ValueError(f"it pools {x.shape}; expected [batch, channels, height, width]")
+    return sample
+
+
+def _linear(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+    gradient, weight = (op.inputs[item["$"]] for item in args)
+    value = graph.values[weight.value]
+    made = any(write.value == weight.value and maker.body.target == PRUNED for maker in graph.ops for write in maker.writes)
+    if op.gradient != "dX" or not (made or value.kind in (PARAMETER, BUFFER)):
+        raise ValueError("only a product of the gradient with a weight, dX of a linear layer, has a rule")
+    (cols,) = _sample(gradient, graph)
+    return LinearRule(weight.shape[1], cols, _mask(weight, graph)), (weight,)
+
+
+_RULES: dict[str, Callable[[Op, list[Any], TrainingGraph], _Found]] = {
+    "aten.convolution_backward.default": _convolution,
+    "aten.max_pool2d_with_indices_backward.default": _max_pool,
+    "aten.avg_pool2d_backward.default": _average_pool,
+    "aten._adaptive_avg_pool2d_backward.default": _adaptive,
+    "aten.mm.default": _linear,
+}
