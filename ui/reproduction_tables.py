@@ -18,6 +18,8 @@ _NOTHING_S = 1e-7
 _HEAD_WIDTH = 9
 #: Units that stand in a column's head, because its cells are bare numbers.
 _IN_HEAD = ("s", "ms")
+#: Shares closer to 1 than this show three decimals of a percent.
+_NEARLY = 0.01
 #: A table with a time as long as this is in seconds.
 _LONG_S = 10.0
 #: The column that says what is wrong with a row.
@@ -74,7 +76,7 @@ def _value(value: float | None, unit: str) -> str:
     if unit == "x":
         return f"{value:.3f}x"
     if unit == "share":
-        return words.percent(value, signed=False)
+        return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else words.percent(value, signed=False)
     return words.gigabytes(round(value)) if unit == "bytes" else f"{value:g}"
 
 

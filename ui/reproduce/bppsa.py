@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from simulator.job import Job
 from simulator.machine import Machine
 from simulator.presets import load_machine
-from traces.reproduction import BppsaReproduction, Check, GruEpoch, Paper, RnnEpoch
+from traces.reproduction import BppsaReproduction, Check, GruEpoch, Paper, RnnEpoch, Table
 
-from . import Measurement, bppsa_trends
+from . import Measurement, bppsa_flops, bppsa_sparse, bppsa_trends
 from .bppsa_cases import BATCH, OUTLIER, RNN, TABLE_4, Case, Epoch, Scope
 from .bppsa_charts import charts
 from .bppsa_model import SCAN, Constants, Epochs, Workloads, fit
@@ -32,13 +32,15 @@ NOTES = (
     "Other mini-batches and the GRU follow from the same constants: a mini-batch changes bytes, FLOPs and iterations per epoch, a"
     " GRU's step is taken to have as many launches as an RNN's, and a mini-batch's data to load in the same time, whatever its size.",
     "A GRU's gates are computed once more and its Jacobians made by the framework's ops; an RNN's are made by a kernel of BPPSA's.",
+    "The pruned VGG-11 keeps 3 % of every layer's weights at random places. The paper prunes by magnitude (See et al. 2016), over all layers at"
+    " once, for which a trained network is needed.",
     "Speed-ups of RTX 2070 and RTX 2080 Ti rest on those machines' hosts, which table 4 does not tell.",
 )
 
 
 def predictions() -> int:
-    """How many workloads are planned."""
-    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *published()})
+    """How many workloads are planned, and the pruned network."""
+    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *published()}) + 1
 
 
 def published() -> dict[Case, Epoch]:
@@ -64,6 +66,9 @@ def reproduce(steps: Steps) -> Paper:
     gru = {case: here.of(case) for case in SCOPE.gru}
     asked = [(case, blind.of(case)) for case in SCOPE.by_length if case.length > FITTED_TO]
     by_length, by_batch = ([(case, rnn[case]) for case in group] for group in (SCOPE.by_length, SCOPE.by_batch))
+    steps.tell(bppsa_flops.MODEL)
+    chain = bppsa_flops.operators()
+    scan = bppsa_flops.steps(chain)
     return Paper(
         name=NAME,
         title=TITLE,
@@ -83,9 +88,12 @@ def reproduce(steps: Steps) -> Paper:
             gru_table(SCOPE, gru),
             greatest_table(SCOPE, rnn, gru, steps.machine_name),
             machines_table(SCOPE, rnn, other, steps.machine_name),
+            bppsa_sparse.sparsity_table(),
+            bppsa_sparse.steps_table(scan),
+            bppsa_sparse.operators_table(chain),
         ),
-        checks=tuple(_checks(rnn, gru, other)),
-        charts=tuple(charts(SCOPE, rnn, gru)),
+        checks=(*_checks(rnn, gru, other), bppsa_sparse.steps_are_like_operators(scan, chain)),
+        charts=(*charts(SCOPE, rnn, gru), bppsa_sparse.chart(scan, chain)),
         notes=NOTES,
     )
 
@@ -134,6 +142,13 @@ def document(paper: Paper) -> BppsaReproduction:
         for row in paper.table("gru").rows
     ]
     return BppsaReproduction(papers=(paper,), fitted_on=FITTED_ON, rnn=tuple(rnn), gru=tuple(gru))
+
+
+def measured_tables() -> list[Table]:
+    """Table 1's last column."""
+    from .bppsa_generation import generation_table
+
+    return [generation_table()]
 
 
 def measurements(gpu: bool) -> list[Measurement]:
