@@ -4,15 +4,19 @@ import json
 from dataclasses import astuple, replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+from simulator.bodies.csr.mask import Mask
+from simulator.bodies.csr.product import ProductPattern
+from simulator.bodies.csr.rules import ConvolutionRule, LinearRule, MaxPoolRule
 from simulator.engine import simulate
 from simulator.plan import FORWARD
 from simulator.presets import load_machine
 from traces.reproduction import BppsaReproduction, Figure, Reproduction, Row, Table
 from ui import reproduce, reproduction_tables
 from ui.commands import reproducing
-from ui.reproduce import bppsa, bppsa_trends
+from ui.reproduce import bppsa, bppsa_flops, bppsa_generation, bppsa_sparse, bppsa_trends
 from ui.reproduce.bppsa_cases import BATCH, GRU, OUTLIER, RNN, TABLE_4, Case, Epoch, Scope
 from ui.reproduce.bppsa_model import NAMES, Constants, Epochs, FittedCosts, Workloads, counts, fit
 from ui.reproduce.predicting import Steps
@@ -46,7 +50,9 @@ def unseen(v100, workloads, constants):
 
 @pytest.fixture
 def small(monkeypatch):
+    """Little to predict; in place of the pruned network two small layers."""
     monkeypatch.setattr(bppsa, "SCOPE", SMALL)
+    monkeypatch.setattr(bppsa_flops, "operators", lambda: [operator("2", 4, 3), operator("1", 5, 4)])
 
 
 # ---- the fit, and lengths that it has not seen
@@ -175,7 +181,7 @@ def test_published_figures():
     scope = Scope()
     assert len(scope.by_length) == len(scope.by_batch) == 8
     assert list(scope.gru.values()) == ["S"] * 3 + ["M"] * 3 + ["L"] * 3
-    assert bppsa.predictions() == 24
+    assert bppsa.predictions() == 25
 
 
 def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
@@ -192,13 +198,13 @@ def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
     assert BppsaReproduction.load(kept).document() == document
     assert Reproduction.load(kept).papers[0].table("held-out").rows[0].labels == {"T": "1000", "B": "16"}
     pictures = {path.name for path in kept.parent.glob("*.png")}
-    assert pictures == {f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru")}
+    assert pictures == {f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "flops")}
 
 
 def test_with_other_papers_the_document_is_that_of_all(small):
     told = []
     paper = bppsa.reproduce(Steps("v100", told.append))
-    assert len(told) == len({*SMALL.by_length, *SMALL.by_batch, *SMALL.gru, *bppsa.published()}) == bppsa.predictions()
+    assert len(told) == len({*SMALL.by_length, *SMALL.by_batch, *SMALL.gru, *bppsa.published()}) + 1 == bppsa.predictions()
     assert set(Reproduction(papers=(paper,)).document()) == {"schema", "papers"}
     assert type(reproduce.get("fusion").document(paper)) is Reproduction
 
@@ -209,3 +215,70 @@ def test_a_table_with_long_times_is_in_seconds():
     assert [row["epoch s"] for row in long] == ["0.500", "25.0"]
     short = reproduction_tables.cells(Table(name="t", title="T", about="", rows=(rows[0],)))
     assert short[0]["epoch ms"] == "500.0"
+
+
+# ---- sparse Jacobians
+
+
+def test_sparsity_and_memory_are_exact():
+    rows = {row.labels["first"]: row for row in bppsa_sparse.sparsity_table().rows}
+    assert {name: row.figures[0].published for name, row in rows.items()} == bppsa_sparse.SPARSITY
+    for row in rows.values():
+        assert row.figures[0].predicted == pytest.approx(row.figures[0].published, abs=1e-5)
+    memory = {row.labels["first"]: row for row in bppsa_sparse.memory_table().rows}["convolution"]
+    assert memory.predicted("dense") == 768 * 2**20
+    assert memory.predicted("CSR values") / 2**20 == pytest.approx(6.47, abs=0.01)
+    assert memory.predicted("CSR whole") / 2**20 == pytest.approx(12.96, abs=0.01)
+
+
+def operator(layer: str, rows: int, cols: int) -> bppsa_flops.Operator:
+    return bppsa_flops.Operator(layer, LinearRule(rows, cols, Mask(0.5, seed=rows)), 2.0 * rows * cols)
+
+
+def test_steps_of_a_scan_count_the_pairs_that_meet():
+    extents = [3, 4, 6, 5, 2]
+    chain = [operator(str(number), extents[number - 1], extents[number]) for number in (4, 3, 2, 1)]
+    full = {each.layer: dense(each.rule) for each in chain}
+    found = bppsa_flops.steps(chain, 1)
+    assert [(step.span, step.kind) for step in found] == [
+        ("4", "mv"), ("2 to 3", "mm"), ("2 to 3", "mv"), ("3", "mv"), ("1", "mv"),
+    ]  # fmt: skip
+    product = full["2"] @ full["3"]
+    expected = [full["4"].sum(), product.sum(), (product > 0).sum(), full["3"].sum(), full["1"].sum()]
+    assert [step.flops for step in found] == [2.0 * count for count in expected]
+    assert [step.dense_flops for step in found] == [2 * 5 * 2, 2 * 4 * 6 * 5, 2 * 4 * 5, 2 * 6 * 5, 2 * 3 * 4]
+
+
+def dense(rule) -> np.ndarray:
+    pattern = rule.pattern()
+    found = np.zeros((rule.rows, rule.cols), int)
+    found[pattern.entry_rows, pattern.indices] = 1
+    return found
+
+
+def test_every_step_of_a_linear_scan_is_critical():
+    chain = [operator("2", 4, 3), operator("1", 5, 4)]
+    found = bppsa_flops.steps(chain, 0)
+    assert [(step.kind, step.critical) for step in found] == [("mv", True)] * 2
+    assert bppsa_flops.critical_flops(found) == sum(each.sparse_flops for each in chain)
+    assert list(bppsa_flops.by_kind(found)) == ["mv, critical"]
+
+
+def test_entries_of_a_product_are_those_of_its_pattern(monkeypatch):
+    monkeypatch.setattr(bppsa_flops, "_ROWS", 7)
+    product = ProductPattern(ConvolutionRule(2, 5, 5, 3, (3, 3), padding=(1, 1)), ConvolutionRule(3, 5, 5, 2, (3, 3)))
+    assert bppsa_flops.entries(product) == product.nnz
+    assert bppsa_flops.entries(product.left) == product.left.nnz
+
+
+def test_jacobians_are_made_faster_than_by_column(monkeypatch):
+    rules = {
+        "convolution": ConvolutionRule(1, 6, 6, 2, (3, 3), padding=(1, 1)),
+        "ReLU": replace(bppsa_sparse.FIRST["ReLU"], elements=64),
+        "max-pooling": MaxPoolRule(2, 6, 6, (3, 3), (2, 2), (2, 2)),
+    }
+    monkeypatch.setattr(bppsa_generation, "FIRST", rules)
+    rows = bppsa_generation.generation_table().rows
+    assert [row.labels["columns"] for row in rows] == ["72", "64", "18"]
+    assert all(0 < row.predicted("by rule") < row.predicted("by column") for row in rows)
+    assert [row.figures[2].published for row in rows] == [8.3e3, 1.2e6, 1.5e5]

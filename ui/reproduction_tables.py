@@ -18,6 +18,8 @@ _NOTHING_S = 1e-7
 _HEAD_WIDTH = 9
 #: Units that stand in a column's head, because its cells are bare numbers.
 _IN_HEAD = ("s", "ms")
+#: Speed-ups from here on show no decimals, numbers of things from there on four digits.
+_FEW, _MANY = 1e3, 1e6
 #: Shares closer to 1 than this show three decimals of a percent.
 _NEARLY = 0.01
 #: A table with a time as long as this is in seconds.
@@ -74,10 +76,10 @@ def _value(value: float | None, unit: str) -> str:
     if unit == "ms":
         return words.ms(value) if abs(value) >= _NOTHING_S else "0"
     if unit == "x":
-        return f"{value:.3f}x"
+        return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
     if unit == "share":
         return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else words.percent(value, signed=False)
-    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:g}"
+    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
 
 
 def check_words(check: Check) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 A paper's module offers `NAME`, `ABOUT` (one line), `MACHINE` (the preset it is predicted for), `predictions()` (how many it makes, for the
 progress bar), `reproduce(steps) -> traces.reproduction.Paper`, where `steps` is a `predicting.Steps` of that machine, and
 `measurements(gpu) -> list[Measurement]`: what of it can be run on this machine. One whose document says more when it is reproduced alone
-also offers `document(paper) -> traces.reproduction.Reproduction`; one that measures more than jobs, `measured_tables() -> list[Table]`. Modules without `NAME` are parts of others.
+also offers `document(paper) -> traces.reproduction.Reproduction`; one that measures more than jobs, `measured_tables() -> list[Table]`.
+Modules without `NAME` are parts of others.
 """
 
 import importlib

@@ -32,8 +32,8 @@ NOTES = (
     "Other mini-batches and the GRU follow from the same constants: a mini-batch changes bytes, FLOPs and iterations per epoch, a"
     " GRU's step is taken to have as many launches as an RNN's, and a mini-batch's data to load in the same time, whatever its size.",
     "A GRU's gates are computed once more and its Jacobians made by the framework's ops; an RNN's are made by a kernel of BPPSA's.",
-    "The pruned VGG-11 keeps 3 % of every layer's weights at random places. The paper prunes by magnitude (See et al. 2016), over all layers at"
-    " once, for which a trained network is needed.",
+    "The pruned VGG-11 keeps 3 % of every layer's weights at random places. The paper prunes by magnitude (See et al. 2016),"
+    " for which a trained network is needed.",
     "Speed-ups of RTX 2070 and RTX 2080 Ti rest on those machines' hosts, which table 4 does not tell.",
 )
 
@@ -89,6 +89,7 @@ def reproduce(steps: Steps) -> Paper:
             greatest_table(SCOPE, rnn, gru, steps.machine_name),
             machines_table(SCOPE, rnn, other, steps.machine_name),
             bppsa_sparse.sparsity_table(),
+            bppsa_sparse.memory_table(),
             bppsa_sparse.steps_table(scan),
             bppsa_sparse.operators_table(chain),
         ),

@@ -11,7 +11,7 @@ from .verdicts import judged
 #: The first convolution, ReLU and max-pooling of VGG-11; table 1.
 FIRST: Mapping[str, Rule] = {
     "convolution": ConvolutionRule(3, 32, 32, 64, (3, 3), padding=(1, 1)),
-    "ReLU": ElementwiseRule(64 * 32 * 32, "aten.threshold_backward.default"),
+    "ReLU": ElementwiseRule(64 * 32 * 32, "aten.threshold_backward.default", '[{"$":0},0]'),
     "max-pooling": MaxPoolRule(64, 32, 32, (16, 16), (2, 2), (2, 2)),
 }
 #: Table 1's examples; section 3.3.
@@ -27,19 +27,28 @@ def sparsity_table() -> Table:
     """Table 1, from exact patterns."""
     rows = []
     for name, rule in FIRST.items():
-        pattern = rule.pattern()
-        values = float(_FLOAT * rule.nnz)
+        zeros = Figure(name="guaranteed zeros", unit="share", predicted=rule.pattern().sparsity, published=SPARSITY[name])
+        rows.append(Row(labels=_labels(name, rule), figures=(zeros,)))
+    return Table(name="sparsity", title="Sparsity of VGG-11's first layers", about="Published: table 1.", rows=tuple(rows))
+
+
+def memory_table() -> Table:
+    """Section 3.3."""
+    rows = []
+    for name, rule in FIRST.items():
+        pattern, values = rule.pattern(), float(_FLOAT * rule.nnz)
         figures = (
-            Figure(name="guaranteed zeros", unit="share", predicted=pattern.sparsity, published=SPARSITY[name]),
             Figure(name="dense", unit="bytes", predicted=float(_FLOAT * rule.rows * rule.cols), published=DENSE_BYTES.get(name)),
             Figure(name="CSR values", unit="bytes", predicted=values, published=VALUES_BYTES.get(name)),
-            Figure(name="CSR, int32", unit="bytes", predicted=values + pattern.indptr.nbytes + pattern.indices.nbytes),
+            Figure(name="CSR whole", unit="bytes", predicted=values + pattern.indptr.nbytes + pattern.indices.nbytes),
         )
-        rows.append(Row(labels={"first": name, "pattern": f"{rule.rows} x {rule.cols}"}, figures=figures))
-    about = (
-        "Published: table 1, which rounds down, and section 3.3 (768 MB and 6.5 MB are MiB). CSR, int32: values, columns and row pointers."
-    )
-    return Table(name="sparsity", title="Transposed Jacobians of VGG-11's first layers", about=about, rows=tuple(rows))
+        rows.append(Row(labels=_labels(name, rule), figures=figures))
+    about = "Published: section 3.3, whose 768 MB and 6.5 MB are MiB. Whole: values, and columns and row pointers in int32; one sample."
+    return Table(name="memory", title="Memory of their transposed Jacobians", about=about, rows=tuple(rows))
+
+
+def _labels(name: str, rule: Rule) -> dict[str, str]:
+    return {"first": name, "extents": f"{rule.rows} x {rule.cols}"}
 
 
 def steps_table(steps: Sequence[ScanStep]) -> Table:
@@ -53,8 +62,8 @@ def steps_table(steps: Sequence[ScanStep]) -> Table:
         labels = {"step": str(number), "layers": step.span, "kind": step.kind, "critical": "yes" if step.critical else "no"}
         rows.append(Row(labels=labels, figures=figures))
     about = (
-        f"One sample; hybrid scan with {LEVEL} sweeps up and down. mm: two matrices, mv: a matrix and a gradient. Critical: on the path of the"
-        f" most FLOPs, {critical_flops(list(steps)):.4g} together. Figure 10 has circles without numbers."
+        f"One sample; hybrid scan with {LEVEL} sweeps up and down. mm: two matrices, mv: a matrix and a gradient. Critical: on the path of"
+        f" the most FLOPs, {critical_flops(list(steps)):.4g} together. Figure 10 has circles without numbers."
     )
     return Table(name="scan-steps", title="Pruned VGG-11: FLOPs of every step of the scan", about=about, rows=tuple(rows))
 

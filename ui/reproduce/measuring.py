@@ -26,9 +26,8 @@ def measured(source: Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
     found = [_validated(each, "cuda" if gpu else "cpu", quiet) for each in chosen]
     documents = tuple(outcome.validation.document() for outcome in found)
     notes = [f"Measured on this machine: {each.job.label}, {each.about}." for each in chosen]
-    return paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)}), all(
-        outcome.same_numbers for outcome in found
-    )
+    shown = paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)})
+    return shown, all(outcome.same_numbers for outcome in found)
 
 
 def _validated(each: Measurement, device: str, quiet: bool) -> Outcome:
