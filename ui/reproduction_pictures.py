@@ -1,6 +1,6 @@
 """A reproduction's charts as pictures (PNG, SVG), with the look of the other pictures."""
 
-from math import ceil
+from math import ceil, log10
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -21,7 +21,9 @@ ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
 #: A chart of one panel is this high.
 SINGLE_IN = 4.2
 _MARKS = "osD^v"
-#: A logarithmic axis that spans more than this factor has ticks at powers of ten only.
+#: Powers of ten from here on are written as such.
+_LARGE = 1e5
+#: A logarithmic axis that spans more than this factor, or has such numbers, has ticks at powers of ten only.
 _MANY = 100.0
 
 
@@ -81,8 +83,8 @@ def _reach(chart: Chart) -> tuple[float, float]:
 
 def _ticks(axis: Axis, low: float, high: float) -> None:
     """Of a logarithmic axis: plain numbers at every power of ten, and between them too where those are few."""
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > _MANY * low else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter("{x:g}")
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > min(_MANY * low, _LARGE) else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}" if value < _LARGE else f"$10^{{{round(log10(value))}}}$")
     axis.set_minor_locator(NullLocator())
 
 
