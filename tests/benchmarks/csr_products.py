@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 
+from executors import allocator
 from executors.kernels.csr.products import compile_product
 from simulator.bodies.csr.product import Recipe
 from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
@@ -97,9 +98,11 @@ def interleaved(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) ->
 def main() -> None:
     """Print times in ms and ratios."""
     torch.set_num_threads(1)
+    allocator.prepare()  # as the executor does, and for all three: or most of the time goes to page faults of large results
+    neighbours = list(pairs())
     print(f"{'product':<44} {'B':>3} {'terms':>9} {'ours/ms':>9} {'scipy/ms':>9} {'torch/ms':>9} {'scipy':>7} {'torch':>7}")
     with torch.no_grad():
-        for name, left, right in pairs():
+        for name, left, right in neighbours:
             for samples in (1, 16):
                 a, b = values(left, samples), values(right, samples)
                 body = JacobianProduct(left, right)
@@ -111,7 +114,7 @@ def main() -> None:
                 }
                 times = interleaved(calls)
                 _print(name, samples, body.terms, times)
-        for name, left, _ in pairs():
+        for name, left, _ in neighbours:
             if isinstance(left, ConvolutionRule):
                 a, g = values(left, 16), torch.randn(left.cols, 16)
                 body = JacobianProduct(left, Gradient(left.cols))

@@ -40,25 +40,26 @@ def sum_products(
     """A function of left [n, V] and right [m, W] that gives the sums [len(indptr) − 1, max(V, W)]; `samples` are V and W."""
     terms = int(indptr[-1])
     sides = [Side(None if index is None else on_device(index, device)) for index in (left, right)]
-    if terms == len(indptr) - 1:
-        return _single(*sides)
+    single = terms == len(indptr) - 1
+    if single and samples[0] == samples[1]:
+        return _one_by_one(*sides)
     if min(samples) > 1:
         return _by_sample(indptr, left, right, max(samples), device)
     ends = on_device(indptr, device)
     factor, summed = sides if samples[0] == 1 else reversed(sides)
     index = summed.index if summed.index is not None else torch.arange(terms, dtype=torch.int32, device=device)
     if samples[0] == 1:
-        return lambda a, b: weighted(factor(a).reshape(-1), b, index, ends)
-    return lambda a, b: weighted(factor(b).reshape(-1), a, index, ends)
+        return lambda a, b: weighted(factor(a.reshape(-1)), b, index, ends)
+    return lambda a, b: weighted(factor(b.reshape(-1)), a, index, ends)
 
 
-def _single(left: Side, right: Side) -> Callable[[Tensor, Tensor], Tensor]:
-    """Every sum is of one product."""
+def _one_by_one(left: Side, right: Side) -> Callable[[Tensor, Tensor], Tensor]:
+    """Every sum is of one product, and both factors hold as many samples. Of one sample as vectors, whose gather is five times as fast."""
 
     def multiply(a: Tensor, b: Tensor) -> Tensor:
-        if left.index is None:
-            return right(b) * a if right.index is None or b.shape[1] < a.shape[1] else right(b).mul_(a)
-        return left(a) * right(b) if right.index is None or a.shape[1] < b.shape[1] else left(a).mul_(right(b))
+        if a.shape[1] == 1:
+            return (left(a.reshape(-1)) * right(b.reshape(-1))).unsqueeze(1)
+        return left(a) * right(b)
 
     return multiply
 
