@@ -97,6 +97,7 @@ class Chart(Data):
     panels: tuple[Panel, ...]
     level: float | None = None
     log_x: bool = False
+    log_y: bool = False
     joined: bool = True
     ticks: tuple[str, ...] = ()
 
@@ -128,3 +129,33 @@ class Reproduction(Document):
     kind = "reproduction"
 
     papers: tuple[Paper, ...] = Field(min_length=1)
+
+
+class RnnEpoch(Data):
+    """Predicted seconds of one epoch of an RNN: sequences of `T` steps, mini-batches of `B`. All are totals, the forward included."""
+
+    T: int
+    B: int
+    forward_s: float
+    baseline_s: float
+    bppsa_s: float
+
+
+class GruEpoch(Data):
+    """The same of a GRU, by set of features. `forward_overhead_s`: the forward together with what BPPSA adds to it."""
+
+    set: str
+    B: int
+    forward_s: float
+    forward_overhead_s: float
+    baseline_s: float
+    bppsa_s: float
+
+
+class BppsaReproduction(Reproduction):
+    """The document of the BPPSA paper alone: its epochs as flat lists beside `papers`. `fitted_on`: what the model's constants rest on."""
+
+    paper: Literal["bppsa"] = "bppsa"
+    fitted_on: str
+    rnn: tuple[RnnEpoch, ...]
+    gru: tuple[GruEpoch, ...]

@@ -1,12 +1,14 @@
 """A reproduction's charts as pictures (PNG, SVG), with the look of the other pictures."""
 
-from math import ceil
+from math import ceil, log10
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from traces.reproduction import Chart, Panel
 
@@ -19,6 +21,10 @@ ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
 #: A chart of one panel is this high.
 SINGLE_IN = 4.2
 _MARKS = "osD^v"
+#: Powers of ten from here on are written as such.
+_LARGE = 1e5
+#: A logarithmic axis that spans more than this factor, or has such numbers, has ticks at powers of ten only.
+_MANY = 100.0
 
 
 def chart_picture(path: Path | str, chart: Chart) -> Path:
@@ -40,6 +46,9 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
         bottom = bounds[1] - (row * (each_in + GAP_IN) + each_in) / height_in
         axes = figure.add_axes((left, bottom, wide, each_in / height_in))
         _draw(axes, chart, panel, colours)
+        if chart.log_y:
+            axes.set_yscale("log")
+            _ticks(axes.yaxis, *reach)
         axes.set_ylim(*reach)
         if column == 0:
             axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
@@ -65,8 +74,18 @@ def _reach(chart: Chart) -> tuple[float, float]:
     """One range of y for all panels, so that heights can be compared."""
     values = [y for panel in chart.panels for series in panel.series for y in series.y] + ([] if chart.level is None else [chart.level])
     low, high = min(values, default=0.0), max(values, default=1.0)
+    if chart.log_y:
+        room = (high / low) ** 0.16
+        return low / room, high * room
     room = 0.16 * (high - low) or 0.1
     return low - room, high + room
+
+
+def _ticks(axis: Axis, low: float, high: float) -> None:
+    """Of a logarithmic axis: plain numbers at every power of ten, and between them too where those are few."""
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > min(_MANY * low, _LARGE) else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}" if value < _LARGE else f"$10^{{{round(log10(value))}}}$")
+    axis.set_minor_locator(NullLocator())
 
 
 def _line(chart: Chart, published: bool) -> str:
@@ -84,7 +103,9 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colours: dict[tuple[str, bool]
                 below = (0, -14 - 11 * (place % 3))  # staggered, so that names of near points do not lie on one another
                 axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
     if chart.log_x:
+        x = [value for series in panel.series for value in series.x]
         axes.set_xscale("log")
+        _ticks(axes.xaxis, min(x, default=1.0), max(x, default=1.0))
     if chart.ticks:
         axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
     axes.margins(x=0.06, y=0.16)

@@ -17,7 +17,13 @@ _NOTHING_S = 1e-7
 #: A column's head is broken where it is longer than this.
 _HEAD_WIDTH = 9
 #: Units that stand in a column's head, because its cells are bare numbers.
-_IN_HEAD = {"s": " ms"}
+_IN_HEAD = ("s", "ms")
+#: Speed-ups from here on show no decimals, numbers of things from there on four digits.
+_FEW, _MANY = 1e3, 1e6
+#: Shares closer to 1 than this show three decimals of a percent.
+_NEARLY = 0.01
+#: A table with a time as long as this is in seconds.
+_LONG_S = 10.0
 #: The column that says what is wrong with a row.
 NOTE = "note"
 
@@ -32,22 +38,31 @@ def cells(table: Table) -> list[dict[str, str]]:
     printed = {figure.name for row in table.rows for figure in row.figures if figure.published is not None}
     ranged = {figure.name for row in table.rows for figure in row.figures if figure.interval is not None}
     noted = any(row.status != OK for row in table.rows)
+    times = _time_unit(table)
     rows = []
     for row in table.rows:
         by_name = {figure.name: figure for figure in row.figures}
         line = {name: row.labels.get(name, "") for name in labels}
         for name, unit in units.items():
             figure = by_name.get(name, Figure(name=name, unit=unit))
-            line |= _figure_cells(figure, f"{name}{_IN_HEAD.get(unit, '')}", name in printed, name in ranged)
+            line |= _figure_cells(figure, times if unit == "s" else unit, name in printed, name in ranged)
         rows.append(line | ({NOTE: "" if row.status == OK else row.status} if noted else {}))
     return rows
 
 
-def _figure_cells(figure: Figure, head: str, printed: bool, ranged: bool) -> dict[str, str]:
+def _time_unit(table: Table) -> str:
+    """What the table's times are in, ms or s."""
+    times = [figure for row in table.rows for figure in row.figures if figure.unit == "s"]
+    longest = max((abs(value) for f in times for value in (f.predicted, f.published) if value is not None), default=0.0)
+    return "s" if longest >= _LONG_S and all(figure.interval is None for figure in times) else "ms"
+
+
+def _figure_cells(figure: Figure, unit: str, printed: bool, ranged: bool) -> dict[str, str]:
+    head = f"{figure.name} {unit}" if unit in _IN_HEAD else figure.name
     if not printed:
-        found = {head: _value(figure.predicted, figure.unit)}
+        found = {head: _value(figure.predicted, unit)}
     else:
-        found = {f"{head} published": _value(figure.published, figure.unit), f"{head} predicted": _value(figure.predicted, figure.unit)}
+        found = {f"{head} published": _value(figure.published, unit), f"{head} predicted": _value(figure.predicted, unit)}
         if figure.unit != "count":
             found[f"{figure.name} pred. / publ."] = words.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
     return found | ({f"{figure.name} 90 % interval": words.interval(figure.interval)} if ranged else {})
@@ -57,12 +72,14 @@ def _value(value: float | None, unit: str) -> str:
     if value is None:
         return words.NONE
     if unit == "s":
+        return words.digits(value)
+    if unit == "ms":
         return words.ms(value) if abs(value) >= _NOTHING_S else "0"
     if unit == "x":
-        return f"{value:.3f}x"
+        return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
     if unit == "share":
-        return words.percent(value, signed=False)
-    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:g}"
+        return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else words.percent(value, signed=False)
+    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
 
 
 def check_words(check: Check) -> tuple[str, str]:

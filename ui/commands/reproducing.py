@@ -37,7 +37,7 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
             paper, same = _measured(source, paper, as_json)
         shown.append(paper)
         same_numbers &= same
-    document = Reproduction(papers=tuple(shown))
+    document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
     if out is not None:
         print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
     if as_json:

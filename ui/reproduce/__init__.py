@@ -2,7 +2,9 @@
 
 A paper's module offers `NAME`, `ABOUT` (one line), `MACHINE` (the preset it is predicted for), `predictions()` (how many it makes, for the
 progress bar), `reproduce(steps) -> traces.reproduction.Paper`, where `steps` is a `predicting.Steps` of that machine, and
-`measurements(gpu) -> list[Measurement]`: what of it can be run on this machine. Modules without `NAME` are parts of others.
+`measurements(gpu) -> list[Measurement]`: what of it can be run on this machine. One whose document says more when it is reproduced alone
+also offers `document(paper) -> traces.reproduction.Reproduction`; one that measures more than jobs, `measured_tables() -> list[Table]`.
+Modules without `NAME` are parts of others.
 """
 
 import importlib
@@ -14,6 +16,7 @@ from types import ModuleType
 
 from simulator.job import Job
 from traces.errors import UnknownNameError
+from traces.reproduction import Paper, Reproduction, Table
 
 #: In place of a name: every paper.
 ALL = "all"
@@ -54,6 +57,16 @@ class Source:
     def reproduce(self) -> Callable:
         """Predicts everything."""
         return self.module.reproduce
+
+    def document(self, paper: Paper) -> Reproduction:
+        """Of this paper alone."""
+        own = getattr(self.module, "document", None)
+        return own(paper) if own else Reproduction(papers=(paper,))
+
+    def measured_tables(self) -> list[Table]:
+        """What is measured on this machine beside jobs."""
+        own = getattr(self.module, "measured_tables", None)
+        return own() if own else []
 
     @property
     def measurements(self) -> Callable:

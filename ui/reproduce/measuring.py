@@ -22,10 +22,12 @@ def measured(source: Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
     chosen = source.measurements(gpu)
     if not chosen:
         raise StepcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
+    tables = (*paper.tables, *source.measured_tables())
     found = [_validated(each, "cuda" if gpu else "cpu", quiet) for each in chosen]
     documents = tuple(outcome.validation.document() for outcome in found)
     notes = [f"Measured on this machine: {each.job.label}, {each.about}." for each in chosen]
-    return paper.model_copy(update={"measured": documents, "notes": (*paper.notes, *notes)}), all(outcome.same_numbers for outcome in found)
+    shown = paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)})
+    return shown, all(outcome.same_numbers for outcome in found)
 
 
 def _validated(each: Measurement, device: str, quiet: bool) -> Outcome:

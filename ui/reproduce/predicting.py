@@ -73,6 +73,10 @@ class Steps:
         total = sum(self._shares.values())
         return Shares(**{name: part / total for name, part in self._shares.items()}) if total else None
 
+    def tell(self, text: str) -> None:
+        """Say what is predicted next, where a paper predicts in a way of its own."""
+        self._told(text)
+
     def on(self, machine: str) -> "Steps":
         """Predictions on another machine, told of in the same way."""
         return Steps(machine, self._told)
