@@ -11,6 +11,7 @@ from simulator.bodies.host import Host
 from simulator.plan import Plan, Segment, Task
 from traces.profile import Dispatch, Profile
 
+from .side_by_side import shared_overhead_s
 from .unfamiliar import unfamiliar_s
 
 _TASKS = 2000
@@ -19,10 +20,10 @@ _TASKS = 2000
 def measure_host(backend: CpuBackend, profile: Profile) -> None:
     """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
     device = next(iter(backend.groups))
-    gap_s = _gap_s(backend, device, lanes=1)
+    gap_s = _gap_s(backend, device)
     profile.dispatch = Dispatch(task_overhead_s=gap_s + unfamiliar_s(backend))
     if len(backend.groups[device]) > 1:
-        profile.dispatch.shared_overhead_s = max(0.0, _gap_s(backend, device, lanes=2) - gap_s)
+        profile.dispatch.shared_overhead_s = shared_overhead_s(backend, device)
         profile.dispatch.wake_s = _wake_s(backend, device)
     found: dict[str, float] = {}
 
@@ -38,16 +39,12 @@ def measure_host(backend: CpuBackend, profile: Profile) -> None:
     profile.cache_bytes = int(found["cache"])
 
 
-def _gap_s(backend: CpuBackend, device: str, lanes: int) -> float:
-    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks.
-
-    With two lanes the other has one task only: what is measured is the executor's way of serving several lanes.
-    """
+def _gap_s(backend: CpuBackend, device: str) -> float:
+    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks."""
     tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
-    tasks += [Task(f"other{lane}", Host(0.0), device, stream=lane) for lane in range(1, lanes)]
     program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
-    times = [item for item in program.run(1).times if item.index < _TASKS]
+    times = program.run(1).times
     gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
     return statistics.median(gaps)
 

@@ -32,6 +32,8 @@ from .stand import CpuStand, Stand, anchor_median
 #: Rounds that count; each gives every strategy some step times.
 ROUNDS = 10
 BASELINE = "baseline"
+#: How often plans that depend on costs are made anew when their keys have been measured.
+PREVIEWS = 4
 
 
 @dataclass
@@ -134,7 +136,8 @@ def _planned(
     stand: Stand,
     mode: str,
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
-    """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more.
+    """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more, which may
+    be another plan with keys of its own.
 
     Where keys are measured in the rounds, those of strategies whose plan depends on costs are measured roughly before. Then lanes that
     share a memory are run beside each other.
@@ -150,8 +153,10 @@ def _planned(
             if stand.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
                 found, skipped, machine = plan()
     elif calibrate:
-        dependent = [f.plan for label, f in found.items() if strategies.get(label.partition(":")[0]).uses_costs]
-        if dependent and stand.preview(dependent, machine, profile):
+        for _ in range(PREVIEWS):
+            dependent = [f.plan for label, f in found.items() if strategies.get(label.partition(":")[0]).uses_costs]
+            if not dependent or not stand.preview(dependent, machine, profile):
+                break
             found, skipped, machine = plan()
         stand.measure_contention([f.plan for f in found.values()], machine, profile)
     return found, skipped

@@ -34,7 +34,7 @@ _SOURCES = MappingProxyType({
 #: Where neither the clock nor a cache size can be read.
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
 _BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
-_TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 3e-6, 20e-6
+_TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
 #: Workers pick the most urgent stream head themselves: any number of levels would do.
 _PRIORITY_LEVELS = 64
 

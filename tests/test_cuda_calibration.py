@@ -8,6 +8,7 @@ from pathlib import Path
 import mlp
 import pytest
 import torch
+from applicable import default_plans
 from fake_gpu import FACTS, FakeGpu, Times
 from small_plans import machine, mm, plan_of, value
 
@@ -21,7 +22,6 @@ from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_transfers
-from simulator import strategies
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import STATE, forms
 from simulator.job import Job
@@ -54,7 +54,7 @@ def empty_profile() -> Profile:
 def planned(model: str, **fields) -> list:
     """Every strategy's plan for 4 samples."""
     job = Job(model, 4, **fields)
-    return [strategies.get(name).plan(job, WHOLE, None, strategies.get(name).options()) for name in strategies.names()]
+    return list(default_plans(job, WHOLE).values())
 
 
 def product(edge: int, device: str = "cuda:0"):

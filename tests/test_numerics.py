@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from applicable import default_plans
 
 from calibrate.numerics import Expected, compare
 from simulator import strategies
@@ -41,8 +42,8 @@ def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
         job = job_of(path, optimizer=optimizer, form=form)
         built = job.build()
         expected = Expected.of(job, built)
-        for strategy in strategies.names():
-            found = compare(job, built, planned(job, strategy, two_cores), backend, expected)
+        for strategy, plan in default_plans(job, two_cores).items():
+            found = compare(job, built, plan, backend, expected)
             assert max(found.max_grad_error, found.max_param_error) <= LIMIT, (form, strategy)
 
 

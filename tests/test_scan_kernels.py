@@ -16,7 +16,7 @@ from calibrate.numerics import Expected, compare
 from executors import nvrtc
 from executors.cuda.backend import CudaBackend
 from executors.forms import Forms
-from executors.kernels import jacobian_values, native, scan_level
+from executors.kernels import native, scan_level, step_jacobians
 from executors.kernels.native import jacobian_values as native_values
 from executors.kernels.native import scan_level as native_level
 from simulator import strategies
@@ -126,14 +126,14 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
 @pytest.mark.parametrize("width", [1, 5, 20])
 def test_jacobians_are_those_of_pytorchs_ops(on_host, width, leftmost):
     m, samples, real = 9, 3, partial(torch.rand, dtype=torch.float64)
-    places = jacobian_values._backwards(m, leftmost)
+    places = step_jacobians._backwards(m, leftmost)
     index = torch.tensor(places)
     rnn = (real(m, samples, width) - 0.5, real(width, width))
     gru = (*(real(m, samples, n * width) for n in (1, 2, 1, 1)), real(3 * width, width))
     cases = [(RnnSteps("tanh", leftmost), rnn), (RnnSteps("relu", leftmost), rnn), (GruSteps(leftmost), gru)]
     for rule, reads in cases:
         found = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
-        close(found, jacobian_values._KERNELS[rule.of](rule, index, *reads))
+        close(found, step_jacobians._KERNELS[rule.of](rule, index, *reads))
     assert on_host.launches == 3
 
 

@@ -163,13 +163,8 @@ class Simulation:
         return found
 
     def _overhead_s(self, device: Device) -> float:
-        """Executor seconds per task: none on a device with a host lane, more where a device's workers serve several lanes."""
-        if self._hosts[device.name] is not None:
-            return 0.0
-        return device.task_overhead_s + (device.shared_overhead_s if self._several_lanes(device.name) else 0.0)
-
-    def _several_lanes(self, device: str) -> bool:
-        return len({task.stream for task in self.plan.tasks if task.device == device}) > 1
+        """Executor seconds per task: none on a device with a host lane."""
+        return 0.0 if self._hosts[device.name] is not None else device.task_overhead_s
 
     def _lanes(self, recipes: list[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None) -> list[Lane]:
         """A lane per stream. Lanes whose kernels meet no others' need no SMs: alone a kernel takes its solo time."""
@@ -194,7 +189,7 @@ class Simulation:
 
     def _pool(self, name: str) -> Pool:
         device = self.machine.device(name)
-        return Pool(device.sms, device.wake_s if device.kind == "cpu" else None)
+        return Pool(device.sms, (device.wake_s, device.shared_overhead_s) if device.kind == "cpu" else None)
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""

@@ -78,13 +78,17 @@ class Kernel:
 
 
 class Pool:
-    """The SMs of one device and the kernels that wait for some. `wake_s`: of a core's worker; None: SMs of a GPU."""
+    """The SMs of one device and the kernels that wait for some; SMs that are `cores` of a CPU have workers.
 
-    __slots__ = ("awake", "awake_s", "free", "freed_by", "queue", "wake_s")
+    `cores`: seconds that a task waits for a worker that sleeps, and seconds that it takes longer when another worker runs one meanwhile.
+    """
 
-    def __init__(self, sms: int, wake_s: float | None = None):
+    __slots__ = ("awake", "awake_s", "cores", "free", "freed_by", "queue", "sms")
+
+    def __init__(self, sms: int, cores: tuple[float, float] | None = None):
         """All SMs are free."""
-        self.free, self.wake_s = sms, wake_s
+        self.sms = self.free = sms
+        self.cores = cores
         self.queue: list[Kernel] = []
         self.freed_by = -1  # the execution that last gave SMs up
         self.awake: list[Kernel] = []  # of the lanes whose tasks ended at `awake_s`, and whose cores look for another
@@ -109,7 +113,7 @@ class Sms(Settling):
         """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
         kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
         now = self._env.now
-        kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
+        kernel.order = (priority, now if kernel.pool.cores is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
         kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
@@ -122,7 +126,7 @@ class Sms(Settling):
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
-        if pool.wake_s is not None:
+        if pool.cores is not None:
             if pool.awake_s != self._env.now:
                 pool.awake, pool.awake_s = [], self._env.now
             pool.awake.append(kernel)
@@ -136,7 +140,7 @@ class Sms(Settling):
 
     def _give(self, now: float) -> None:
         for pool in self._all_pools:
-            if pool.queue and pool.wake_s is None:
+            if pool.queue and pool.cores is None:
                 self._place(pool, now)
             elif pool.queue:
                 self._place_on_cores(pool, now)
@@ -169,6 +173,7 @@ class Sms(Settling):
 
     def _place_on_cores(self, pool: Pool, now: float) -> None:
         awake = pool.awake if pool.awake_s == now else []
+        wake_s, beside_s = pool.cores
         queue = pool.queue
         while queue and pool.free:
             first = queue[0]
@@ -177,11 +182,14 @@ class Sms(Settling):
             queue.remove(chosen)
             chosen.queued = False
             self._grant(chosen, 1, now)
+            late_s = beside_s if pool.free < pool.sms - 1 else 0.0
             if awake:
                 awake.remove(own or awake[0])
-            elif pool.wake_s:
-                chosen.start_s = now + pool.wake_s
-                chosen.seconds += pool.wake_s
+            else:
+                late_s += wake_s
+            if late_s:
+                chosen.start_s = now + late_s
+                chosen.seconds += late_s
 
     def _turn(self, pool: Pool, now: float) -> list[Kernel]:
         """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""

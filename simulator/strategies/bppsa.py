@@ -1,5 +1,6 @@
 """BPPSA: back-propagation as a parallel scan (Wang et al., "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm", 2020)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Literal
@@ -7,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from traces.errors import StepcastError
+from traces.timeline import Timeline
 
 from ..build import PlanBuilder
 from ..costs import CostModel
@@ -42,7 +44,7 @@ class Options:
     """How transposed Jacobians are kept: sparse (csr), dense, or as suits each (auto); those of recurrent layers are dense."""
 
     workers: Workers | Literal["auto"] = "auto"
-    """Lanes that share the elements of a scan; auto: every core of a CPU, one stream of a GPU."""
+    """Lanes that share the elements of a scan; auto: one, or every core of a CPU where that is predicted faster."""
 
 
 def plan(job, machine, costs, options: Options) -> Plan:
@@ -51,12 +53,12 @@ def plan(job, machine, costs, options: Options) -> Plan:
     Raises StepcastError where the model is no chain, an op of it has no Jacobian rule, or its Jacobians exceed the device's memory.
     """
     drafts = _Drafts(job, machine, options)
-    if options.scan == "hybrid" and options.level == "auto":
-        return drafts.fastest(costs or CostModel(machine))
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
+    if level == "auto":
+        return drafts.fastest(range(drafts.full_level + 1), costs or CostModel(machine))
     if level > drafts.full_level:
         raise StepcastError(f"bppsa: level is {level}; expected 0 to {drafts.full_level}, where one block is left")
-    return drafts.at(level)
+    return drafts.fastest([level], costs or CostModel(machine))
 
 
 class _Drafts:
@@ -71,11 +73,11 @@ class _Drafts:
         needed, there = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
         if needed > there:
             raise StepcastError(
-                f"bppsa: the Jacobians of {job.label} take {needed / 1e9:.2f} GB, {self._device.name} has {there / 1e9:.2f} GB;"
+                f"bppsa: {job.label} needs {needed / 1e9:.2f} GB for its Jacobians, this machine has {there / 1e9:.2f} GB;"
                 " choose a smaller batch or --image-size"
             )
         cores = self._device.sms if self._device.kind == "cpu" else 1
-        self._workers = cores if options.workers == "auto" else options.workers
+        self._workers = sorted({1, cores}) if options.workers == "auto" else [options.workers]
 
     def _build(self) -> PlanBuilder:
         return PlanBuilder(self._job, self._device.name)
@@ -85,32 +87,37 @@ class _Drafts:
             return RecurrentScan(build, backward)
         return LayerScan(build, backward, self._options.jacobian)
 
-    def at(self, level: int) -> Plan:
+    def at(self, level: int, workers: int) -> Plan:
         """The plan with scans of `level`, or of their own full level where that is less."""
         build = self._build()
         tasks: list[Task] = []
         for micro_batch in range(self._job.accumulate):
             forward, backward = build.forward(micro_batch), build.backward(micro_batch)
-            jacobians, scanned = self._scan(build, backward).tasks(level, self._workers)
+            jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
         return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
 
-    def fastest(self, costs: CostModel) -> Plan:
-        """The plan with the shortest predicted step.
+    def fastest(self, levels: Sequence[int], costs: CostModel) -> Plan:
+        """The plan with the shortest predicted step among those of `levels`, from the lowest on.
 
         Higher levels take more memory, and products of sparse Jacobians grow denser: none is tried behind a level that cannot be planned,
         does not fit, or takes FAR times the shortest step.
         """
-        best, shortest_s = self.at(0), inf
-        for level in range(self.full_level + 1):
+        best, shortest_s = self.at(levels[0], self._workers[0]), inf
+        if len(levels) == len(self._workers) == 1:
+            return best
+        for level in levels:
             try:
-                found = self.at(level)
+                drafts = [self.at(level, workers) for workers in self._workers]
             except StepcastError:
                 break
-            timeline = simulate(found, self._machine, costs.resolve(found), pair_multipliers=costs.pair_multipliers)
-            fits = max(use.peak_bytes for use in timeline.devices) <= self._machine.memory(self._device.name).size_bytes
-            if not fits or timeline.step_s > FAR * shortest_s:
+            timelines = [simulate(d, self._machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers) for d in drafts]
+            taken = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]
+            if min(taken) > FAR * shortest_s or min(taken) == inf:
                 break
-            if timeline.step_s < shortest_s:
-                best, shortest_s = found, timeline.step_s
+            if min(taken) < shortest_s:
+                best, shortest_s = drafts[taken.index(min(taken))], min(taken)
         return best
+
+    def _fits(self, timeline: Timeline) -> bool:
+        return max(use.peak_bytes for use in timeline.devices) <= self._machine.memory(self._device.name).size_bytes

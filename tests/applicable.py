@@ -1,0 +1,20 @@
+"""The strategies that a job has: BPPSA refuses what is no chain."""
+
+from simulator import strategies
+from simulator.job import Job
+from simulator.machine import Machine
+from simulator.plan import Plan
+from traces.errors import StepcastError
+
+
+def default_plans(job: Job, machine: Machine) -> dict[str, Plan]:
+    """Every strategy's default plan, by name."""
+    found = {}
+    for name in strategies.names():
+        strategy = strategies.get(name)
+        try:
+            found[name] = strategy.plan(job, machine, None, strategy.options())
+        except StepcastError as error:
+            if not str(error).startswith("bppsa: "):
+                raise
+    return found
