@@ -23,6 +23,7 @@ from .efficiencies import Site, precision_of
 from .machine import Machine
 from .plan import Plan, Task, cost_key
 from .roofline import Fit, Point, fit, fit_scale
+from .typical import median_costs
 
 #: Bodies whose time the links decide.
 LINKED = frozenset({"copy", "collective"})
@@ -79,8 +80,8 @@ class CostModel:
         return {tuple(pair.split("|")): factor for pair, factor in known.items()}
 
     def resolve(self, plan: Plan) -> list[Cost]:
-        """One cost per task of `plan.tasks`, in their order."""
-        return [self.cost(task) for task in plan.tasks]
+        """One cost per task of `plan.tasks`, in their order; means of samples as they count in the median of a step (`typical`)."""
+        return median_costs([self.cost(task) for task in plan.tasks])
 
     def cost(self, task: Task) -> Cost:
         """The cost of one task. Tasks of one key on one device share the object."""
@@ -129,7 +130,8 @@ class CostModel:
         if warm_s > cold_s:  # both are samples of one time: the caches make no difference that shows in the noise
             warm_s = cold_s = (warm_s + cold_s) / 2
         spread = max(known.warm.spread, cold.spread)
-        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s)
+        excess_s = max(0.0, min(self._statistic(stats) - stats.median_s for stats in (known.warm, cold)))
+        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s, above_median_s=excess_s)
 
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         work = task.body.work(task)
