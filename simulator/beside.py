@@ -11,13 +11,13 @@ from .plan import Operand, Plan, Segment, Storage, Task, Value
 
 
 def modelled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
-    """How many times longer each of two lanes of kernels takes beside the other, by SMs and bandwidth alone.
+    """How many times longer each of two lanes of kernels takes beside the other, by SMs, bandwidth and the interpreter alone.
 
     The kernels of a lane follow each other on `device` of `machine` from the same moment; nothing else takes time. On a CPU each lane has
     a core.
     """
     sms = max(2, device.sms) if device.kind == "cpu" else device.sms
-    bare = replace(device, sms=sms, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0)
+    bare = replace(device, sms=sms, task_overhead_s=0.0, wake_s=0.0)
     alone = Machine("beside", (bare,), (machine.memory(device.name),))
     value = Value("x", (1,), (1,), "float32", device.name, "input", "x")
     read = (Operand("x", (1,), (1,), "float32"),)

@@ -15,6 +15,7 @@ class Cost:
     key was not measured (one standard deviation of the log). `key`: tasks of one key share their error. `issue_s`: what the host takes for
     its op in eager mode, launches included; None where no key's was measured. `group`: of tasks that slow others down alike
     (`contention`); none for what runs on no SM. `above_median_s`: how much longer the times, as means of samples, are than the medians.
+    `calls`: of ops by a CPU's worker.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Cost:
     spread: float = 0.0
     error: float = 0.0
     launches: int = 1
+    calls: int = 1
     op_class: str = ""
     issue_s: float | None = None
     group: str = ""

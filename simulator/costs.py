@@ -184,9 +184,15 @@ class CostModel:
         issue_s = cost.issue_s
         if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
             issue_s = each_s * (looped(task) if task.body.kind == "op" else 1)
-        count = task.body.launches
         return replace(
-            cost, compute_share=compute, memory_share=memory, launches=count, op_class=work.op_class, issue_s=issue_s, group=group
+            cost,
+            compute_share=compute,
+            memory_share=memory,
+            launches=task.body.launches,
+            calls=getattr(task.body, "calls", task.body.launches),
+            op_class=work.op_class,
+            issue_s=issue_s,
+            group=group,
         )
 
     def _issue_s(self, key: str, op_class: str) -> float | None:

@@ -31,8 +31,8 @@ class Device:
 
     `peak_flops` by precision (fp32, tf32, bf16, fp64). `priority_levels`: how many distinct levels the hardware has.
     `task_overhead_s`: time the executor adds to every task on the lane itself (CPU; on a GPU the host lane has it).
-    `shared_overhead_s`: what comes on top for a task that starts while another worker of the device runs one. `wake_s`: from when a task
-    is ready to its start by a worker that sleeps.
+    `shared_overhead_s`: what an op call costs more while another worker of the device calls ops too. `wake_s`: from when a task is ready
+    to its start by a worker that sleeps.
     """
 
     name: str

@@ -47,6 +47,11 @@ class ScanLevel:
         return self.elements - int(self.leftmost) if self.direction == "linear" else 1
 
     @property
+    def calls(self) -> int:
+        """Op calls on a CPU, views included."""
+        return 10 if self.direction != "linear" else self.rounds + 6
+
+    @property
     def products(self) -> tuple[int, int]:
         """(matrix-matrix, matrix-vector) products of one sample."""
         if self.direction == "up":

@@ -189,7 +189,7 @@ class Simulation:
 
     def _pool(self, name: str) -> Pool:
         device = self.machine.device(name)
-        return Pool(device.sms, (device.wake_s, device.shared_overhead_s) if device.kind == "cpu" else None)
+        return Pool(device.sms, device.wake_s, device.shared_overhead_s) if device.kind == "cpu" else Pool(device.sms)
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""

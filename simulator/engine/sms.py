@@ -30,7 +30,7 @@ class Shape(NamedTuple):
     """What a kernel asks of SMs and memory.
 
     `x_need`, `x_last`: SMs with which it reaches full speed, in all waves but the last and in the last. `held` kernels have no end of
-    their own: they keep their SMs until `Sms.leave`.
+    their own: they keep their SMs until `Sms.leave`. `calls`: of ops, by a CPU's worker.
     """
 
     waves: int
@@ -41,6 +41,7 @@ class Shape(NamedTuple):
     memory_share: float
     group: str
     held: bool = False
+    calls: int = 1
 
 
 def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
@@ -53,7 +54,8 @@ def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
     def x_need(area: int) -> float:
         return min(float(area), max(cost.compute_share * area, saturation_share * sms))
 
-    return Shape(waves, need, last_need, x_need(need), x_need(last_need), min(1.0, cost.memory_share), cost.group or cost.op_class)
+    share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
+    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls)
 
 
 class Kernel:
@@ -80,15 +82,15 @@ class Kernel:
 class Pool:
     """The SMs of one device and the kernels that wait for some; SMs that are `cores` of a CPU have workers.
 
-    `cores`: seconds that a task waits for a worker that sleeps, and seconds that it takes longer when another worker runs one meanwhile.
+    `wake_s`: how long a task waits for a worker that sleeps; None: SMs of a GPU. `meeting_s`: what it costs a worker to get the
+    interpreter back after an op while another worker calls ops too.
     """
 
-    __slots__ = ("awake", "awake_s", "cores", "free", "freed_by", "queue", "sms")
+    __slots__ = ("awake", "awake_s", "free", "freed_by", "meeting_s", "queue", "wake_s")
 
-    def __init__(self, sms: int, cores: tuple[float, float] | None = None):
+    def __init__(self, sms: int, wake_s: float | None = None, meeting_s: float = 0.0):
         """All SMs are free."""
-        self.sms = self.free = sms
-        self.cores = cores
+        self.free, self.wake_s, self.meeting_s = sms, wake_s, meeting_s
         self.queue: list[Kernel] = []
         self.freed_by = -1  # the execution that last gave SMs up
         self.awake: list[Kernel] = []  # of the lanes whose tasks ended at `awake_s`, and whose cores look for another
@@ -104,6 +106,7 @@ class Sms(Settling):
         self.pools = dict(pools)
         self._all_pools = tuple(self.pools.values())
         self._multipliers = multipliers
+        self._meeting = any(pool.meeting_s for pool in self._all_pools)
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
         self._timer: Event | None = None
         self._timer_s = inf
@@ -113,7 +116,7 @@ class Sms(Settling):
         """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
         kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
         now = self._env.now
-        kernel.order = (priority, now if kernel.pool.cores is None else 0.0, number)
+        kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
         kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
@@ -126,7 +129,7 @@ class Sms(Settling):
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
-        if pool.cores is not None:
+        if pool.wake_s is not None:
             if pool.awake_s != self._env.now:
                 pool.awake, pool.awake_s = [], self._env.now
             pool.awake.append(kernel)
@@ -140,7 +143,7 @@ class Sms(Settling):
 
     def _give(self, now: float) -> None:
         for pool in self._all_pools:
-            if pool.queue and pool.cores is None:
+            if pool.queue and pool.wake_s is None:
                 self._place(pool, now)
             elif pool.queue:
                 self._place_on_cores(pool, now)
@@ -173,7 +176,6 @@ class Sms(Settling):
 
     def _place_on_cores(self, pool: Pool, now: float) -> None:
         awake = pool.awake if pool.awake_s == now else []
-        wake_s, beside_s = pool.cores
         queue = pool.queue
         while queue and pool.free:
             first = queue[0]
@@ -182,14 +184,11 @@ class Sms(Settling):
             queue.remove(chosen)
             chosen.queued = False
             self._grant(chosen, 1, now)
-            late_s = beside_s if pool.free < pool.sms - 1 else 0.0
             if awake:
                 awake.remove(own or awake[0])
-            else:
-                late_s += wake_s
-            if late_s:
-                chosen.start_s = now + late_s
-                chosen.seconds += late_s
+            elif pool.wake_s:
+                chosen.start_s = now + pool.wake_s
+                chosen.seconds += pool.wake_s
 
     def _turn(self, pool: Pool, now: float) -> list[Kernel]:
         """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""
@@ -256,8 +255,11 @@ class Sms(Settling):
                 waiting -= 1
                 if granted < demand:
                     kernel.factor = granted / kernel.shape.memory_share
-        if self._multipliers and len(running) > 1:
-            self._multiply(self._multipliers)
+        if len(running) > 1:
+            if self._multipliers:
+                self._multiply(self._multipliers)
+            if self._meeting:
+                self._meet()
         for kernel in running:
             if kernel.factor != kernel.rate:
                 self._set_rate(kernel, kernel.factor, now)
@@ -268,6 +270,13 @@ class Sms(Settling):
             mine = kernel.shape.group
             excess = sum(multipliers.get((mine, other.shape.group), 1.0) - 1.0 for other in self._running if other is not kernel)
             kernel.factor /= max(1.0 + excess, 1e-6)
+
+    def _meet(self) -> None:
+        """Workers that call ops share one interpreter: of two kernels, calls meet as often as the one with fewer makes them."""
+        per_s = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
+        for kernel, mine in per_s:
+            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool is kernel.pool)
+            kernel.factor /= 1.0 + met * kernel.pool.meeting_s
 
     def _arm(self, now: float) -> None:
         soonest = inf
