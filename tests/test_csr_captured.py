@@ -13,10 +13,10 @@ from simulator.bodies.csr.product import ProductPattern
 from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
 from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
 from simulator.bodies.jacobian_values import JacobianValues
-from simulator.jacobian_of import jacobian_of
 from simulator.job import Job
 from simulator.plan import ACTIVATION, INPUT, Operand, Plan, Segment, Storage, Task, Value
 from simulator.plan_json import dump, load
+from simulator.scan.jacobian_of import jacobian_of
 from traces.errors import StepcastError, UnusableFileError
 
 CONV = ConvolutionRule(2, 4, 5, 3, (3, 3), padding=(1, 1), mask=Mask(0.5, 3))

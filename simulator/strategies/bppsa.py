@@ -13,10 +13,10 @@ from traces.timeline import Timeline
 from ..build import PlanBuilder
 from ..costs import CostModel
 from ..engine import simulate
-from ..layer_scan import LayerScan
 from ..machine import Machine
 from ..plan import Plan, Task
-from ..recurrent_scan import RecurrentScan, is_recurrent
+from ..scan.layers import LayerScan
+from ..scan.recurrent import RecurrentScan, is_recurrent
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"

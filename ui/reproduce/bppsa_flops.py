@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.bodies.csr.product import ProductPattern, Recipe
-from simulator.jacobian_of import jacobian_of
 from simulator.job import Job
 from simulator.scan import exclusive_scan
+from simulator.scan.jacobian_of import jacobian_of
 
 MODEL, LAYERS = "vgg11_pruned", "features."
 #: Sweeps of the hybrid; figure 10.

@@ -7,8 +7,8 @@ from typing import Any
 
 from traces.errors import StepcastError
 
-from .bodies.csr.mask import Mask
-from .bodies.csr.rules import (
+from ..bodies.csr.mask import Mask
+from ..bodies.csr.rules import (
     ELEMENTWISE,
     AdaptiveAveragePoolRule,
     AveragePoolRule,
@@ -18,8 +18,8 @@ from .bodies.csr.rules import (
     MaxPoolRule,
     Rule,
 )
-from .graph import Op, TrainingGraph
-from .plan import BUFFER, PARAMETER, Operand
+from ..graph import Op, TrainingGraph
+from ..plan import BUFFER, PARAMETER, Operand
 
 #: Of `stepcast::pruned`, the op that applies a fixed mask to a weight.
 PRUNED = "stepcast.pruned.default"

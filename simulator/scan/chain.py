@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from traces.errors import StepcastError
 
-from .bodies.csr.rules import Rule
-from .build import PlanBuilder
+from ..bodies.csr.rules import Rule
+from ..build import PlanBuilder
+from ..layer_graph import DX
+from ..plan import Operand, Task
 from .jacobian_of import jacobian_of
-from .layer_graph import DX
-from .plan import Operand, Task
 
 #: What capture calls the layer of the loss, whose own ops make the chain's first gradient.
 _LOSS = "loss"

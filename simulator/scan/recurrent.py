@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from traces.errors import StepcastError
 
-from .bodies.jacobian_rules import GruSteps, RnnSteps, Rule
-from .bodies.jacobian_values import JacobianValues
-from .bodies.opcall import OpCall
-from .bodies.work import Body
-from .build import PlanBuilder
-from .plan import BACKWARD, FORWARD, Operand, Task
-from .scan import blocks, full_level
-from .scan_tasks import scan_tasks
-from .views import entry, part
+from ..bodies.jacobian_rules import GruSteps, RnnSteps, Rule
+from ..bodies.jacobian_values import JacobianValues
+from ..bodies.opcall import OpCall
+from ..bodies.work import Body
+from ..build import PlanBuilder
+from ..plan import BACKWARD, FORWARD, Operand, Task
+from ..views import entry, part
+from . import blocks, full_level
+from .batches import scan_tasks
 
 
 class _Cell(NamedTuple):

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .bodies.opcall import OpCall
-from .bodies.oplist import OpList, Step
-from .bodies.scan_level import ScanLevel
-from .bodies.work import Body
-from .plan import Operand, Task
-from .scan import exclusive_scan, full_level
-from .views import contiguous, entry, part, transposed, with_dim, without_dim
+from ..bodies.opcall import OpCall
+from ..bodies.oplist import OpList, Step
+from ..bodies.scan_level import ScanLevel
+from ..bodies.work import Body
+from ..plan import Operand, Task
+from ..views import contiguous, entry, part, transposed, with_dim, without_dim
+from . import exclusive_scan, full_level
 
 
 class Place(Protocol):
