@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..bodies.csr.mask import Mask
 from ..pruned import PrunedConv2d, PrunedLinear
 from . import workload
+from .digits import digits
 from .images import classification
 from .vgg import VGG11
 
@@ -56,6 +57,7 @@ class PrunedVGG11(nn.Module):
     least_size=32,
     parameters=9_750_922,
     about="VGG-11 for CIFAR-10; a fixed random mask keeps 3 % of every weight: Wang et al. 2020, BPPSA, section 4.3 (pruned by magnitude)",
+    data=digits(channels=3),
 )
 def vgg11_pruned(batch: int, image_size: int) -> tuple:
     """10 classes."""
