@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,6 +169,27 @@ def test_a_worker_that_sleeps_must_be_woken():
     machine = replace(machine, devices=(replace(machine.devices[0], wake_s=0.25),))
     timed = [task("a", 1.0, reads="x", writes="u"), task("b", 1.0, reads="u", writes="v"), task("c", 1.0, reads="u", stream=1)]
     assert run(*timed, machine=machine)[1:] == [("b", 1.25, 2.25), ("c", 1.5, 2.5)]  # the first task of all wakes a worker too
+
+
+def test_workers_that_call_ops_get_in_each_others_way():
+    """a and b, of one call each, meet once: 0.5 s each. c's ten calls meet none of d's, which is over before c begins."""
+    machine = cpu(cores=2)
+    machine = replace(machine, devices=(replace(machine.devices[0], shared_overhead_s=0.5),))
+    timed = [task("a", 1.0, reads="x", writes="u"), task("b", 1.0, reads="x", writes="v", stream=1)]
+    assert run(*timed, machine=machine) == [("a", 0.0, 1.5), ("b", 0.0, 1.5)]
+    timed = [task("d", 1.0, reads="x", writes="u", stream=1), task("c", 1.0, reads="u", calls=10)]
+    assert run(*timed, machine=machine) == [("d", 0.0, 1.0), ("c", 1.0, 2.0)]
+
+
+def test_calls_meet_as_often_as_the_one_with_fewer_makes_them():
+    """In the 8 s of the long task with one call, short ones of a call each meet it 1/8 times a second: 1/16 s longer per second."""
+    machine = cpu(cores=2)
+    machine = replace(machine, devices=(replace(machine.devices[0], shared_overhead_s=0.5),))
+    timed = [task("long", 8.0, reads="x", writes="u")]
+    timed += [task(f"short{i}", 1.0, reads="x", writes=f"s{i}", stream=1) for i in range(8)]
+    ends = {name: end for name, _, end in run(*timed, machine=machine)}
+    assert ends["long"] == pytest.approx(8.5)
+    assert ends["short7"] == pytest.approx(8.5)
 
 
 KERNELS = st.builds(

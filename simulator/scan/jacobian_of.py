@@ -7,9 +7,9 @@ from typing import Any
 
 from traces.errors import StepcastError
 
+from ..bodies.csr.elementwise import ELEMENTWISE
 from ..bodies.csr.mask import Mask
 from ..bodies.csr.rules import (
-    ELEMENTWISE,
     AdaptiveAveragePoolRule,
     AveragePoolRule,
     ConvolutionRule,

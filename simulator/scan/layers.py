@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from traces.errors import StepcastError
+
 from ..bodies.csr.product import ProductPattern, Recipe
 from ..bodies.csr.rules import LinearRule
 from ..bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
@@ -19,6 +21,10 @@ from .chain import Link, layer_chain
 
 #: A product of sparse matrices with at least this share of entries is kept as a full one, which batched products are faster at.
 FULL_FROM = 0.25
+#: The lists of what is multiplied with what take 8 bytes a term.
+MOST_TERMS = 2**27
+#: Column and source of an entry, int32, for the values' task and again for the products'.
+_INDEX_BYTES = 16
 _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
 
 
@@ -40,9 +46,9 @@ class _Element:
 class LayerScan:
     """The chain of one micro-batch's backward tasks."""
 
-    def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str):
+    def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS):
         """`jacobian`: dense, csr or auto. Raises StepcastError where the backward pass is no chain."""
-        self._build, self._backward, self._jacobian = build, backward, jacobian
+        self._build, self._backward, self._jacobian, self._most_terms = build, backward, jacobian, most_terms
         self._links = layer_chain(build, backward)
         self._seed = self._links[0].gradient
         self._samples = self._seed.shape[0]
@@ -57,9 +63,13 @@ class LayerScan:
 
     @property
     def jacobian_bytes(self) -> int:
-        """Of all Jacobians, without their products and without those that are a weight itself."""
-        elements = sum(prod(self._shape(link)) for link in self._links if not _is_weight(link))
-        return elements * self._seed.bytes // self._seed.elements
+        """Of all Jacobians, without their products and without those that are a weight itself; of sparse ones with their index arrays."""
+        found = 0
+        for link in self._links:
+            if not _is_weight(link):
+                found += prod(self._shape(link)) * self._seed.bytes // self._seed.elements
+                found += 0 if isinstance(self._form(link), Full) else _INDEX_BYTES * link.rule.nnz
+        return found
 
     def tasks(self, level: int, workers: int) -> tuple[list[Task], list[Task]]:
         """(Jacobians, the backward tasks with the chain's own replaced by its scan), in issue order."""
@@ -120,9 +130,16 @@ class LayerScan:
     def _body(self, later: _Element, earlier: _Element) -> JacobianProduct:
         """The product, of sparse matrices as a full one where that pays."""
         body = JacobianProduct(later.form, earlier.form)
-        if not body.sparse or self._jacobian == "csr":
+        if not body.sparse:
             return body
         found = ProductPattern(later.form, earlier.form)
+        if found.terms > self._most_terms:
+            raise StepcastError(
+                f"bppsa: a product of sparse Jacobians from {self._links[later.last - 1].task.name} on has {found.terms} terms;"
+                f" expected at most {self._most_terms}; choose a lower level"
+            )
+        if self._jacobian == "csr":
+            return body
         return replace(body, full=found.nnz >= FULL_FROM * found.rows * found.cols)
 
     def _add(self, like: Task, name: str, body: Body, lane: int, reads: Sequence[Operand], made: Operand) -> None:

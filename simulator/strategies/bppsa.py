@@ -15,7 +15,7 @@ from ..costs import CostModel
 from ..engine import simulate
 from ..machine import Machine
 from ..plan import Plan, Task
-from ..scan.layers import LayerScan
+from ..scan.layers import MOST_TERMS, LayerScan
 from ..scan.recurrent import RecurrentScan, is_recurrent
 
 NAME = "bppsa"
@@ -25,6 +25,8 @@ USES_COSTS = True
 
 #: How many times the shortest step a level may take for the next one to be tried.
 FAR = 2.0
+#: Terms of a product of sparse Jacobians beyond which a level is not tried: what to multiply with what would take minutes to work out.
+FEW_TERMS = 2**23
 
 Level = Annotated[int, Field(ge=0)]
 Workers = Annotated[int, Field(ge=1)]
@@ -85,7 +87,8 @@ class _Drafts:
     def _scan(self, build: PlanBuilder, backward: list[Task]) -> RecurrentScan | LayerScan:
         if any(map(is_recurrent, backward)):
             return RecurrentScan(build, backward)
-        return LayerScan(build, backward, self._options.jacobian)
+        given = self._options.scan != "hybrid" or self._options.level != "auto"
+        return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if given else FEW_TERMS)
 
     def at(self, level: int, workers: int) -> Plan:
         """The plan with scans of `level`, or of their own full level where that is less."""

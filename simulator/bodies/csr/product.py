@@ -9,7 +9,8 @@ from pydantic import Discriminator
 
 from traces.errors import StepcastError
 
-from .rules import MOST_ENTRIES, Rule
+from .checks import MOST_ENTRIES
+from .rules import Rule
 from .store import store
 
 if TYPE_CHECKING:
@@ -57,7 +58,12 @@ class ProductPattern:
 
     @property
     def terms(self) -> int:
-        """Scalar products of a left and a right entry that make up all entries; known from the factors' patterns alone."""
+        """Scalar products of a left and a right entry that make up all entries; known from the factors' patterns, of a diagonal from the
+        other's size alone.
+        """
+        for diagonal, other in ((self.left, self.right), (self.right, self.left)):
+            if diagonal.of == "elementwise":
+                return other.nnz
         left, right = self.left.pattern(), self.right.pattern()
         return int(right.row_lengths[left.indices].sum(dtype="int64"))
 
