@@ -42,12 +42,16 @@ class Order:
         self.accesses: dict[Memory, list[Access]] = {}
         self._ticks: dict[int, Ticks] = {}
         self._host: Ticks = {}  # what the host waited for, and hence all that is issued later
+        self._waits = 0  # of the host, and how many of them each stream's ticks hold
+        self._held: dict[int, int] = {}
 
     def stream(self, stream: int) -> Ticks:
         """What is ordered before the stream's next op."""
-        if stream not in self._ticks:
-            self._ticks[stream] = dict(self._host)
-        return self._ticks[stream]
+        ticks = self._ticks.setdefault(stream, {})
+        if self._held.get(stream, 0) != self._waits:
+            self._held[stream] = self._waits
+            _raise(ticks, self._host)
+        return ticks
 
     def mark(self, stream: int) -> Ticks:
         """What has ended where the stream ends now."""
@@ -65,8 +69,7 @@ class Order:
     def host_reached(self, mark: Ticks) -> None:
         """The host waited for the mark: all that follows on any stream comes after it."""
         _raise(self._host, mark)
-        for ticks in self._ticks.values():
-            _raise(ticks, self._host)
+        self._waits += 1
 
     def tick(self, stream: int) -> int:
         """The stream does one thing more; returns its number."""
