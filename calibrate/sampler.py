@@ -3,12 +3,12 @@
 Per visit of a key: clear the caches, run once (the cold sample), run again at once (the warm sample). The anchor op ticks in between.
 """
 
-import resource
 import time
 from collections.abc import Callable
 
 import torch
 
+from executors.allocator import page_faults
 from executors.cpu import CpuBackend
 from simulator.costs import UNMEASURED
 from simulator.factory import brief
@@ -79,9 +79,9 @@ class Sampler:
     def _sample(self, key: str) -> None:
         """A pair of samples during which the allocator found memory that had been in use before, as in steady steps it does."""
         for _ in range(_TRIES):
-            before = _page_faults()
+            before = page_faults()
             cold, warm = self.timed(key, _timed)
-            if _page_faults() - before <= _FEW_FAULTS:
+            if page_faults() - before <= _FEW_FAULTS:
                 break
         samples = self.samples[key]
         samples.cold_s.append(cold)
@@ -92,8 +92,3 @@ def _timed(compiled: Callable[[], None]) -> float:
     begin = time.perf_counter_ns()
     compiled()
     return (time.perf_counter_ns() - begin) * 1e-9
-
-
-def _page_faults() -> int:
-    """Of this thread so far."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt

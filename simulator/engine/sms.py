@@ -80,7 +80,7 @@ class Kernel:
 
 
 class Pool:
-    """The SMs of one device and the kernels that wait for some; SMs that are `cores` of a CPU have workers.
+    """The SMs of one device and the kernels that wait for some; the cores of a CPU have workers.
 
     `wake_s`: how long a task waits for a worker that sleeps; None: SMs of a GPU. `meeting_s`: what it costs a worker to get the
     interpreter back after an op while another worker calls ops too.

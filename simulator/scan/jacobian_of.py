@@ -43,13 +43,11 @@ def jacobian_of(op: Op, graph: TrainingGraph) -> _Found:
     """
     args = json.loads(op.body.args)
     name = op.body.target.split(".")[1]
-    if op.body.target in ELEMENTWISE:
-        return _elementwise(op, args, graph)
     if name in ("native_batch_norm_backward", "cudnn_batch_norm_backward"):
         training = args[7] if name.startswith("native") else True
         reason = "in training mode batch-norm couples the samples of a batch: there is no Jacobian of one sample" if training else _NO_RULE
         raise _refused(op, reason)
-    rule = _RULES.get(op.body.target)
+    rule = _elementwise if op.body.target in ELEMENTWISE else _RULES.get(op.body.target)
     if rule is None:
         raise _refused(op, _REASONS.get(name, _NO_RULE))
     try:
@@ -73,16 +71,14 @@ def _sample(operand: Operand, graph: TrainingGraph) -> tuple[int, ...]:
 
 
 def _elementwise(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
-    try:
-        elements = prod(_sample(op.inputs[args[0]["$"]], graph))
-    except ValueError as error:
-        raise _refused(op, str(error)) from error
+    gradient = op.inputs[args[0]["$"]]
+    elements = prod(_sample(gradient, graph))
     read = [item["$"] for item in args[1:] if isinstance(item, dict) and "$" in item]
     places = {position: place for place, position in enumerate(dict.fromkeys(read))}
     rest = [{"$": places[item["$"]]} if isinstance(item, dict) and "$" in item else item for item in args[1:]]
     operands = tuple(op.inputs[position] for position in places)
-    if any(operand.shape != op.inputs[args[0]["$"]].shape for operand in operands):
-        raise _refused(op, "an operand is spread over several elements")
+    if any(operand.shape != gradient.shape for operand in operands):
+        raise ValueError("an operand is spread over several elements")
     return ElementwiseRule(elements, op.body.target, json.dumps(rest, separators=(",", ":")), op.body.kwargs), operands
 
 
@@ -112,11 +108,16 @@ def _square(sizes: list[int], default: tuple[int, int]) -> tuple[int, int]:
 
 def _mask(weight: Operand, graph: TrainingGraph) -> Mask | None:
     """The mask of the op that makes the weight; a weight seen through views counts as not pruned."""
-    maker = next((op for op in graph.ops if any(write.value == weight.value for write in op.writes)), None)
-    if maker is None or maker.body.target != PRUNED or weight.views:
+    maker = _pruning(weight, graph)
+    if maker is None or weight.views:
         return None
     _, keep, seed = json.loads(maker.body.args)
     return Mask(keep, seed)
+
+
+def _pruning(weight: Operand, graph: TrainingGraph) -> Op | None:
+    """The op that applies a mask to the weight; None where none does."""
+    return next((op for op in graph.ops if op.body.target == PRUNED and any(w.value == weight.value for w in op.writes)), None)
 
 
 def _max_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
@@ -147,9 +148,8 @@ def _plane(x: Operand, graph: TrainingGraph) -> tuple[int, int, int]:
 
 def _linear(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
     gradient, weight = (op.inputs[item["$"]] for item in args)
-    value = graph.values[weight.value]
-    made = any(write.value == weight.value and maker.body.target == PRUNED for maker in graph.ops for write in maker.writes)
-    if op.gradient != "dX" or not (made or value.kind in (PARAMETER, BUFFER)):
+    is_weight = graph.values[weight.value].kind in (PARAMETER, BUFFER) or _pruning(weight, graph) is not None
+    if op.gradient != "dX" or not is_weight:
         raise ValueError("only a product of the gradient with a weight, dX of a linear layer, has a rule")
     (cols,) = _sample(gradient, graph)
     return LinearRule(weight.shape[1], cols, _mask(weight, graph)), (weight,)

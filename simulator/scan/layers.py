@@ -77,19 +77,18 @@ class LayerScan:
         jacobians = [self._jacobian_of(number, link) for number, link in enumerate(self._links, start=1)]
         values, self._tasks = self._tasks, []
         found = exclusive_scan([self._gradient(), *jacobians], level, self._product)
-        chain = {link.task.name for link in self._links}
-        read = {operand.value for task in self._backward if task.name not in chain for operand in task.inputs}
+        links = {link.task.name: link for link in self._links}
+        read = {operand.value for task in self._backward if task.name not in links for operand in task.inputs}
         asked = {link.task.name: element for link, element in zip(self._links, found[1:], strict=True) if link.result.value in read}
         scan = _needed(self._tasks, {element.operand.value for element in asked.values()})
         used = {operand.value for task in scan for operand in task.inputs}
-        links = {link.task.name: link for link in self._links}
         done: list[Task] = []
         for task in self._backward:
             if task.name == self._links[0].task.name:
                 done += scan
             if task.name in asked:
                 done.append(_as_it_was(links[task.name], asked[task.name]))
-            elif task.name not in chain:
+            elif task.name not in links:
                 done.append(task)
         return [task for task in values if task.writes[0].value in used], done
 
@@ -97,13 +96,17 @@ class LayerScan:
         dense = self._jacobian == "dense" or _is_weight(link)
         return Full(link.rule.rows, link.rule.cols) if dense else link.rule
 
+    def _samples_of(self, link: Link) -> int:
+        """How many samples its Jacobian's values are of: 1 where all share them."""
+        return 1 if link.rule.shared else self._samples
+
     def _shape(self, link: Link) -> tuple[int, ...]:
-        return shape(self._form(link), 1 if link.rule.shared else self._samples)
+        return shape(self._form(link), self._samples_of(link))
 
     def _jacobian_of(self, number: int, link: Link) -> _Element:
         """A link's Jacobian; a linear layer's is its weight. Workers have successive links."""
         lane = (number - 1) * self._workers // len(self._links)
-        form, samples = self._form(link), 1 if link.rule.shared else self._samples
+        form, samples = self._form(link), self._samples_of(link)
         if _is_weight(link):
             return _Element(form, transposed(link.reads[0]), samples, lane, number, number)
         made = self._build.scratch(f"{link.task.name}/jacobian", self._shape(link), link.result.dtype)

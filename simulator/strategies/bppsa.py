@@ -106,13 +106,16 @@ class _Drafts:
         Higher levels take more memory, and products of sparse Jacobians grow denser: none is tried behind a level that cannot be planned,
         does not fit, or takes FAR times the shortest step.
         """
-        best, shortest_s = self.at(levels[0], self._workers[0]), inf
-        if len(levels) == len(self._workers) == 1:
-            return best
+        best, shortest_s = None, inf
         for level in levels:
             try:
                 drafts = [self.at(level, workers) for workers in self._workers]
             except StepcastError:
+                if best is None:
+                    raise
+                break
+            best = best or drafts[0]
+            if len(levels) == len(drafts) == 1:
                 break
             timelines = [simulate(d, self._machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers) for d in drafts]
             taken = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]

@@ -28,6 +28,7 @@ def fits(rule: "Rule", task: "Task", *elements: int) -> None:
 
 
 def check(rule: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:
+    """Raise ValueError where an extent of `positive` is none, or where int32 cannot number as many as one of `entries`."""
     if min(positive) < 1:
         raise ValueError(f"a {rule} has an extent of {min(positive)}; expected at least 1")
     if max(entries) > MOST_ENTRIES:

@@ -51,6 +51,7 @@ class _Pooling:
         return store.get(self, lambda: windows.pooling(self.channels, *axes(self), getattr(self, "kernel", (1, 1))))
 
     def check(self, *more: int) -> None:
+        """Raise ValueError for an extent that is none, in `more` too, and for a Jacobian that int32 cannot index."""
         check(self.of, (self.channels, self.height, self.width, *self.out, *more), (0,))
         covered = prod(self.kernel) if hasattr(self, "kernel") else self.height * self.width
         check(self.of, (1,), (self.rows, self.cols, self.cols * covered))

@@ -10,20 +10,12 @@ from .pattern import Pattern
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Of C = A B: terms indptr[k] to indptr[k + 1] make up entry k of C, each A.values[left] · B.values[right] (all int32).
-
-    With `single` every entry of C is one term, and `indptr` counts up by one.
-    """
+    """Of C = A B: terms indptr[k] to indptr[k + 1] make up entry k of C, each A.values[left] · B.values[right] (all int32)."""
 
     pattern: Pattern
     indptr: np.ndarray
     left: np.ndarray
     right: np.ndarray
-
-    @property
-    def single(self) -> bool:
-        """Whether nothing is to be summed."""
-        return len(self.left) == self.pattern.nnz
 
     @property
     def bytes(self) -> int:
