@@ -14,7 +14,7 @@ from math import ceil
 from executors.cpu import CpuBackend
 from simulator.beside import modelled_slow_downs
 from simulator.contention import fit, group_of, pairs_that_meet, typical
-from simulator.costs import UNMEASURED, CostModel
+from simulator.costs import CostModel, measurable
 from simulator.machine import Machine
 from simulator.plan import Plan, Task, cost_key
 from traces.profile import Contention, CoRun, Profile
@@ -93,7 +93,7 @@ def _candidates(plans: Sequence[Plan], model: CostModel, group: str) -> list[_Ca
     found: dict[str, _Candidate] = {}
     for plan in plans:
         for task, cost in zip(plan.tasks, model.resolve(plan), strict=True):
-            if task.body.kind in UNMEASURED or cost.group != group:
+            if not measurable(task) or cost.group != group:
                 continue
             key, seconds = cost_key(task, model.machine), (cost.warm_s + cost.cold_s) / 2
             weight = seconds + (found[key].weight if key in found else 0.0)

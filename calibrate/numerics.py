@@ -37,9 +37,10 @@ class Numerics:
         return max(self.max_grad_error, self.max_param_error) <= TOLERANCE[precision]
 
 
-def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None) -> Reference:
+def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None, parts: int | None = None) -> Reference:
     """Plain PyTorch's training loop on a copy of the job's module, where `backend` computes (default: the CPU).
 
+    `parts`: into how many micro-batches it cuts the batch (default: the job's).
     `same_masks`: to compare numbers with, at a cost in time: with the dropout masks, and the form of update, of the backend's programs.
     """
     forms = backend.forms if backend is not None else PLAIN
@@ -60,7 +61,7 @@ def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None 
         job.optimizer,
         job.form,
         job.hyper,
-        accumulate=job.accumulate,
+        accumulate=job.accumulate if parts is None else parts,
         clip_norm=job.clip_norm,
         dropout_seed=job.seed if same_masks else None,
         draws=forms.draws,
@@ -86,9 +87,12 @@ class Expected:
     parameters: dict[str, torch.Tensor]
 
     @staticmethod
-    def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None) -> "Expected":
-        """Run the reference for `steps` steps, on one thread: in the order of summation that the executor's single-core tasks have."""
-        plain = reference(job, built, same_masks=True, backend=backend)
+    def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
+        """Run the reference for `steps` steps, on one thread: in the order of summation that the executor's single-core tasks have.
+
+        `parts`: as many as a plan has losses, since batch-norm has statistics per part.
+        """
+        plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
         torch.set_num_threads(1)
         for _ in range(steps):
             plain.step()

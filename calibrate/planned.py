@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 
 from executors.workers import available_cores
 from simulator import strategies
-from simulator.costs import UNMEASURED, CostModel
+from simulator.costs import CostModel, measurable
 from simulator.engine import GRAPH
 from simulator.job import Job
 from simulator.machine import Machine
 from simulator.options import option_values
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
-from simulator.this_cpu import this_cpu
+from simulator.this_cpu import ALIAS_LINK, this_cpu
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
@@ -19,11 +19,12 @@ from traces.profile import Profile
 from .operands import geometries
 
 
-def machine_here(profile: Profile | None) -> Machine:
+def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK) -> Machine:
     """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
-    if profile is None or not profile.identity.cores:
-        return this_cpu(profile)
-    return this_cpu(profile, min(profile.identity.cores, len(available_cores())))
+    cores = None
+    if profile is not None and profile.identity.cores:
+        cores = min(profile.identity.cores, len(available_cores()))
+    return this_cpu(profile, cores, devices, link)
 
 
 def plan_all(
@@ -94,7 +95,7 @@ def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
     keys: set[str] = set()
     for plan in plans:
         for key, task in plan.keys(machine).items():
-            if key in keys or task.body.kind in UNMEASURED:
+            if key in keys or not measurable(task):
                 continue
             keys.add(key)
             for name, geometry in geometries(task, plan).items():

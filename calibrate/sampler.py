@@ -10,7 +10,7 @@ import torch
 
 from executors.allocator import page_faults
 from executors.cpu import CpuBackend
-from simulator.costs import UNMEASURED
+from simulator.costs import measurable
 from simulator.factory import brief
 from simulator.plan import Plan, Task
 
@@ -40,7 +40,7 @@ class Sampler:
     def add(self, plan: Plan, keys: dict[str, Task]) -> None:
         """Compile the tasks behind `keys`; those already known are skipped."""
         for key, task in keys.items():
-            if key in self.samples or task.body.kind in UNMEASURED:
+            if key in self.samples or not measurable(task):
                 continue
             self.samples[key] = Samples(task)
             try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from executors.cpu import CpuBackend
-from simulator.costs import UNMEASURED
+from simulator.costs import measurable
 from simulator.machine import Machine
 from simulator.plan import Plan, Task
 from traces.profile import Profile, Stats
@@ -26,7 +26,7 @@ def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> I
     """Per plan, the keys that the profile lacks and that have not failed before; keys of earlier plans are not repeated."""
     seen = set(profile.costs) | set(profile.failures)
     for plan in plans:
-        found = {key: task for key, task in plan.keys(machine).items() if key not in seen and task.body.kind not in UNMEASURED}
+        found = {key: task for key, task in plan.keys(machine).items() if key not in seen and measurable(task)}
         seen |= set(found)
         yield plan, found
 

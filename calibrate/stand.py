@@ -14,6 +14,7 @@ from executors.run import Backend
 from executors.workers import available_cores
 from simulator.machine import Machine
 from simulator.plan import Plan
+from simulator.this_cpu import ALIAS_LINK
 from traces.profile import Identity, Profile, Stats
 
 from .co_runs import learn_contention
@@ -90,15 +91,16 @@ class CpuStand:
     plain_steps = 2
     interleaved = True
 
-    def __init__(self):
-        self.identity = this_cpu()
+    def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
+        """`devices`: groups of cores, joined by `link` (`simulator.this_cpu`)."""
+        self.identity, self._devices, self._link = this_cpu(), devices, link
         self.backend: CpuBackend | None = None
         self._sampler: Sampler | None = None
         self._plain_threads = len(available_cores())
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This CPU."""
-        return machine_here(profile)
+        """This CPU in its groups of cores."""
+        return machine_here(profile, self._devices, self._link)
 
     def measure_machine(self, profile: Profile) -> None:
         """The executor's overheads, peak rates and the cache."""

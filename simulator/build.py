@@ -5,19 +5,23 @@ it wants, and calls `plan`.
 """
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from traces.errors import StepcastError
 
+from .bodies.copy import ALIAS, KERNEL, LINK, Copy
 from .bodies.opcall import OpCall
 from .bodies.oplist import OpList, Step
 from .bodies.update import STATE, Update, state_shape
 from .graph import Op, TrainingGraph
 from .job import Job
+from .machine import HOST, Machine
 from .options import option_values
 from .plan import (
+    ACTIVATION,
     BACKWARD,
     BUFFER,
     DTYPE_BYTES,
@@ -26,6 +30,7 @@ from .plan import (
     OPTIMIZER_STATE,
     PARAMETER,
     SCRATCH,
+    TRANSFER,
     UPDATE,
     Operand,
     Plan,
@@ -39,12 +44,19 @@ from .views import contiguous
 
 
 class PlanBuilder:
-    """Collects the values, storages and tasks of a job on one device."""
+    """Collects the values, storages and tasks of a job on one device.
 
-    def __init__(self, job: Job, device: str, graph: TrainingGraph | None = None):
-        """`graph`: the job's, or a changed one that computes the same."""
+    With `replica` and `replicas` the device is one of several that train on a part of every batch each: it has micro-batches of its own,
+    counted on over all replicas, and its own copy of everything carried, which is called `NAME@DEVICE` except on the first.
+    """
+
+    def __init__(self, job: Job, device: str, graph: TrainingGraph | None = None, replica: int = 0, replicas: int = 1):
+        """`graph`: the job's (of a replica: of its micro-batch), or a changed one that computes the same."""
         self.job, self.device = job, device
-        self.graph: TrainingGraph = graph or job.graph()
+        self.replica, self.parts = replica, job.accumulate * replicas
+        self.micro_batches = range(replica * job.accumulate, (replica + 1) * job.accumulate)
+        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts)
+        self._suffix = f"@{device}" if replica else ""
         self._values: dict[str, Value] = {}
         self._storages: dict[str, Storage] = {}
         #: Task name -> the op of the graph that it runs or whose result it adds up, and its role (dX, dW, dB; "" in forward).
@@ -72,10 +84,11 @@ class PlanBuilder:
 
     def step(self) -> list[Task]:
         """Forward and backward of all micro-batches, one after another, and what clipping asks for."""
-        tasks: list[Task] = []
-        for micro_batch in range(self.job.accumulate):
-            tasks += self.forward(micro_batch) + self.backward(micro_batch)
-        return tasks + self.clip()
+        return self.passes() + self.clip()
+
+    def passes(self) -> list[Task]:
+        """Forward and backward of all micro-batches, one after another."""
+        return [task for m in self.micro_batches for task in (*self.forward(m), *self.backward(m))]
 
     def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
         """Forward and loss of one micro-batch."""
@@ -84,7 +97,7 @@ class PlanBuilder:
     def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
         """Backward of one micro-batch; after the first, each complete gradient is added to the first one's."""
         tasks, places = self._phase(BACKWARD, micro_batch, stream)
-        if micro_batch == 0:
+        if micro_batch == self.micro_batches[0]:
             return tasks
         added = [(places[index] + 1, self._accumulate(name, index, micro_batch, stream)) for name, index in self.gradient_ops.items()]
         return insert(tasks, added)
@@ -101,7 +114,7 @@ class PlanBuilder:
             return []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
         body = OpList(_clip_steps(gradients, self.job.clip_norm), "clip")
-        return [Task("clip", body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
+        return [Task(self._own("clip"), body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
         """One optimizer update of `parameters`."""
@@ -112,9 +125,10 @@ class PlanBuilder:
             mutates.append(value.operand())
             for state in STATE[job.optimizer]:
                 shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
-                mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value.strides))
+                mutates.append(self._state(self._own(f"{parameter}::{state}"), f"{parameter}::{state}", shape, dtype, value.strides))
         body = Update(job.optimizer, job.form, tuple(parameters), job.hyper)
         reads = tuple(self.gradient(parameter) for parameter in parameters)
+        name = self._own(name)
         return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
     def updates(self) -> list[Task]:
@@ -145,6 +159,45 @@ class PlanBuilder:
                 first.setdefault(layer_of[storage], index)
         return dict(sorted(((layer, first[layer]) for layer in self.layers), key=lambda item: item[1]))
 
+    def complete(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Storage of a gradient -> index of the last task that touches it, in that order: behind it it may be changed in place."""
+        wanted = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
+        last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & wanted}
+        return dict(sorted(last.items(), key=lambda item: item[1]))
+
+    def holder(self, storage: str) -> Operand:
+        """The largest value on a storage, whole."""
+        return max((v for v in self._values.values() if v.storage == storage), key=lambda v: math.prod(v.shape)).operand()
+
+    def fetches(self, machine: Machine) -> list[Task]:
+        """Copies of the batch's parts from the host to the device, for the micro-batches whose tasks have been made.
+
+        The inputs lie with the host from then on.
+        """
+        means = LINK
+        if machine.memory_name(HOST) == machine.memory_name(self.device):
+            means = KERNEL if machine.states(HOST, self.device) else ALIAS
+        found = []
+        for value in [v for v in self._values.values() if v.kind == INPUT and v.device == self.device]:
+            there = self._host_value(f"{value.name}@{HOST}@{self.device}", value)
+            self._values[value.name] = replace(value, kind=ACTIVATION, source=None)
+            body = Copy(HOST, self.device, means=means)
+            name = f"fetch {value.name}"
+            found.append(Task(name, body, self.device, reads=(there.operand(),), writes=(value.operand(),), phase=TRANSFER))
+        return found
+
+    def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
+        """Values of one iteration in the host's memory, as large as `operands`."""
+        return tuple(
+            self._host_value(f"{name}:{position}", replace(self._values[o.value], kind=SCRATCH, source=None)).operand()
+            for position, o in enumerate(operands)
+        )
+
+    def _host_value(self, name: str, like: Value) -> Value:
+        self._storages[name] = Storage(name, math.prod(like.shape) * DTYPE_BYTES[like.dtype], HOST)
+        self._values[name] = replace(like, name=name, device=HOST, storage=name, strides=contiguous(like.shape))
+        return self._values[name]
+
     def refuse_clipping(self, strategy: str, instead: str) -> None:
         """Raise StepcastError where the job clips by the global norm, for a strategy that updates before all gradients are known."""
         if self.job.clip_norm is not None:
@@ -155,7 +208,7 @@ class PlanBuilder:
 
     def gradient(self, parameter: str) -> Operand:
         """The operand that holds the parameter's gradient, complete after the last micro-batch."""
-        return self._operand(self.graph.gradients[parameter], 0)
+        return self._operand(self.graph.gradients[parameter], self.micro_batches[0])
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
         """A new contiguous value of one iteration that is not in the graph."""
@@ -165,33 +218,47 @@ class PlanBuilder:
         return operand
 
     def storage(self, value: str) -> str:
-        """The storage that a placed value or a parameter lies on."""
-        return self._values[value].storage if value in self._values else self.graph.values[value].storage
+        """The storage that a placed value, or this device's copy of a parameter, lies on."""
+        placed = self._values.get(self._own(value)) or self._values.get(value)
+        return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
 
     def touched(self, task: Task) -> set[str]:
-        """Storages that a task reads, writes or changes."""
-        return {self.storage(operand.value) for operand in (*task.inputs, *task.writes)}
+        """This device's storages that a task reads, writes or changes."""
+        values = self._values
+        return {values[o.value].storage for o in (*task.inputs, *task.writes) if o.value in values}
 
-    def plan(self, strategy: str, tasks: Iterable[Task], options: object, semantics: dict[str, object] | None = None) -> Plan:
-        """The finished plan."""
+    def plan(
+        self,
+        strategy: str,
+        tasks: Iterable[Task],
+        options: object,
+        semantics: dict[str, object] | None = None,
+        others: "Sequence[PlanBuilder]" = (),
+    ) -> Plan:
+        """The finished plan; `others`: the builders of the other replicas."""
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
-        if self.job.accumulate > 1 and any("batch_norm" in op.name for op in self.graph.ops):
-            notes["batch_norm"] = "statistics per micro-batch"
+        if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
+            notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
         if self.graph.notes:
             notes["notes"] = list(self.graph.notes)
-        for name in self.graph.values:  # carried and fed tensors that no task touches still take memory
-            if self.graph.values[name].kind in (PARAMETER, BUFFER):
-                self._carried(name, self.graph.values[name].kind)
+        for builder in (self, *others):
+            builder._hold_all()
         return Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
-            values=self._values,
-            storages=self._storages,
-            losses=tuple(self._name(self.graph.loss, m) for m in range(self.job.accumulate)),
+            values={name: value for builder in (self, *others) for name, value in builder._values.items()},
+            storages={name: storage for builder in (self, *others) for name, storage in builder._storages.items()},
+            losses=tuple(self._name(self.graph.loss, m) for m in range(self.parts)),
             gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
             options=option_values(options),
             semantics=notes,
         )
+
+    def _hold_all(self) -> None:
+        """Carried tensors that no task touches still take memory."""
+        for name in self.graph.values:
+            if self.graph.values[name].kind in (PARAMETER, BUFFER):
+                self._carried(name, self.graph.values[name].kind)
 
     def _task(self, index: int, micro_batch: int, stream: int) -> Task:
         op: Op = self.graph.ops[index]
@@ -230,16 +297,21 @@ class PlanBuilder:
             micro_batch=micro_batch,
         )
 
+    def _own(self, name: str) -> str:
+        """What this device's copy of something carried is called."""
+        return name + self._suffix
+
     def _name(self, name: str, micro_batch: int, task: bool = False) -> str:
-        shared = not task and self.graph.values[name].kind in (PARAMETER, BUFFER)
-        return name if shared or micro_batch == 0 else f"{name}@{micro_batch}"
+        if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
+            return self._own(name)
+        return name if micro_batch == 0 else f"{name}@{micro_batch}"
 
     def _operand(self, operand: Operand, micro_batch: int) -> Operand:
         value = self.graph.values[operand.value]
         name = self._name(operand.value, micro_batch)
         if name not in self._values:
             if value.kind in (PARAMETER, BUFFER):
-                self._carried(name, value.kind)
+                self._carried(operand.value, value.kind)
             else:
                 storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
                 source = self._slice(value, micro_batch) if value.kind == INPUT else None
@@ -249,25 +321,28 @@ class PlanBuilder:
 
     def _slice(self, value: Value, micro_batch: int) -> Operand:
         """The micro-batch's part of the job's input tensor."""
-        if self.job.accumulate == 1 or not value.shape or value.shape[0] != self.job.micro_batch:
+        size = self.job.batch // self.parts
+        if self.parts == 1 or not value.shape or value.shape[0] != size:
             return value.operand()
-        first = micro_batch * self.job.micro_batch
-        view = ViewStep("aten.slice.Tensor", json.dumps([0, first, first + self.job.micro_batch]))
+        view = ViewStep("aten.slice.Tensor", json.dumps([0, micro_batch * size, (micro_batch + 1) * size]))
         return replace(value.operand(), views=(view,))
 
-    def _carried(self, name: str, kind: str) -> Value:
+    def _carried(self, tensor: str, kind: str) -> Value:
+        """The value of one of the job's tensors on this device."""
+        name = self._own(tensor)
         if name not in self._values:
-            value = self.graph.values[name]
-            source = Operand(name, value.shape, value.strides, value.dtype)
-            self._values[name] = replace(value, device=self.device, source=source, kind=kind)
-            self._storages.setdefault(value.storage, Storage(value.storage, self.graph.storage_bytes[value.storage], self.device))
+            value = self.graph.values[tensor]
+            source, storage = Operand(tensor, value.shape, value.strides, value.dtype), self._own(value.storage)
+            self._values[name] = replace(value, name=name, device=self.device, storage=storage, source=source, kind=kind)
+            self._storages.setdefault(storage, Storage(storage, self.graph.storage_bytes[value.storage], self.device))
         return self._values[name]
 
-    def _state(self, name: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Operand:
+    def _state(self, name: str, tensor: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Operand:
         if name not in self._values:
             strides = strides if shape else ()
             operand = Operand(name, shape, strides, dtype)
-            self._values[name] = Value(name, shape, strides, dtype, self.device, OPTIMIZER_STATE, name, operand)
+            source = replace(operand, value=tensor)
+            self._values[name] = Value(name, shape, strides, dtype, self.device, OPTIMIZER_STATE, name, source)
             self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
         return self._values[name].operand()
 

@@ -4,8 +4,9 @@ What issuing a task takes the host (`Cost.issue_s`) is the key's own where it wa
 family, else of its op class, else of all, by launch of ops that are loops; None where the profile has none. An op list is the sum of its
 ops.
 
-GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies and collectives
-cost nothing here: links price them. The model also says how tasks side by side slow each other down (`pair_multipliers`).
+GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies between
+memories and collectives cost nothing here: links price them. The model also says how tasks side by side slow each other down
+(`pair_multipliers`).
 """
 
 import re
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from traces.profile import KeyCost, Profile, Stats
 
 from . import efficiencies
+from .bodies.copy import KERNEL
 from .contention import group_of
 from .cost import FITTED, GUESSED, MEASURED, Cost
 from .efficiencies import Site, precision_of
@@ -25,10 +27,6 @@ from .plan import Plan, Task, cost_key
 from .roofline import Fit, Point, fit, fit_scale
 from .typical import median_costs
 
-#: Bodies whose time the links decide.
-LINKED = frozenset({"copy", "collective"})
-#: Bodies that need no calibration.
-UNMEASURED = LINKED | {"host"}
 #: Op classes whose task is one launch however many rounds it has.
 SINGLE = frozenset({"scan.linear"})
 #: More keys than these add nothing to a fit but time.
@@ -43,6 +41,16 @@ class _Known(NamedTuple):
     family: str
     sms: int
     cost: KeyCost
+
+
+def linked(task: Task) -> bool:
+    """Whether the links decide the task's time."""
+    return task.body.kind == "collective" or (task.body.kind == "copy" and task.body.means != KERNEL)
+
+
+def measurable(task: Task) -> bool:
+    """Whether the task's cost is a matter of calibration."""
+    return task.body.kind != "host" and not linked(task)
 
 
 def looped(task: Task) -> int:
@@ -94,13 +102,13 @@ class CostModel:
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as impossible, each with the first task that needs it."""
         known = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
-        return {key: task for key, task in plan.keys(self.machine).items() if key not in known and task.body.kind not in UNMEASURED}
+        return {key: task for key, task in plan.keys(self.machine).items() if key not in known and measurable(task)}
 
     def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
         """The parts of the plan's task seconds (cold) that were measured, fitted and guessed; all 0 where nothing takes time."""
         seconds = dict.fromkeys((MEASURED, FITTED, GUESSED), 0.0)
         for task, cost in zip(plan.tasks, costs, strict=True):
-            if task.body.kind not in UNMEASURED:
+            if measurable(task):
                 seconds[cost.source] += cost.cold_s
         total = sum(seconds.values())
         return {source: part / total if total else 0.0 for source, part in seconds.items()}
@@ -108,7 +116,7 @@ class CostModel:
     def _price(self, task: Task, device: str, key: str) -> Cost:
         """`task` may be a step of an OpList, which has no device of its own."""
         body = task.body
-        if body.kind in LINKED:
+        if linked(task):
             return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind, issue_s=self._issue_s(key, body.kind))
         if body.kind == "host":
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")

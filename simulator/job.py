@@ -121,22 +121,25 @@ class Job:
 
         return replace(found, make=make)
 
-    def graph(self, batch: int | None = None) -> TrainingGraph:
-        """The graph of one (micro-)batch of `batch` samples, its loss divided by `accumulate`; cached in memory and on disk."""
-        batch = self.micro_batch if batch is None else batch
-        if batch not in self._graphs:
-            self._graphs[batch] = self._cached(batch)
-        return self._graphs[batch]
+    def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
+        """The graph of one (micro-)batch of `batch` samples, its loss divided by `parts`; cached in memory and on disk.
 
-    def _cached(self, batch: int) -> TrainingGraph:
+        `parts`: how many such batches a step has, on all devices; default: `accumulate`.
+        """
+        wanted = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts)
+        if wanted not in self._graphs:
+            self._graphs[wanted] = self._cached(*wanted)
+        return self._graphs[wanted]
+
+    def _cached(self, batch: int, parts: int) -> TrainingGraph:
         from . import graph_cache
 
-        key = (self.factory.name, self.factory.fingerprint, batch, self.accumulate, self.dtype, self.layout)
+        key = (self.factory.name, self.factory.fingerprint, batch, parts, self.dtype, self.layout)
         graph = graph_cache.load(key)
         if graph is None:
             from .capture import capture
 
-            graph = capture(lambda: self.build(batch), batch, float(self.accumulate))
+            graph = capture(lambda: self.build(batch), batch, float(parts))
             graph_cache.store(key, graph)
         return graph
 

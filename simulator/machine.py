@@ -89,7 +89,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices, memories, host lanes and links. `sources` says where each figure comes from."""
+    """Devices, memories, host lanes and links. `sources` says where each figure comes from.
+
+    `library`: what makes collectives between the devices ("nccl", "gloo"); "" where one process has them all, and plans spell
+    collectives out.
+    """
 
     name: str
     devices: tuple[Device, ...]
@@ -97,6 +101,7 @@ class Machine:
     hosts: tuple[HostLane, ...] = ()
     links: tuple[Link, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    library: str = ""
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -124,6 +129,16 @@ class Machine:
     def host(self, device: str) -> HostLane | None:
         """The host lane that issues to a device; None where dispatch is part of the task (CPU)."""
         return self._hosts.get(device)
+
+    def memory_name(self, place: str) -> str:
+        """What tells the memories of devices, and of the host, apart: a CPU's is the host's."""
+        if place == HOST:
+            return next((d.memory for d in self.devices if d.kind == "cpu"), HOST)
+        return self.device(place).memory
+
+    def states(self, source: str, target: str) -> bool:
+        """Whether there is a link from one place to the other that is no alias."""
+        return any((link.source, link.target) == (source, target) and not link.alias for link in self.links)
 
     @cached_property
     def graph(self):

@@ -123,8 +123,12 @@ def _operand_faults(plan: Plan, task: Task) -> Iterator[str]:
                 yield f"{verb} {operand.value!r}, which is not among the plan's values"
             elif value.device != task.device and task.body.kind not in CROSSING:
                 yield f"on {task.device} {verb} {value.name!r} on {value.device}; copy the value first"
-    if task.body.kind == "copy" and task.reads and task.writes:
-        ends = [plan.values[o.value].device if o.value in plan.values else "nowhere" for o in (task.reads[0], task.writes[0])]
+    if task.body.kind == "copy":
+        changed = task.mutates or task.writes
+        if len(task.reads) != len(changed) or not changed:
+            yield f"copies {len(task.reads)} operands to {len(changed)}; expected as many, and at least one"
+            return
+        ends = [plan.values[o.value].device if o.value in plan.values else "nowhere" for o in (task.reads[0], changed[0])]
         if ends != [task.body.source, task.body.target]:
             yield f"copies from {task.body.source} to {task.body.target}, but its values lie on {ends[0]} and {ends[1]}"
 

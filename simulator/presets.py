@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from traces.errors import UnknownNameError
+from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Profile, slug
 
 from .machine import HOST, Device, HostLane, Link, Machine, Memory
 from .measured_gpu import with_measured
-from .this_cpu import this_cpu
+from .this_cpu import ALIAS_LINK, this_cpu
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
@@ -99,14 +99,20 @@ def machine_names() -> list[str]:
     return [*data().machines, THIS_CPU]
 
 
-def load_machine(name: str, profile: Profile | None = None) -> Machine:
-    """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU). Raises UnknownNameError."""
+def load_machine(name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK) -> Machine:
+    """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU).
+
+    `devices`: the first so many of them (None: all; of this CPU, one). `link`: of this CPU's groups of cores. Raises UnknownNameError, and
+    StepcastError for more devices than there are.
+    """
     if name == THIS_CPU:
-        return this_cpu(profile)
+        return this_cpu(profile, devices=devices or 1, link=link)
     entry = data().machines.get(name)
     if entry is None:
         raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
-    found = _preset(name, entry)
+    if devices is not None and devices > entry.count:
+        raise StepcastError(f"--devices {devices}: machine {name} has {entry.count}; choose 1 to {entry.count}, or another machine")
+    found = _preset(name, entry if devices is None else entry.model_copy(update={"count": devices}))
     return found if profile is None else with_measured(found, profile)
 
 
@@ -152,6 +158,7 @@ def _preset(name: str, entry: MachineEntry) -> Machine:
         tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
         tuple(link for kind in entry.links for link in _links(kind, names)),
         _sources(entry),
+        library="nccl" if len(names) > 1 else "",
     )
 
 

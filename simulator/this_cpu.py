@@ -1,8 +1,11 @@
 """The machine we are on, seen as a CPU device: cores, caches, memory, and a nominal peak where nothing was measured."""
 
+import math
 import os
 import platform
+from dataclasses import replace
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,7 +14,7 @@ import psutil
 
 from traces.errors import StepcastError
 
-from .machine import Device, Machine, Memory
+from .machine import HOST, Device, Link, Machine, Memory
 
 if TYPE_CHECKING:
     from traces.profile import Profile
@@ -39,16 +42,36 @@ _TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
 _PRIORITY_LEVELS = 64
 
 
-def this_cpu(profile: "Profile | None" = None, cores: int | None = None) -> Machine:
-    """This machine's CPU as one device `cpu:0` of `cores` physical cores (default: the profile's, else all available to this process).
+#: What joins groups of cores: nothing, as they have one memory; or copies, at a stated GB/s, as if they lay in memories of their own.
+ALIAS_LINK, COPY_LINK = "alias", "copy"
 
-    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
-    more cores than there are.
+
+def link_bytes_per_s(link: str) -> float | None:
+    """Bytes per second of `copy[:GB/s]` (without a figure: as fast as it goes); None for `alias`. Raises StepcastError for others."""
+    kind, colon, rate = link.partition(":")
+    try:
+        stated = float(rate) * 1e9 if colon else math.inf
+    except ValueError:
+        stated = 0.0
+    if link == ALIAS_LINK:
+        return None
+    if kind != COPY_LINK or not stated > 0:
+        raise StepcastError(f"link {link!r} is not one; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5")
+    return stated
+
+
+def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices: int = 1, link: str = ALIAS_LINK) -> Machine:
+    """This machine's CPU: `cores` physical cores (default: the profile's, else all available to this process) in `devices` equal groups.
+
+    `link`: what joins the groups `cpu:0`, `cpu:1` and so on, and the host (`link_bytes_per_s`). A profile's measured figures replace the
+    nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for more cores, or groups, than there are.
     """
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
         raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
+    if not 1 <= devices <= count:
+        raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
     fp32 = count * nominal_flops_per_core()
     peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
     bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)
@@ -66,11 +89,13 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None) -> Mach
         shared = shared if profile.dispatch.shared_overhead_s is None else profile.dispatch.shared_overhead_s
         wake = wake if profile.dispatch.wake_s is None else profile.dispatch.wake_s
         sources["profile"] = f"figures measured on {profile.updated} replace those above where the profile has them"
+    names = [f"cpu:{index}" for index in range(devices)]
+    group = count // devices
     device = Device(
-        "cpu:0",
+        "",
         "cpu",
-        count,
-        peaks,
+        group,
+        {name: flops * group / count for name, flops in peaks.items()},
         "memory",
         priority_levels=_PRIORITY_LEVELS,
         task_overhead_s=overhead,
@@ -78,7 +103,11 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None) -> Mach
         wake_s=wake,
     )
     memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
-    return Machine("this-cpu", (device,), (memory,), sources=sources)
+    rate = link_bytes_per_s(link)
+    links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
+    if rate is not None:
+        sources["link"] = f"stated: {link}"
+    return Machine("this-cpu", tuple(replace(device, name=name) for name in names), (memory,), links=links, sources=sources)
 
 
 def available_cores() -> int:

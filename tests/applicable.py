@@ -1,4 +1,4 @@
-"""The strategies that a job has: BPPSA refuses what is no chain."""
+"""The strategies that a job has on a machine: some need several devices, and BPPSA refuses what is no chain."""
 
 from simulator import strategies
 from simulator.job import Job
@@ -10,7 +10,7 @@ from traces.errors import StepcastError
 def default_plans(job: Job, machine: Machine) -> dict[str, Plan]:
     """Every strategy's default plan, by name."""
     found = {}
-    for name in strategies.names():
+    for name in strategies.names(len(machine.devices)):
         strategy = strategies.get(name)
         try:
             found[name] = strategy.plan(job, machine, None, strategy.options())

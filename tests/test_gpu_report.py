@@ -85,10 +85,10 @@ def test_a_run_writes_all_files(measured):
     assert facts["device"] == report.device
     read = report.read_validations(measured)
     assert [row.strategy for row in read["mlp-make-b4-eager-fp32"].results] == ["baseline"]
-    assert {row.strategy for row in read["mlp-make-b4-eager-fp32-strategies"].ran} == set(strategies.names())
+    assert {row.strategy for row in read["mlp-make-b4-eager-fp32-strategies"].ran} == set(strategies.names(1))
     assert read["mlp-make-b4-eager-tf32-strategies"].precision == "tf32"
     summary = {of.mode: of for of in report.summary}
-    assert summary["eager"].results == 2 + 2 * len(strategies.names())
+    assert summary["eager"].results == 2 + 2 * len(strategies.names(1))
     assert summary["eager"].median_abs_error < 0.02
     assert summary["graph"].results == 1
 
@@ -109,7 +109,7 @@ def test_the_table_has_a_row_per_strategy_and_says_what_is_left(measured):
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ") and "---" not in line]
     assert tuple(rows[0]) == gpu_report_page.COLUMNS
     assert {len(row) for row in rows} == {len(gpu_report_page.COLUMNS)}
-    assert len(rows) == 1 + 3 + 2 * len(strategies.names())
+    assert len(rows) == 1 + 3 + 2 * len(strategies.names(1))
     assert rows[1][:6] == ["mlp-make", "4", "eager", "fp32", "momentum:foreach", "baseline"]
     assert rows[1][-2:] == ["1.00x / 1.00x", "exact"]
     assert [row[0] for row in rows[1:4]] == ["mlp-make", "mlp-make", "lenet5"]
@@ -153,7 +153,7 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
     with FakeGpu(facts=SMALL) as gpu:
         place = place_on(gpu, folder)
         assert by_name["mlp-make-b4-eager-fp32-strategies"].found(place)
-        found = {name: strategies.get(name) for name in strategies.names()}
+        found = {name: strategies.get(name) for name in strategies.names(1)}
         found["new"] = replace(found["forward-fusion"], name="new")
         monkeypatch.setattr(strategies, "_discover", lambda: found)
         newer = {part.name: part for part in parts(MODELS)}
@@ -209,7 +209,7 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     record = next(part for part in report.parts if part.status == "done")
     rows = {row.strategy: row.status for row in Validation.load(folder / record.file).results}
     assert rows["backward-fusion"] == "skipped: RuntimeError: an op failed"
-    assert {name for name, status in rows.items() if status == "ok"} == set(strategies.names()) - {"backward-fusion"}
+    assert {name for name, status in rows.items() if status == "ok"} == set(strategies.names(1)) - {"backward-fusion"}
     assert any("one by one" in flag for flag in record.flags)
 
 
@@ -331,7 +331,7 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     assert names[10:14] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
     every = [case for _, case in cases() if case.what == "strategies"]
     assert {case.target.model for case in every} == {target.model for target in TARGETS}
-    assert {frozenset(case.strategies) for case in every} == {frozenset(strategies.names())}
+    assert {frozenset(case.strategies) for case in every} == {frozenset(strategies.names(1))}
     assert {case.precision for case in every} == {"fp32", "tf32", "bf16"}
     methods = [case for _, case in cases() if case.what == "turbodl-methods"]
     assert {(case.target, case.mode) for case in methods} == {

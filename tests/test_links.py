@@ -120,7 +120,7 @@ CHANNELS = [("c0", ""), ("c1", ""), ("c2", "")]
 )
 def test_shares_are_max_min_fair(flows, sizes):
     capacity = dict(zip(CHANNELS, sizes, strict=True))
-    routes = [Route((), tuple(channels), 0.0, bandwidth, False) for channels, bandwidth in flows]
+    routes = [Route((), tuple(channels), 0.0, bandwidth, False, (1.0,) * len(channels)) for channels, bandwidth in flows]
     rates = max_min(routes, capacity)
     used = {c: sum(rate for rate, route in zip(rates, routes, strict=True) if c in route.channels) for c in CHANNELS}
     assert all(used[c] <= capacity[c] * (1 + 1e-9) for c in CHANNELS)

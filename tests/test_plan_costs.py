@@ -25,7 +25,7 @@ def by_cost(monkeypatch):
         made.append("measured" if known else "guessed")
         return replace(plain, strategy="by-cost", segments=(replace(plain.segments[0], tasks=tasks),))
 
-    found = {name: strategies.get(name) for name in strategies.names()}
+    found = {name: strategies.get(name) for name in strategies.names(1)}
     found["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, uses_costs=True)
     monkeypatch.setattr(strategies, "_discover", lambda: found)
     monkeypatch.setattr(co_runs, "ROUNDS", 1)

@@ -153,7 +153,7 @@ def test_a_shared_layer_is_updated_once(two_cores):
 
 
 def test_frozen_parameters_have_no_update(two_cores):
-    for strategy in strategies.names():
+    for strategy in strategies.names(1):
         plan = planned(strategy, two_cores, "frozen", optimizer="adam")
         updated = [name for task in plan.tasks if task.phase == UPDATE for name in task.body.parameters]
         assert sorted(updated) == ["0.bias", "2.bias", "2.weight"]
@@ -162,7 +162,7 @@ def test_frozen_parameters_have_no_update(two_cores):
 
 
 def test_accumulation_updates_once_with_the_sum(two_cores):
-    for strategy in strategies.names():
+    for strategy in strategies.names(1):
         plan = planned(strategy, two_cores, accumulate=2)
         at = places(plan)
         assert sum(task.phase == UPDATE for task in plan.tasks) == (1 if strategy in ("baseline", "bppsa") else 2)
@@ -229,7 +229,7 @@ def test_a_strategy_is_discovered_by_its_file(tmp_path, monkeypatch, two_cores):
     monkeypatch.setattr(strategies, "__path__", [*strategies.__path__, str(tmp_path)])
     strategies._discover.cache_clear()
     try:
-        assert "newcomer" in strategies.names()
+        assert "newcomer" in strategies.names(1)
         assert strategies.get("newcomer").option_docs() == [("pace", "How fast.", 3)]
         plan = planned("newcomer:pace=4", two_cores)
         assert plan.options == {"pace": 4}

@@ -44,7 +44,12 @@ Precision = Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.")]
 Layout = Annotated[str, typer.Option(help="nchw or nhwc.")]
 Mode = Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")]
 DeviceName = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-Devices = Annotated[int, typer.Option(help="How many devices the plan may use.")]
+Devices = Annotated[
+    int | None, typer.Option(help="How many devices the plan may use: groups of cores, GPUs; default: all of a named machine, else 1.")
+]
+Link = Annotated[
+    str, typer.Option(metavar="alias|copy[:GB/s]", help="What joins groups of CPU cores: their memory, or copies, at a stated rate.")
+]
 Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")]
 Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
@@ -102,7 +107,8 @@ def calibrate(
     layout: Layout = "nchw",
     mode: Mode = "eager",
     device: DeviceName = "cpu",
-    devices: Devices = 1,
+    devices: Devices = None,
+    link: Link = "alias",
     set_: Setting = None,
     strategy: Strategies = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
@@ -113,7 +119,7 @@ def calibrate(
     Goes on where an interrupted calibration stopped: what is in the profile is not measured again.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").calibrate(job, strategy or [], set_ or [], output, (device, devices, mode), json)
+    _commands("measuring").calibrate(job, strategy or [], set_ or [], output, _where(device, devices, mode, link), json)
 
 
 @app.command()
@@ -130,7 +136,8 @@ def predict(
     layout: Layout = "nchw",
     mode: Mode = "eager",
     device: DeviceName = "cpu",
-    devices: Devices = 1,
+    devices: Devices = None,
+    link: Link = "alias",
     set_: Setting = None,
     profile: ProfilePath = None,
     machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
@@ -143,7 +150,7 @@ def predict(
     Exit status 1 when the plan does not fit in memory.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("predicting").predict(job, strategy, set_ or [], profile, machine, (device, devices, mode), timeline, json)
+    _commands("predicting").predict(job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link), timeline, json)
 
 
 @app.command()
@@ -160,7 +167,8 @@ def run(
     layout: Layout = "nchw",
     mode: Mode = "eager",
     device: DeviceName = "cpu",
-    devices: Devices = 1,
+    devices: Devices = None,
+    link: Link = "alias",
     set_: Setting = None,
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
@@ -180,7 +188,7 @@ def run(
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    where, places = (device, devices, mode), (metrics, timeline, out)
+    where, places = _where(device, devices, mode, link), (metrics, timeline, out)
     _commands("training").run(job, strategy, set_ or [], profile, steps, where, beside or [], places, json)
 
 
@@ -197,7 +205,8 @@ def validate(
     layout: Layout = "nchw",
     mode: Mode = "eager",
     device: DeviceName = "cpu",
-    devices: Devices = 1,
+    devices: Devices = None,
+    link: Link = "alias",
     set_: Setting = None,
     strategy: Strategies = None,
     profile: ProfilePath = None,
@@ -210,7 +219,7 @@ def validate(
     Exit status 1 when a plan's numbers differ from plain PyTorch's.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").validate(job, strategy or [], set_ or [], profile, calibration, (device, devices, mode), out, json)
+    _commands("measuring").validate(job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link), out, json)
 
 
 @app.command()
@@ -313,6 +322,12 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
 
     name, _, form = optimizer.partition(":")
     return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
+
+
+def _where(device, devices, mode, link):
+    from .where import Where
+
+    return Where(device, devices, mode, link)
 
 
 def main() -> None:

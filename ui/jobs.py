@@ -17,7 +17,7 @@ from simulator.job import PRECISIONS, Job
 from simulator.machine import Machine
 from simulator.predict import check_shared, forecast_many, prediction
 from simulator.presets import THIS_CPU, load_machine, machine_names, product_of
-from simulator.this_cpu import this_cpu
+from simulator.this_cpu import link_bytes_per_s, this_cpu
 from simulator.this_gpu import THIS_GPU, gpu_machine
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Profile, slug
@@ -25,6 +25,7 @@ from traces.profile_files import default_folder
 from traces.shipped import shipped_profile
 
 from .app_model import Choices, Forecast, Refusal, Request
+from .where import HERE, Where
 
 #: So many of a profile's notes are told with a prediction.
 MOST_NOTES = 3
@@ -42,43 +43,49 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def requested(texts: list[str], pairs: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The strategies asked for (default: all) and the options of `--set`. Raises StepcastError for a wrong name or option."""
+def requested(texts: list[str], pairs: list[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
+    """The strategies asked for (default: all that can use the devices) and the options of `--set`.
+
+    Raises StepcastError for a wrong name or option.
+    """
     shared = settings(pairs)
-    chosen = texts or strategies.names()
+    chosen = texts or strategies.names(devices)
     check_shared(chosen, shared)
     for text in chosen:  # before anything is measured
         strategies.parse(text, shared)
     return chosen, shared
 
 
-def check_names(device: str, devices: int, mode: str) -> None:
-    """Refuse a device or mode that does not exist. Raises StepcastError."""
+def check_names(where: Where) -> None:
+    """Refuse a device, link or mode that does not exist. Raises StepcastError."""
+    device, devices, mode = where.device, where.devices, where.mode
+    link_bytes_per_s(where.link)
     if mode not in ("eager", "graph"):
         raise UnknownNameError("mode", mode, ("eager", "graph"))
     name, colon, number = device.partition(":")
     if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
-    if devices != 1:
-        raise StepcastError(f"--devices {devices}: the strategies of this version run on one device; use --devices 1")
+    if devices is not None and devices < 1:
+        raise StepcastError(f"--devices is {devices}; expected at least 1")
 
 
-def stand_for(device: str, devices: int, mode: str, precision: str) -> Stand:
+def stand_for(where: Where, precision: str) -> Stand:
     """Where to measure. Raises StepcastError for what this machine or version cannot run."""
-    check_names(device, devices, mode)
+    check_names(where)
+    device, mode = where.device, where.mode
     if device == "cpu":
         if mode == "graph":
             raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
         if precision == "tf32":
             raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
-        return CpuStand()
+        return CpuStand(where.devices or 1, where.link)
     from calibrate.cuda.stand import GpuStand
     from executors.cuda.torch_driver import gpu
 
     return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision)
 
 
-def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Machine, CostModel]:
+def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where = HERE) -> tuple[Machine, CostModel]:
     """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given.
 
     A preset has the costs of the profile that is shipped for its GPU, where there is one.
@@ -91,17 +98,20 @@ def costs_for(job: Job, profile: Path | None, machine: str | None) -> tuple[Mach
         found = Profile.load(profile)
         if found.identity.kind == "gpu":
             _check_tf32(found, profile, job.precision)
-        here = gpu_machine(found, name=found.identity.name) if found.identity.kind == "gpu" else this_cpu(found)
+        if found.identity.kind == "gpu":
+            here = gpu_machine(found, where.devices or 1, found.identity.name)
+        else:
+            here = this_cpu(found, devices=where.devices or 1, link=where.link)
         return here, CostModel(here, found, precision)
     tf32 = job.precision == "tf32"
     if machine == THIS_GPU:
         known = own_gpu_profile(tf32)
         if known is None:
             raise StepcastError(_no_gpu_profile(tf32))
-        here = gpu_machine(known)
+        here = gpu_machine(known, where.devices or 1)
     else:
         known = own_profile() if machine == THIS_CPU else shipped_profile(product_of(machine), tf32)
-        here = load_machine(machine, known)
+        here = load_machine(machine, known, where.devices, where.link)
     return here, CostModel(here, known, precision)
 
 

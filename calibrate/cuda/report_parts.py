@@ -101,7 +101,7 @@ class Case:
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     """Every validation with its priority: 2 baselines, 3 all strategies on the first models, their methods and scans, 4 the rest."""
-    names = (BASELINE, *(name for name in strategies.names() if name != BASELINE))
+    names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
     first, rest = tuple(targets[:FIRST]), tuple(targets[FIRST:])
     small = [Target(target.model, SMALL_BATCH) for target in first if target.batch > SMALL_BATCH]

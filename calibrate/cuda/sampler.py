@@ -12,7 +12,7 @@ import torch
 from executors.binding import draws_mask, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
-from simulator.costs import UNMEASURED
+from simulator.costs import measurable
 from simulator.factory import brief
 from simulator.plan import Plan, Task
 from traces.errors import StepcastError
@@ -68,7 +68,7 @@ class CudaSampler:
         Raises StepcastError where a key has left the GPU unusable: what would follow says nothing about the other keys.
         """
         for key, task in keys.items():
-            if key in self.samples or task.body.kind in UNMEASURED:
+            if key in self.samples or not measurable(task):
                 continue
             self.samples[key] = Samples(task)
             try:

@@ -1,7 +1,10 @@
-"""Copies a tensor to another device's memory."""
+"""Copies tensors to another device's memory, or into tensors that lie there."""
 
 from collections.abc import Callable
 
+import torch
+
+from simulator.bodies.copy import ALIAS
 from simulator.plan import Task
 
 from ..binding import Binding, Instance
@@ -10,8 +13,19 @@ KIND = "copy"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that makes the write a fresh copy of the read on the target device."""
-    (read,), (write,) = task.reads, task.writes
-    get, put = binding.getter(read), binding.setter(write)
-    target = binding.device(task.body.target)
-    return lambda instance: put(instance, get(instance).to(target, copy=True))
+    """A function that makes the write a fresh copy of the read on the target device, or changes the mutated operands in place."""
+    body = task.body
+    sources = [binding.getter(operand) for operand in task.reads]
+    if task.mutates:
+        targets = [binding.getter(operand) for operand in task.mutates]
+        merge = torch._foreach_add_ if body.add else torch._foreach_copy_
+        return lambda instance: merge([get(instance) for get in targets], [get(instance) for get in sources])
+    setters = [binding.setter(operand) for operand in task.writes]
+    target = binding.device(body.target)
+    aliased = body.means == ALIAS
+
+    def run(instance: Instance) -> None:
+        for get, put in zip(sources, setters, strict=True):
+            put(instance, get(instance) if aliased else get(instance).to(target, copy=True))
+
+    return run

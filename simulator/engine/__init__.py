@@ -14,6 +14,7 @@ from simpy import Environment
 
 from traces.timeline import Span, Timeline
 
+from ..bodies.copy import ALIAS, KERNEL, moved_bytes
 from ..cost import Cost
 from ..dependencies import Dependencies
 from ..machine import Device, Machine
@@ -23,7 +24,7 @@ from .cache import resident_shares
 from .critical_path import critical_path
 from .hosts import EagerHost, GraphHost, IssueTimes
 from .lanes import Lane, Recipe, World
-from .links import Links
+from .links import ALIAS_ROUTE, Links
 from .sms import Pool, Sms, shape_of
 from .steady import Rounds, Whole
 from .summary import summarise
@@ -150,10 +151,15 @@ class Simulation:
             shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
             core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
-            if body.kind == "copy" and body.source != body.target:
-                route = links.route(body.source, body.target)
+            if body.kind == "collective":
+                found.append(Recipe(overhead, task.priority, None, *links.collective(body, body.payload_bytes(task))))
+            elif body.kind == "copy" and body.means == KERNEL:
+                wire = links.stated(body.source, body.target)
+                found.append(Recipe(seconds, task.priority, shape if seconds else None, wire, float(moved_bytes(task))))
+            elif body.kind == "copy" and body.source != body.target:
+                route = ALIAS_ROUTE if body.means == ALIAS else links.route(body.source, body.target)
                 crossed = self.mode == GRAPH and route.alias and bool(awaited)
-                found.append(Recipe(overhead, task.priority, core, route, float(task.reads[0].bytes), crossed))
+                found.append(Recipe(overhead, task.priority, core, route, float(moved_bytes(task)), crossed))
             elif body.kind == "host":
                 lane = self._hosts[task.device]
                 seconds = body.duration_s + (overhead if lane is None else lane.callback_s)

@@ -27,8 +27,9 @@ DEPENDENCY, LANE, LAUNCH, LINK, SMS, START = range(6)
 class Recipe:
     """How one task runs. Without `shape` and `route` it takes `seconds` whatever else runs: it shares nothing.
 
-    With a `shape` it is a kernel of `seconds`; with a `route` a transfer of `moved_bytes` after `seconds` of overhead, and with both a
-    transfer that a core makes. `crossed`: no node of its graph, but an edge (an alias) that has paid for crossing lanes on the way in.
+    With a `shape` it is a kernel of `seconds`; with a `route` a transfer of `moved_bytes` after `seconds` of overhead. With both, a core
+    makes the transfer if the shape is held, and else the kernel comes first. `crossed`: no node of its graph, but an edge (an alias)
+    that has paid for crossing lanes on the way in.
     """
 
     seconds: float
@@ -166,26 +167,26 @@ class Lane:
                 graphs.ended(number)
 
     def _transfer(self, number: int, recipe: Recipe) -> Iterator[Event]:
-        """Move bytes; on a CPU with a core held meanwhile. Returns when it started."""
+        """Move bytes; on a CPU with a core held meanwhile, or after a kernel that moves them. Returns when it started."""
         env, kernel, transfer = self.world.env, self.kernel, self.transfer
         arrived = started = env.now
         if recipe.shape is not None:
             self.event = Event(env)
             self.sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds, self.event)
             yield self.event
-            started = env.now
+            started = env.now if recipe.shape.held else kernel.start_s
             if started > arrived:
                 self.cause, self.by = SMS, kernel.freed_by
-        if recipe.seconds:
+        if recipe.seconds and (recipe.shape is None or recipe.shape.held):
             yield env.timeout(recipe.seconds)
         if not recipe.route.alias:
             self.event = Event(env)
-            self.world.links.enter(transfer, number, recipe.route, recipe.moved_bytes, self.event)
+            self.world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes, self.event)
             yield self.event
             if recipe.shape is None and not recipe.seconds:
                 started = transfer.start_s
                 if started > arrived:
                     self.cause, self.by = LINK, transfer.freed_by
-        if recipe.shape is not None:
+        if recipe.shape is not None and recipe.shape.held:
             self.sms.leave(kernel)
         return started

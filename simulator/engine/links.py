@@ -1,11 +1,13 @@
 """Transfers: latency, then bytes over links, one at a time per direction.
 
-A transfer waits until it is first in the queue of every link direction on its route, in order of (arrival, issue). Then it takes the sum
-of the latencies and moves its bytes. Transfers that move on one channel at once share its bandwidth max-min fairly; a link that is not
-duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+A transfer waits until it is first in the queue of every link direction on its route, in order of (priority, arrival, issue). Then it takes
+the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses. Transfers
+that move on one channel at once share its bandwidth max-min fairly; a link that is not duplex shares one bandwidth between both
+directions. Between two devices of one memory nothing moves (an alias).
 """
 
 from bisect import insort
+from collections import Counter
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -15,18 +17,27 @@ from simpy import Environment, Event
 
 from traces.errors import StepcastError
 
-from ..machine import Link, Machine
+from ..bodies.collective import Collective
+from ..machine import HOST, Link, Machine
+from ..rounds import rounds
 from .clock import Settling, Timer, delay_until
 
 
 class Route(NamedTuple):
-    """`directions`: the queues it stands in; `channels`: the bandwidths it shares. An alias has none of them."""
+    """`directions`: the queues it stands in; `channels`: the bandwidths it shares. An alias has none of them.
+
+    `loads`: bytes on each channel per byte of the transfer (of a collective: per byte on its busiest channel).
+    """
 
     directions: tuple[tuple[str, str], ...]
     channels: tuple[tuple[str, str], ...]
     latency_s: float
     bandwidth_bytes_per_s: float
     alias: bool
+    loads: tuple[float, ...]
+
+
+ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
 
 
 class Transfer:
@@ -56,6 +67,7 @@ class Links(Settling):
             if not self._graph.has_edge(link.target, link.source):
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
         self._routes: dict[tuple[str, str], Route] = {}
+        self._collectives: dict[tuple[Collective, int], tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
@@ -82,7 +94,7 @@ class Links(Settling):
         devices = {device.name: device for device in self._machine.devices}
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if self._graph.edges[source, target]["link"].alias if direct else one_memory:
-            return Route((), (), 0.0, inf, True)
+            return ALIAS_ROUTE
         try:
             nodes = networkx.shortest_path(self._graph, source, target, weight="weight")
         except (networkx.NetworkXNoPath, networkx.NodeNotFound):
@@ -91,21 +103,69 @@ class Links(Settling):
             ) from None
         hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
+        channels = Counter(edge["channel"] for edge in edges)
         return Route(
             tuple(hops),
-            tuple(dict.fromkeys(edge["channel"] for edge in edges)),
+            tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
             min(edge["link"].bandwidth_bytes_per_s for edge in edges),
             False,
+            (1.0,) * len(channels),
         )
 
-    def enter(self, transfer: Transfer, number: int, route: Route, moved_bytes: float, event: Event) -> None:
-        """Queue `transfer` as execution `number`; `event` succeeds at its end."""
+    def stated(self, source: str, target: str) -> Route | None:
+        """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
+        if not self._graph.has_edge(source, target):
+            return None
+        route = self.route(source, target)
+        return None if route.alias or (route.bandwidth_bytes_per_s == inf and not route.latency_s) else route
+
+    def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
+        """How a collective over so many bytes of each device loads the links, and the bytes on the busiest channel.
+
+        Its rounds (`collectives.rounds`) follow one another; a round takes as long as the slowest of its moves and the fullest of its
+        channels.
+        """
+        name = (body, payload_bytes)
+        if name not in self._collectives:
+            self._collectives[name] = self._loaded(body, payload_bytes)
+        return self._collectives[name]
+
+    def _loaded(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
+        ranks = len(body.devices)
+        root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
+        directions: dict[tuple[str, str], None] = {}
+        total: Counter[tuple[str, str]] = Counter()
+        latency_s = moving_s = 0.0
+        for moves in rounds(body.operation, body.algorithm, ranks, root):
+            load: Counter[tuple[str, str]] = Counter()
+            slowest_s = longest_s = 0.0
+            for move in moves:
+                source, target = (HOST if rank < 0 else body.devices[rank] for rank in (move.source, move.target))
+                route = self.route(source, target)
+                moved = payload_bytes / (ranks if move.chunk is not None else 1)
+                directions |= dict.fromkeys(route.directions)
+                longest_s = max(longest_s, route.latency_s)
+                slowest_s = max(slowest_s, moved / route.bandwidth_bytes_per_s)
+                for channel, share in zip(route.channels, route.loads, strict=True):
+                    load[channel] += moved * share
+            latency_s += longest_s
+            moving_s += max([slowest_s, *(moved / self._capacity[channel] for channel, moved in load.items())])
+            total += load
+        busiest = max(total.values(), default=0.0)
+        if not busiest:
+            return ALIAS_ROUTE, 0.0
+        loads = tuple(moved / busiest for moved in total.values())
+        return Route(tuple(directions), tuple(total), latency_s, busiest / moving_s, False, loads), busiest
+
+    def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
+        """Queue `transfer` as execution `number`; `event` succeeds at its end. One that has begun is not overtaken."""
         transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event
-        transfer.order = (self._env.now, number)
+        transfer.order = (priority, self._env.now, number)
         transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
         for direction in route.directions:
-            insort(self._queues.setdefault(direction, []), transfer)
+            queue = self._queues.setdefault(direction, [])
+            insort(queue, transfer, lo=bool(queue and queue[0].start_s >= 0.0))
         self._soon()
 
     def _give(self, now: float) -> None:
@@ -149,16 +209,16 @@ def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list
     growing = list(range(len(routes)))
     left = dict(capacity)
     while growing:
-        users: dict[tuple[str, str], int] = {}
+        users: dict[tuple[str, str], float] = {}
         for i in growing:
-            for channel in routes[i].channels:
-                users[channel] = users.get(channel, 0) + 1
+            for channel, load in zip(routes[i].channels, routes[i].loads, strict=True):
+                users[channel] = users.get(channel, 0.0) + load
         level = min(min((left[c] / users[c] for c in routes[i].channels), default=inf) for i in growing)
         capped = [i for i in growing if routes[i].bandwidth_bytes_per_s <= level]
         fixed = capped or [i for i in growing if min(left[c] / users[c] for c in routes[i].channels) <= level]
         for i in fixed:
             rates[i] = min(level, routes[i].bandwidth_bytes_per_s)
-            for channel in routes[i].channels:
-                left[channel] = max(0.0, left[channel] - rates[i])
+            for channel, load in zip(routes[i].channels, routes[i].loads, strict=True):
+                left[channel] = max(0.0, left[channel] - rates[i] * load)
         growing = [i for i in growing if i not in fixed]
     return rates

@@ -272,10 +272,12 @@ class Sms(Settling):
             kernel.factor /= max(1.0 + excess, 1e-6)
 
     def _meet(self) -> None:
-        """Workers that call ops share one interpreter: of two kernels, calls meet as often as the one with fewer makes them."""
+        """Workers that call ops share one interpreter, whatever their device: of two kernels, calls meet as often as the one with fewer
+        makes them.
+        """
         per_s = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
         for kernel, mine in per_s:
-            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool is kernel.pool)
+            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool.meeting_s)
             kernel.factor /= 1.0 + met * kernel.pool.meeting_s
 
     def _arm(self, now: float) -> None:

@@ -2,7 +2,8 @@
 
 A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`. One
 whose plan depends on the costs says `USES_COSTS = True`: its keys are measured before it plans for good. One that puts several methods
-together names the options that add one after another in `METHODS`: reports compare them.
+together names the options that add one after another in `METHODS`: reports compare them. One that needs several devices says how many
+at least in `LEAST_DEVICES`.
 """
 
 import ast
@@ -33,6 +34,7 @@ class Strategy:
     plan: Callable[..., Plan]
     uses_costs: bool = False
     methods: tuple[str, ...] = ()
+    least_devices: int = 1
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -75,14 +77,14 @@ def _discover() -> dict[str, Strategy]:
     found = {}
     for module in pkgutil.iter_modules(__path__):
         loaded = importlib.import_module(f"{__name__}.{module.name}")
-        more = getattr(loaded, "USES_COSTS", False), getattr(loaded, "METHODS", ())
+        more = getattr(loaded, "USES_COSTS", False), getattr(loaded, "METHODS", ()), getattr(loaded, "LEAST_DEVICES", 1)
         found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan, *more)
     return dict(sorted(found.items(), key=lambda item: (item[0] != "baseline", item[0])))
 
 
-def names() -> list[str]:
-    """Every strategy's name, baseline first."""
-    return list(_discover())
+def names(devices: int | None = None) -> list[str]:
+    """Every strategy's name, baseline first; with `devices`, of those that can use so many."""
+    return [name for name, strategy in _discover().items() if devices is None or strategy.least_devices <= devices]
 
 
 def get(name: str) -> Strategy:

@@ -31,7 +31,7 @@ MODELS = (
 )
 
 #: BPPSA has a benchmark of its own.
-STRATEGIES = tuple(name for name in strategies.names() if name != "bppsa")
+STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 
 def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = ()) -> Validation:

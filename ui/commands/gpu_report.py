@@ -21,12 +21,13 @@ from traces.gpu_report import README, GpuReport, PartRecord
 from traces.profile import slug
 
 from .. import gpu_report_page, jobs
+from ..where import Where
 from .output import print_document
 
 
 def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
     """Measure the GPU and write its report; exit with 1 when numbers differ or nothing was measured."""
-    jobs.check_names(device, 1, "eager")
+    jobs.check_names(Where(device))
     if device == "cpu":
         raise StepcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
     if not 0 < minutes < math.inf:

@@ -21,16 +21,17 @@ from traces.files import check_writable
 from traces.profile import Profile
 
 from .. import jobs, report, story, tables
+from ..where import Where
 from .output import print_document
 
 #: The models of the demo: small enough for any machine, one bound by compute and one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 
-def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, where: tuple[str, int, str], as_json: bool) -> None:
+def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, where: Where, as_json: bool) -> None:
     """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
-    stand, mode = jobs.stand_for(*where, job.precision), where[2]
-    chosen, shared = jobs.requested(texts, pairs)
+    stand, mode = jobs.stand_for(where, job.precision), where.mode
+    chosen, shared = jobs.requested(texts, pairs, where.devices or 1)
     profile, place = open_profile(output, True, stand.identity)
     if profile.matches(stand.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
@@ -67,13 +68,13 @@ def validate(
     pairs: list[str],
     profile_path: Path | None,
     calibration: bool,
-    where: tuple[str, int, str],
+    where: Where,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
-    stand = jobs.stand_for(*where, job.precision)
-    chosen, shared = jobs.requested(texts, pairs)
+    stand = jobs.stand_for(where, job.precision)
+    chosen, shared = jobs.requested(texts, pairs, where.devices or 1)
     if out is not None:
         check_writable(out, folder=True)
     profile, place = open_profile(profile_path, calibration and profile_path is None, stand.identity)
@@ -82,7 +83,7 @@ def validate(
         profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, where[2])
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, where.mode)
     _show([outcome], out, as_json)
 
 
@@ -92,7 +93,7 @@ def demo(out: Path, as_json: bool) -> None:
     profile, place = open_profile(None, create=True)
     check_writable(place)
     outcomes = [
-        _validate(Job(model, batch, size), strategies.names(), {}, profile, place, True, as_json, CpuStand(), "eager")
+        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuStand(), "eager")
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)

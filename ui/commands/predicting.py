@@ -12,6 +12,7 @@ from traces.errors import StepcastError
 from traces.files import check_writable
 
 from .. import jobs, story, tables
+from ..where import Where
 from .output import print_document
 
 
@@ -21,18 +22,18 @@ def predict(
     pairs: list[str],
     profile: Path | None,
     machine: str | None,
-    where: tuple[str, int, str],
+    where: Where,
     timeline: Path | None,
     as_json: bool,
 ) -> None:
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
-    jobs.check_names(*where)
-    device, _, mode = where
+    jobs.check_names(where)
+    device, mode = where.device, where.mode
     shared = jobs.settings(pairs)
     check_shared([strategy], shared)
     if timeline is not None:
         check_writable(timeline)
-    here, model = jobs.costs_for(job, profile, machine)
+    here, model = jobs.costs_for(job, profile, machine, where)
     if mode == "graph" and here.devices[0].kind == "cpu":
         raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
     if device != "cpu" and here.devices[0].kind == "cpu":

@@ -19,6 +19,7 @@ from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
 
 from .. import jobs, training_report, training_words
+from ..where import Where
 from ..words import with_unit
 from .output import print_document
 
@@ -32,7 +33,7 @@ def run(
     pairs: list[str],
     profile_path: Path | None,
     steps: int,
-    where: tuple[str, int, str],
+    where: Where,
     beside: list[str],
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
@@ -42,7 +43,7 @@ def run(
     After Ctrl-C, metrics and page of what was completed are written before KeyboardInterrupt goes on.
     """
     metrics, timeline, out = places
-    stand, mode = jobs.stand_for(*where, job.precision), where[2]
+    stand, mode = jobs.stand_for(where, job.precision), where.mode
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     for place in (metrics, timeline):

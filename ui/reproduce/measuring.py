@@ -10,6 +10,7 @@ from traces.profile import Profile
 from traces.reproduction import Paper
 
 from .. import jobs
+from ..where import Where
 from . import Measurement, Source
 
 
@@ -31,7 +32,7 @@ def measured(source: Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
 
 
 def _validated(each: Measurement, device: str, quiet: bool) -> Outcome:
-    stand: Stand = jobs.stand_for(device, 1, "eager", each.job.precision)
+    stand: Stand = jobs.stand_for(Where(device), each.job.precision)
     profile, place = open_profile(None, True, stand.identity)
     if foreign(profile, place, stand.identity):
         profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
