@@ -21,8 +21,8 @@ from .anchor import Anchor
 from .binding import Binding, Instance, storage_users
 from .forms import PLAIN
 from .kernels import handlers
-from .memory_watch import WATCHED_FROM, MemoryWatch
 from .measured import Measured, Passage, ends_from_start, lengths
+from .memory_watch import WATCHED_FROM, MemoryWatch
 from .run import WARM_UP, failure
 from .schedule import Entry, Schedule
 from .workers import Workers, available_cores

@@ -139,6 +139,20 @@ def together(memory: Mapping[str, Steps]) -> Steps:
     return tuple(found.items())
 
 
+def thinned(each: Steps, most: int) -> Steps:
+    """At most `most` steps that show the same: of many steps within a short time, the highest. First, last and peak stay."""
+    if len(each) <= most:
+        return each
+    (first_s, _), (last_s, _) = each[0], each[-1]
+    bins = max(1, most - 2)
+    kept: dict[int, tuple[float, int]] = {}
+    for step in each[1:-1]:
+        place = min(bins - 1, int((step[0] - first_s) / (last_s - first_s) * bins))
+        if place not in kept or step[1] > kept[place][1]:
+            kept[place] = step
+    return (each[0], *kept.values(), each[-1])
+
+
 def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
     """The most bytes held at any time, by device."""
     return {device: max(held for _, held in each) for device, each in memory.items()}
