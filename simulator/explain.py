@@ -86,7 +86,7 @@ def overfull_words(found: "Forecast", memory: Memory) -> list[str]:
 
 
 def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.3g} MB"
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def _grouped(seconds: dict[tuple[str, Cause], float]) -> dict[tuple[str, str], float]:

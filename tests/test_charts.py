@@ -10,6 +10,7 @@ from sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
 from ui import charts, palette
+from ui.memory_chart import memory_figure
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +73,33 @@ def test_nothing_ran_draws_an_empty_chart():
     assert list(charts.speedups_figure(validation(skipped())).data[0].x) == []
 
 
-def test_phases_and_memory(runs):
+def test_phases(runs):
     both = runs["turbodl"]
     predicted, measured = charts.phases_figure(both).data
     assert predicted.x == ("forward", "backward", "update")
     assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
-    (line,) = charts.memory_figure(both.predicted).data
-    assert line.x[0] == 0
-    assert line.x[-1] == pytest.approx(both.predicted.step_s * 1e3)
-    assert max(line.y) <= both.predicted.devices[0].peak_bytes / 1e9
+
+
+def test_memory_is_stacked_by_kind_beside_the_measured(runs):
+    both = runs["turbodl"]
+    traces = memory_figure(both.predicted, both.measured).data
+    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations"] * 2
+    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + ["0 2"] * 3
+    assert sum(bool(trace.showlegend) for trace in traces) == 3
+    assert traces[0].x[0] == 0
+    assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
+    highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
+    assert highest <= both.predicted.devices[0].peak_bytes / 1e6
+    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 3, "four devices"
+
+
+def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
+    both = runs["turbodl"]
+    old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
+    lines = memory_figure(*old).data
+    assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
+    assert lines[0].x[0] == 0
+    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 1e9
 
 
 def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):

@@ -34,6 +34,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "simulate_wall_s",
         "shares",
         "critical_path",
+        "at_peak",
     }
     assert document["schema"] == "stepcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
@@ -74,6 +75,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "semantics",
         "predicted_peak_bytes",
         "measured_peak_bytes",
+        "predicted_peak_bytes_by_device",
+        "measured_peak_bytes_by_device",
         "shares",
         "calibration",
         "twin_overhead",

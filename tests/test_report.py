@@ -38,7 +38,7 @@ def text_of(table, width=200):
 
 def test_folder_has_every_part_and_nothing_else(folder):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg"}
+    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
     expected = {f"{strategy}/{part}" for strategy in ("baseline", "turbodl", "1f1b") for part in parts}
     assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.png", "validation.json"}
     assert [path.name for path in folder.parent.iterdir()] == ["one"], "no temporary folder stays"
