@@ -121,4 +121,4 @@ def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
 
 
 def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

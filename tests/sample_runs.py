@@ -61,7 +61,7 @@ def _timeline(kind, spans, window, why):
     uses = tuple(DeviceUse(d, busy[d], max(b for _, b in memory[d])) for d in devices)
     bubble = 1 - sum(busy.values()) / len(busy)
     kinds = {d: _kinds(memory[d], window) for d in devices}
-    limits = dict.fromkeys(devices, 600_000_000) if kind == "predicted" else {}
+    limits = dict.fromkeys(devices, 900_000_000) if kind == "predicted" else {}
     return Timeline(
         kind, tuple(spans), step, window, "eager", uses, tuple(reversed(path)), memory, bubble, memory_kinds=kinds, limits_bytes=limits
     )

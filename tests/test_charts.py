@@ -83,14 +83,15 @@ def test_phases(runs):
 def test_memory_is_stacked_by_kind_beside_the_measured(runs):
     both = runs["turbodl"]
     traces = memory_figure(both.predicted, both.measured).data
-    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations"] * 2
-    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + ["0 2"] * 3
-    assert sum(bool(trace.showlegend) for trace in traces) == 3
+    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
+    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
+    assert sum(bool(trace.showlegend) for trace in traces) == 5
+    assert traces[4].y == (900.0, 900.0)
     assert traces[0].x[0] == 0
     assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
     highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
     assert highest <= both.predicted.devices[0].peak_bytes / 1e6
-    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 3, "four devices"
+    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
 
 
 def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):

@@ -38,6 +38,7 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.F
         subplot_titles=titles,
     )  # fmt: skip
     listed: set[str] = set()
+    end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in shown) * 1e3
     for row, panels in enumerate(rows):
         size, name = unit(highest[row])
         for column, each in enumerate(panels, start=1):
@@ -49,10 +50,15 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.F
                     line={"shape": "hv", "width": 0, "color": palette.KIND[kind]}, **place,
                 )  # fmt: skip
                 listed.add(kind)
-            if each is not None and each.peak_bytes:
-                figure.add_hline(y=each.peak_bytes / size, line={"color": palette.GREY, "width": 1.5, "dash": "dash"}, **place)
-            if near[row]:
-                figure.add_hline(y=limits[row] / size, line={"color": palette.LIMIT, "width": 2}, **place)
+            levels = [("peak", each.peak_bytes if each is not None else 0, {"color": palette.GREY, "width": 1.5, "dash": "dash"})]
+            levels.append(("limit", limits[row] if near[row] else 0, {"color": palette.LIMIT, "width": 2}))
+            for name_of, level, line in levels:
+                if level:
+                    figure.add_scatter(
+                        x=(0, end_ms), y=(level / size,) * 2, name=name_of, legendgroup=name_of, mode="lines", line=line,
+                        showlegend=name_of not in listed, hoverinfo="name+y", **place,
+                    )  # fmt: skip
+                    listed.add(name_of)
         top = max(highest[row], limits[row] if near[row] else 0) / size * 1.1
         figure.update_yaxes(range=[0, top or 1], gridcolor=palette.GRID, zeroline=False, row=row + 1)
         figure.update_yaxes(title_text=name, row=row + 1, col=1)
