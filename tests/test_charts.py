@@ -11,6 +11,7 @@ from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
 from ui import charts, palette
 from ui.memory_chart import memory_figure
+from ui.memory_shown import heading, panel
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,16 @@ def test_memory_is_stacked_by_kind_beside_the_measured(runs):
     highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
     assert highest <= both.predicted.devices[0].peak_bytes / 1e6
     assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
+
+
+def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
+    both = runs["turbodl"]
+    predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
+    assert heading(both.predicted, predicted, 10**12) == "gpu0 predicted, peak 706.0 MB of 1000.00 GB"
+    assert heading(both.measured, measured) == "gpu0 measured, peak 706.0 MB by the allocator"
+    above = replace(measured, peak_bytes=measured.highest_bytes - 1)
+    assert heading(both.measured, above).endswith("by the allocator, one task at a time")
+    assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
 
 
 def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):

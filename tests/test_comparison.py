@@ -41,6 +41,18 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
     assert document["critical_path"][0]["cause"] == "start"
 
 
+def test_documents_from_before_memory_was_kept_by_device_load(tmp_path):
+    document = validation(result()).document()
+    for name in ("predicted_peak_bytes_by_device", "measured_peak_bytes_by_device"):
+        del document["results"][0][name]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    assert Validation.load(tmp_path / "old.json") == validation(result())
+    old = prediction().document()
+    del old["at_peak"]
+    (tmp_path / "p.json").write_text(json.dumps(old))
+    assert Prediction.load(tmp_path / "p.json") == prediction()
+
+
 def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
     original = validation(result(), skipped())
     path = original.save(tmp_path / "validation.json.gz")

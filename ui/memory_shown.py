@@ -66,6 +66,8 @@ def heading(timeline: Timeline, each: Panel, limit_bytes: int | None = None) -> 
     size, name = unit(each.peak_bytes)
     peak = f", peak {words.digits(each.peak_bytes / size)} {name}" if each.peak_bytes else ""
     how = " by the allocator" if peak and timeline.kind == "measured" else ""
+    if how and each.highest_bytes > each.peak_bytes:  # groups of cores are counted apart from the run that the areas are of
+        how += ", one task at a time"
     there = f" of {words.gigabytes(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
     return f"{each.device} {timeline.kind}{peak}{how}{there}"
 
