@@ -23,6 +23,7 @@ from .binding import Binding, Instance, storage_users
 from .forms import PLAIN
 from .kernels import handlers
 from .measured import Measured, Passage, ends_from_start, lengths
+from .memory_watch import WATCHED_FROM, MemoryWatch
 from .run import WARM_UP, failure
 from .schedule import Entry, Schedule
 from .wires import wire_of
@@ -63,15 +64,13 @@ class CpuBackend:
         return CpuExecutable(self, plan, tensors, seed, keep)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes the allocator held for the plan in two untimed steps, by device; one figure where groups share a memory."""
-        before = allocator.allocated_bytes()
-        if before is None:
+        """Highest bytes that the allocator held for each device of the plan in untimed steps, task after task; see `memory_watch`."""
+        if allocator.allocated_bytes() is None:
             return {}
         program = CpuExecutable(self, plan, tensors, seed, ())
-        program.watch = peak = [0]
-        program.run(2)
-        program.sync()
-        return {plan.devices[0]: max(0, peak[0] - before)}
+        program.watch = MemoryWatch(plan, program.binding)
+        program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
+        return program.watch.peaks()
 
 
 class CpuExecutable:
@@ -104,7 +103,7 @@ class CpuExecutable:
         self._calls = 0
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self.kept: dict[str, torch.Tensor] = {}
-        self.watch: list[int] | None = None
+        self.watch: MemoryWatch | None = None
 
     @property
     def iterations(self) -> int:
@@ -153,8 +152,8 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            alone = len(lanes) == 1 and not any(self._wires)
-            measured = self._serial(entries) if alone else self._parallel(entries, iterations)
+            one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._wires))
+            measured = self._serial(entries) if one_by_one else self._parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
@@ -162,7 +161,10 @@ class CpuExecutable:
         return measured
 
     def _serial(self, entries: list[Entry]) -> list[Measured]:
-        """One lane: one worker runs everything in order; the cores of the group take turns from call to call."""
+        """One lane: one worker runs everything in order; the cores of the group take turns from call to call.
+
+        Under a watch it runs those of all lanes.
+        """
         group = self.backend.groups[self.tasks[0].device]
         measured: list[Measured] = []
 
@@ -178,13 +180,15 @@ class CpuExecutable:
         instance = self._instances[period - self.tasks[index].lag]
         anchors = self.backend.anchors
         anchor_ns = anchors[position].tick() if anchors else 0
+        if self.watch is not None:
+            self.watch.before(instance, period)
         begin = time.perf_counter_ns()
         try:
             self._run[index](instance)
         except Exception as error:
             raise failure(self.tasks[index], error) from error
         if self.watch is not None:
-            self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
+            self.watch.ran(index)
         if release:
             self._release(instance, index)
         end = time.perf_counter_ns()
@@ -198,6 +202,8 @@ class CpuExecutable:
             if not waiting[storage]:
                 for slot in self._freed[storage]:
                     instance.slots[slot] = None
+                if self.watch is not None:
+                    self.watch.dropped(storage)
 
     def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""

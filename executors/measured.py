@@ -2,10 +2,12 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.memory import memory_over_time
+from simulator.memory_kinds import with_memory
 from simulator.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
@@ -95,10 +97,17 @@ def without_anchors(times: Sequence[Measured]) -> list[Measured]:
     return moved
 
 
-def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str = "eager") -> Timeline:
+def timeline_of(
+    plan: Plan,
+    times: Sequence[Measured],
+    per_step: tuple[float, ...],
+    mode: str = "eager",
+    peak_bytes: Mapping[str, int] | None = None,
+) -> Timeline:
     """Measured spans; the window is the last full period, in graph mode all periods of the graph.
 
-    On one lane the time of anchors is taken out, and later spans move up.
+    On one lane the time of anchors is taken out, and later spans move up. Memory over time is that of `simulator.memory`'s rule at the
+    measured times; `peak_bytes` is the allocator's figure by device, where it is known.
     """
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
@@ -127,7 +136,10 @@ def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ..
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
     length = window[1] - window[0]
     use = tuple(
-        DeviceUse(name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, 0)
+        DeviceUse(
+            name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, (peak_bytes or {}).get(name, 0)
+        )
         for name in plan.devices
     )
-    return Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    made = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    return with_memory(made, plan, memory_over_time(plan, spans))

@@ -21,7 +21,8 @@ class Run:
     """Result of `execute`.
 
     `timeline` is None where none was asked for. `step_s` are seconds per step, one per steady step; `losses` one per iteration; `tensors`
-    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration.
+    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration;
+    `peak_bytes` the allocator's figure by device.
     """
 
     timeline: Timeline | None
@@ -74,7 +75,10 @@ class Backend(Protocol):
         """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty where it does not say."""
+        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty where it does not say.
+
+        Where the allocator counts several devices of one memory together, the one figure is under the memory's name.
+        """
 
 
 #: Periods at the start of a program's life that do not count.
@@ -139,10 +143,10 @@ class Execution:
         carried = dict(program.binding.carried)
         del program
         made = None
+        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
         if timeline:
             times = times or self._backend.load(self._plan, self._tensors, self._seed).trace()
-            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode)
-        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
+            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
         return Run(made, self.steps_s, self.losses, carried, kept, peak_bytes)
 
 

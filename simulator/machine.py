@@ -1,7 +1,7 @@
 """The machine a plan runs on: devices, their memories, host lanes and links. SI units throughout."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from traces.errors import UnknownNameError
@@ -139,6 +139,12 @@ class Machine:
     def states(self, source: str, target: str) -> bool:
         """Whether there is a link from one place to the other that is no alias."""
         return any((link.source, link.target) == (source, target) and not link.alias for link in self.links)
+
+    def limited(self, size_bytes: float | None) -> "Machine":
+        """The machine with no memory of more than so many bytes (None: as it is). Devices that share a memory share its limit."""
+        if size_bytes is None:
+            return self
+        return replace(self, memories=tuple(replace(each, size_bytes=min(each.size_bytes, int(size_bytes))) for each in self.memories))
 
     @cached_property
     def graph(self):

@@ -50,6 +50,9 @@ Devices = Annotated[
 Link = Annotated[
     str, typer.Option(metavar="alias|copy[:GB/s]", help="What joins groups of CPU cores: their memory, or copies, at a stated rate.")
 ]
+MemoryLimit = Annotated[
+    float | None, typer.Option("--memory-limit", metavar="GB", help="Count on no more than this of each memory; devices of one share it.")
+]
 Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")]
 Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
@@ -138,6 +141,7 @@ def predict(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     profile: ProfilePath = None,
     machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
@@ -150,7 +154,9 @@ def predict(
     Exit status 1 when the plan does not fit in memory.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("predicting").predict(job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link), timeline, json)
+    _commands("predicting").predict(
+        job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, json
+    )
 
 
 @app.command()
@@ -169,6 +175,7 @@ def run(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
@@ -188,7 +195,7 @@ def run(
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    where, places = _where(device, devices, mode, link), (metrics, timeline, out)
+    where, places = _where(device, devices, mode, link, memory_limit), (metrics, timeline, out)
     _commands("training").run(job, strategy, set_ or [], profile, steps, where, beside or [], places, json)
 
 
@@ -207,6 +214,7 @@ def validate(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     strategy: Strategies = None,
     profile: ProfilePath = None,
@@ -219,7 +227,9 @@ def validate(
     Exit status 1 when a plan's numbers differ from plain PyTorch's.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").validate(job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link), out, json)
+    _commands("measuring").validate(
+        job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link, memory_limit), out, json
+    )
 
 
 @app.command()
@@ -324,10 +334,10 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
     return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
 
 
-def _where(device, devices, mode, link):
+def _where(device, devices, mode, link, memory_limit_gb=None):
     from .where import Where
 
-    return Where(device, devices, mode, link)
+    return Where(device, devices, mode, link, memory_limit_gb)
 
 
 def main() -> None:

@@ -67,11 +67,20 @@ def check_names(where: Where) -> None:
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
     if devices is not None and devices < 1:
         raise StepcastError(f"--devices is {devices}; expected at least 1")
+    limit = where.memory_limit_gb
+    if limit is not None and not 0 < limit < float("inf"):
+        raise StepcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
 
 
 def stand_for(where: Where, precision: str) -> Stand:
     """Where to measure. Raises StepcastError for what this machine or version cannot run."""
     check_names(where)
+    stand = _stand(where, precision)
+    stand.memory_limit_bytes = where.memory_limit_bytes
+    return stand
+
+
+def _stand(where: Where, precision: str) -> Stand:
     device, mode = where.device, where.mode
     if device == "cpu":
         if mode == "graph":
@@ -102,6 +111,7 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where 
             here = gpu_machine(found, where.devices or 1, found.identity.name)
         else:
             here = this_cpu(found, devices=where.devices or 1, link=where.link)
+        here = here.limited(where.memory_limit_bytes)
         return here, CostModel(here, found, precision)
     tf32 = job.precision == "tf32"
     if machine == THIS_GPU:
@@ -112,6 +122,7 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where 
     else:
         known = own_profile() if machine == THIS_CPU else shipped_profile(product_of(machine), tf32)
         here = load_machine(machine, known, where.devices, where.link)
+    here = here.limited(where.memory_limit_bytes)
     return here, CostModel(here, known, precision)
 
 

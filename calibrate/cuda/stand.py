@@ -69,6 +69,7 @@ class GpuStand:
         self._anchor_edge = anchor_edge
         self._plain = driver.stream()  # of plain PyTorch; programs leave streams of their own current
         self.left: tuple[str, ...] = ()  # keys that a deadline left
+        self.memory_limit_bytes: float | None = None
 
     @cached_property
     def _anchor(self) -> GpuAnchor:
@@ -78,9 +79,9 @@ class GpuStand:
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU, whole; with a profile that does not know the machine yet, after measuring it."""
         if profile is None:
-            return self._unmeasured()
+            return self._unmeasured().limited(self.memory_limit_bytes)
         self.measure_machine(profile)
-        return gpu_machine(profile)
+        return gpu_machine(profile).limited(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
         """What is known of this GPU without measuring: enough to run on it."""
