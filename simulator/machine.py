@@ -8,6 +8,8 @@ from traces.errors import UnknownNameError
 
 #: The other end of links to the host's memory.
 HOST = "host"
+#: What joins nodes. On a machine that has it, every node has a host of its own, and `HOST` is that of the device at the other end.
+NETWORK = "network"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Transfers: latency, then bytes over links, one at a time per direction.
 
-A transfer waits until it is first in the queue of every link direction on its route, in order of (priority, arrival, issue). Then it takes
-the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses. Transfers
-that move on one channel at once share its bandwidth max-min fairly; a link that is not duplex shares one bandwidth between both
-directions. Between two devices of one memory nothing moves (an alias).
+A transfer goes over the fewest links, of these ways the one of the least latency; through the host's memory only where there is no other
+way. It waits until it is first in the queue of every direction of a device's link on its route, in order of (priority, arrival, issue).
+Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses.
+Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
+queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
 """
 
 from bisect import insort
@@ -59,13 +60,16 @@ class Links(Settling):
         super().__init__(env)
         self._machine = machine
         self._graph = networkx.DiGraph()
-        self._graph.add_nodes_from(device.name for device in machine.devices)
+        self._devices = {device.name: device for device in machine.devices}
+        self._graph.add_nodes_from(self._devices)
         self._capacity: dict[tuple[str, str], float] = {}
         for link in machine.links:
             self._add(link.source, link.target, link, "")
         for link in machine.links:
             if not self._graph.has_edge(link.target, link.source):
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
+        self._past_host = self._graph.copy()
+        self._past_host.remove_nodes_from([HOST])
         self._routes: dict[tuple[str, str], Route] = {}
         self._collectives: dict[tuple[Collective, int], tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
@@ -91,21 +95,20 @@ class Links(Settling):
 
     def _find(self, source: str, target: str) -> Route:
         direct = self._graph.has_edge(source, target)
-        devices = {device.name: device for device in self._machine.devices}
+        devices = self._devices
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if self._graph.edges[source, target]["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        try:
-            nodes = networkx.shortest_path(self._graph, source, target, weight="weight")
-        except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+        nodes = _way(self._past_host, source, target) or _way(self._graph, source, target)
+        if not nodes:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
-            ) from None
+            )
         hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
         channels = Counter(edge["channel"] for edge in edges)
         return Route(
-            tuple(hops),
+            tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
             min(edge["link"].bandwidth_bytes_per_s for edge in edges),
@@ -201,6 +204,14 @@ class Links(Settling):
                 self._freed_by[direction] = transfer.number
             transfer.event.succeed()
         self._soon()
+
+
+def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
+    """The nodes of the shortest path; none where there is no path."""
+    try:
+        return networkx.shortest_path(graph, source, target, weight="weight")
+    except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+        return []
 
 
 def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
