@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from .collectives import CollectiveLaw
 from .errors import StepcastError, UnusableFileError
 from .files import first_fault, read_document, write_json
 
@@ -202,9 +203,10 @@ def _now() -> str:
 class Profile(_Part):
     """Everything calibration knows about one machine. Change it in place and `save` it.
 
-    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`. `anchor_s` is the anchor op's time at
-    calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not. `partition_sms`:
-    how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as throttling.
+    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is
+    the anchor op's time at calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they
+    were not. `partition_sms`: how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as
+    throttling.
     """
 
     identity: Identity
@@ -214,6 +216,7 @@ class Profile(_Part):
     failures: dict[str, str] = {}
     dispatch: Dispatch = Field(default_factory=Dispatch)
     transfers: dict[str, Transfer] = {}
+    collectives: dict[str, CollectiveLaw] = {}
     contention: Contention = Field(default_factory=Contention)
     anchor_s: Measure | None = None
     cache_bytes: Count | None = None
@@ -262,6 +265,7 @@ class Profile(_Part):
                 "failures": failures,
                 "dispatch": _newer(self.dispatch, other.dispatch),
                 "transfers": self.transfers | other.transfers,
+                "collectives": self.collectives | other.collectives,
                 "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
                 "peak_flops": self.peak_flops | other.peak_flops,
                 "partition_sms": self.partition_sms | other.partition_sms,

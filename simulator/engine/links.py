@@ -5,6 +5,9 @@ way. It waits until it is first in the queue of every direction of a device's li
 Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses.
 Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
 queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+
+Alone, a transfer or a collective takes what was measured of it where something was (`Machine.lines`, `collective_laws`): it then loads a
+channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
 """
 
 from bisect import insort
@@ -19,6 +22,7 @@ from simpy import Environment, Event
 from traces.errors import StepcastError
 
 from ..bodies.collective import Collective
+from ..collective_laws import measured_parts
 from ..machine import HOST, Link, Machine
 from ..rounds import rounds
 from .clock import Settling, Timer, delay_until
@@ -106,8 +110,8 @@ class Links(Settling):
             )
         hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
-        channels = Counter(edge["channel"] for edge in edges)
-        return Route(
+        channels = dict.fromkeys(edge["channel"] for edge in edges)
+        found = Route(
             tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
@@ -115,6 +119,13 @@ class Links(Settling):
             False,
             (1.0,) * len(channels),
         )
+        line = self._machine.lines.get(f"{source}>{target}")
+        return found if line is None else self._measured(found, line.latency_s, line.bytes_per_s)
+
+    def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
+        """The route at a measured latency and rate, which its channels allow when nothing else passes."""
+        loads = tuple(min(load, self._capacity[channel] / bytes_per_s) for channel, load in zip(route.channels, route.loads, strict=True))
+        return route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
 
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
@@ -126,13 +137,25 @@ class Links(Settling):
     def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
         """How a collective over so many bytes of each device loads the links, and the bytes on the busiest channel.
 
-        Its rounds (`collectives.rounds`) follow one another; a round takes as long as the slowest of its moves and the fullest of its
-        channels.
+        Where nothing was measured its rounds (`rounds`) follow one another; a round takes as long as the slowest of its moves and the
+        fullest of its channels.
         """
         name = (body, payload_bytes)
         if name not in self._collectives:
-            self._collectives[name] = self._loaded(body, payload_bytes)
+            found = self._loaded(body, payload_bytes)
+            parts = measured_parts(self._machine, body, payload_bytes)
+            self._collectives[name] = found if parts is None else self._lasting(*found, *parts, payload_bytes)
         return self._collectives[name]
+
+    def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
+        """A collective's route whose bytes take so long."""
+        if route.alias:
+            only = (self._machine.library, "")
+            self._capacity[only] = inf
+            route, busiest = Route((only,), (only,), 0.0, inf, False, (1.0,)), float(payload_bytes)
+        if not moving_s:
+            return self._measured(route, latency_s, 1.0), 0.0  # no bytes, at any rate
+        return self._measured(route, latency_s, busiest / moving_s), busiest
 
     def _loaded(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
         ranks = len(body.devices)
