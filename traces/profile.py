@@ -4,7 +4,6 @@ One JSON file per machine; calibration adds to it. Each cost key is one compact 
 beside it in `NAME.samples.jsonl.gz` (`append_samples`).
 """
 
-import gc
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from . import garbage
 from .collectives import CollectiveLaw
 from .errors import StepcastError, UnusableFileError
 from .files import first_fault, read_document, write_json
@@ -230,16 +230,11 @@ class Profile(_Part):
     @staticmethod
     def load(path: Path | str) -> "Profile":
         """Read a profile written by `save`. Raises UnusableFileError for anything else: damaged, newer, or not a profile."""
-        collecting = gc.isenabled()
-        gc.disable()  # tens of thousands of small tuples arise, none of them garbage: collecting would triple the time
         try:
-            document = read_document(path, "profile", SCHEMA)
-            return Profile.model_validate(document)
+            with garbage.kept():
+                return Profile.model_validate(read_document(path, "profile", SCHEMA))
         except ValidationError as error:
             raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error
-        finally:
-            if collecting:
-                gc.enable()
 
     def save(self, path: Path | str) -> Path:
         """Write atomically and note the date in `updated`. Raises StepcastError where the disk refuses."""

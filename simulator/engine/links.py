@@ -75,7 +75,7 @@ class Links(Settling):
         self._past_host = self._graph.copy()
         self._past_host.remove_nodes_from([HOST])
         self._routes: dict[tuple[str, str], Route] = {}
-        self._collectives: dict[tuple[Collective, int], tuple[Route, float]] = {}
+        self._collectives: dict[Collective, tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
@@ -140,12 +140,11 @@ class Links(Settling):
         Where nothing was measured its rounds (`rounds`) follow one another; a round takes as long as the slowest of its moves and the
         fullest of its channels.
         """
-        name = (body, payload_bytes)
-        if name not in self._collectives:
-            found = self._loaded(body, payload_bytes)
-            parts = measured_parts(self._machine, body, payload_bytes)
-            self._collectives[name] = found if parts is None else self._lasting(*found, *parts, payload_bytes)
-        return self._collectives[name]
+        if body not in self._collectives:
+            self._collectives[body] = self._loaded(body)
+        route, share = self._collectives[body]
+        parts = measured_parts(self._machine, body, payload_bytes)
+        return (route, share * payload_bytes) if parts is None else self._lasting(route, share * payload_bytes, *parts, payload_bytes)
 
     def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
         """A collective's route whose bytes take so long."""
@@ -157,27 +156,31 @@ class Links(Settling):
             return self._measured(route, latency_s, 1.0), 0.0  # no bytes, at any rate
         return self._measured(route, latency_s, busiest / moving_s), busiest
 
-    def _loaded(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
-        ranks = len(body.devices)
+    def _loaded(self, body: Collective) -> tuple[Route, float]:
+        """By byte of one device's data. Rounds with moves between the same devices, as a ring's all are, take as long as each other."""
         root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
+        alike = Counter(
+            tuple((move.source, move.target, move.chunk is None) for move in moves)
+            for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
+        )
         directions: dict[tuple[str, str], None] = {}
         total: Counter[tuple[str, str]] = Counter()
         latency_s = moving_s = 0.0
-        for moves in rounds(body.operation, body.algorithm, ranks, root):
+        for moves, times in alike.items():
             load: Counter[tuple[str, str]] = Counter()
             slowest_s = longest_s = 0.0
-            for move in moves:
-                source, target = (HOST if rank < 0 else body.devices[rank] for rank in (move.source, move.target))
-                route = self.route(source, target)
-                moved = payload_bytes / (ranks if move.chunk is not None else 1)
+            for *ends, whole in moves:
+                route = self.route(*(HOST if rank < 0 else body.devices[rank] for rank in ends))
+                moved = 1.0 if whole else 1.0 / len(body.devices)
                 directions |= dict.fromkeys(route.directions)
                 longest_s = max(longest_s, route.latency_s)
                 slowest_s = max(slowest_s, moved / route.bandwidth_bytes_per_s)
                 for channel, share in zip(route.channels, route.loads, strict=True):
                     load[channel] += moved * share
-            latency_s += longest_s
-            moving_s += max([slowest_s, *(moved / self._capacity[channel] for channel, moved in load.items())])
-            total += load
+            latency_s += times * longest_s
+            moving_s += times * max([slowest_s, *(moved / self._capacity[channel] for channel, moved in load.items())])
+            for channel, moved in load.items():
+                total[channel] += times * moved
         busiest = max(total.values(), default=0.0)
         if not busiest:
             return ALIAS_ROUTE, 0.0
