@@ -12,6 +12,7 @@ from simulator.predict import forecast, prediction
 from simulator.presets import load_machine
 from simulator.strategies import baseline, image_parallel
 from simulator.strategies.image_parallel import Options
+from tests.benchmarks.ddp import predicted
 
 JOB = Job("lenet5", 32)
 
@@ -59,3 +60,11 @@ def test_devices_that_are_alike_share_costs_and_others_have_their_own():
     }
     assert all(a is b for a, b in zip(costs["cuda:0"], costs["cuda:2"], strict=True))
     assert sum(c.cold_s for c in costs["cuda:1"]) > sum(c.cold_s for c in costs["cuda:0"])
+
+
+def test_gradients_take_longer_over_more_nodes_and_a_slower_network():
+    one_gpu_each = [predicted(nodes, nodes, 8, model="lenet5").sync_s for nodes in (2, 4, 8)]
+    assert one_gpu_each == sorted(set(one_gpu_each))
+    of_four = [predicted(nodes, 4, 8, model="lenet5").sync_s for nodes in (1, 2, 4)]
+    assert of_four[0] < of_four[1] == of_four[2]  # every round of a ring waits for its longest way
+    assert predicted(4, 4, 8, network_bytes_per_s=1e9, model="lenet5").sync_s > one_gpu_each[1]
