@@ -77,6 +77,7 @@ class CostModel:
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
         self._costs: dict[tuple[str, str], Cost] = {}
+        self._alike = _alike(machine)
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
         self._issues: dict[tuple[str, str], float | None] = {}
@@ -92,11 +93,12 @@ class CostModel:
         return median_costs([self.cost(task) for task in plan.tasks])
 
     def cost(self, task: Task) -> Cost:
-        """The cost of one task. Tasks of one key on one device share the object."""
+        """The cost of one task. Tasks of one key on devices that are alike share the object."""
         key = cost_key(task, self.machine)
-        found = self._costs.get((task.device, key))
+        device = self._alike.get(task.device, task.device)
+        found = self._costs.get((device, key))
         if found is None:
-            found = self._costs[task.device, key] = self._price(task, task.device, key)
+            found = self._costs[device, key] = self._price(task, device, key)
         return found
 
     def missing(self, plan: Plan) -> dict[str, Task]:
@@ -285,3 +287,15 @@ class CostModel:
     def _statistic(self, stats: Stats) -> float:
         on_gpu = self.profile is not None and self.profile.identity.kind == "gpu"
         return stats.median_s if on_gpu else stats.mean_s
+
+
+def _alike(machine: Machine) -> dict[str, str]:
+    """Device -> the first device that differs from it in name only, its memory likewise."""
+    first: dict[tuple, str] = {}
+    found = {}
+    for device in machine.devices:
+        memory = machine.memory(device.name)
+        sharing = sum(other.sms for other in machine.devices if other.memory == device.memory)
+        traits = (replace(device, name="", memory="", peak_flops=()), *sorted(device.peak_flops.items()), replace(memory, name=""), sharing)
+        found[device.name] = first.setdefault(traits, device.name)
+    return found

@@ -14,6 +14,7 @@ import psutil
 
 from traces.errors import StepcastError
 
+from .collective_laws import SCALED
 from .machine import HOST, Device, Link, Machine, Memory
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices
             overhead = profile.dispatch.task_overhead_s
         shared = shared if profile.dispatch.shared_overhead_s is None else profile.dispatch.shared_overhead_s
         wake = wake if profile.dispatch.wake_s is None else profile.dispatch.wake_s
+        if profile.collectives:
+            sources["collectives"] = f"{', '.join(profile.collectives)}: measured; {SCALED}"
         sources["profile"] = f"figures measured on {profile.updated} replace those above where the profile has them"
     names = [f"cpu:{index}" for index in range(devices)]
     group = count // devices
@@ -107,7 +110,9 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices
     links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
     if rate is not None:
         sources["link"] = f"stated: {link}"
-    return Machine("this-cpu", tuple(replace(device, name=name) for name in names), (memory,), links=links, sources=sources)
+    made = tuple(replace(device, name=name) for name in names)
+    laws = profile.collectives if profile is not None else {}
+    return Machine("this-cpu", made, (memory,), links=links, sources=sources, collectives=laws)
 
 
 def available_cores() -> int:
