@@ -7,7 +7,7 @@ itself; there is no host lane. Streams are serial, so a plan with one stream run
 import gc
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -22,9 +22,13 @@ from .binding import Binding, Instance, storage_users
 from .forms import PLAIN
 from .kernels import handlers
 from .measured import Measured, Passage, ends_from_start, lengths
+from .replicas import parameter_difference
 from .run import WARM_UP, failure
-from .schedule import Entry, Schedule
-from .workers import Workers, available_cores
+from .schedule import Entry, Schedule, servers_of
+from .workers import Callers, Workers, available_cores
+
+#: In place of a worker's position: a thread that is on no core of its own.
+NOWHERE = -1
 
 
 class CpuBackend:
@@ -35,8 +39,9 @@ class CpuBackend:
     forms = PLAIN
     torch_device = torch.device("cpu")
 
-    def __init__(self, machine: Machine, anchor: bool = False):
-        cores = deque(available_cores())
+    def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
+        """`cores`: to take, in this order; default: all that this process may use."""
+        cores = deque(available_cores() if cores is None else cores)
         self.groups: dict[str, tuple[int, ...]] = {}
         positions: list[int] = []
         for device in machine.devices:
@@ -49,6 +54,7 @@ class CpuBackend:
             self.groups[device.name] = tuple(range(len(positions), len(positions) + len(group)))
             positions += group
         self.workers = Workers(tuple(positions))
+        self.callers = Callers()
         self.anchors = [Anchor() for _ in positions] if anchor else None
 
     def device(self, name: str) -> torch.device:
@@ -130,6 +136,10 @@ class CpuExecutable:
         """The times of a few more periods."""
         return list(self.run(WARM_UP).times)
 
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """See Executable."""
+        return parameter_difference(self.binding, expected)
+
     @staticmethod
     def _passage(measured: list[Measured]) -> Passage:
         ends_s = ends_from_start(measured)
@@ -172,7 +182,7 @@ class CpuExecutable:
         period, index = entry
         instance = self._instances[period - self.tasks[index].lag]
         anchors = self.backend.anchors
-        anchor_ns = anchors[position].tick() if anchors else 0
+        anchor_ns = anchors[position].tick() if anchors and position >= 0 else 0
         begin = time.perf_counter_ns()
         try:
             self._run[index](instance)
@@ -196,7 +206,8 @@ class CpuExecutable:
 
     def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
+        servers = servers_of(self.tasks)
+        schedule = Schedule(self.tasks, self.dependencies, entries, iterations, servers)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
         measured: list[Measured] = []
@@ -205,18 +216,21 @@ class CpuExecutable:
             measured.append(item)
             self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
 
-        def work(position: int) -> None:
-            device = device_of[position]
-            entry = schedule.first(device)
+        def serve(server: str, position: int) -> None:
+            entry = schedule.first(server)
             while entry is not None:
                 try:
                     item = self._one(entry, position, release=False)
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, device, lambda item=item: ended(item))
+                entry = schedule.advance(entry, server, lambda item=item: ended(item))
 
-        self.backend.workers.run(work, positions)
+        networks = dict.fromkeys(server for server in servers if server not in self.backend.groups)
+        wait = self.backend.callers.start(lambda server: serve(server, NOWHERE), networks)
+        # Where a worker fails nobody waits for collectives: they may be waiting for other processes.
+        self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
+        wait()
         return sorted(measured, key=lambda m: m.start_s)
 
     def _finish(self, entries: list[Entry]) -> None:

@@ -204,7 +204,8 @@ class Profile(_Part):
 
     `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`. `anchor_s` is the anchor op's time at
     calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not. `partition_sms`:
-    how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as throttling.
+    how many SMs each part of an n-way split has, by n as text. `collectives`: (bytes, seconds) by `OPERATION|LIBRARY|RANKS`, in order of
+    bytes. `notes` say in words what was odd, such as throttling.
     """
 
     identity: Identity
@@ -222,6 +223,7 @@ class Profile(_Part):
     peak_flops: dict[str, Measure] = {}
     priority_levels: Count | None = None
     partition_sms: dict[str, Count] = {}
+    collectives: dict[str, list[tuple[Count, Measure]]] = {}
     notes: list[str] = []
 
     @staticmethod
@@ -265,6 +267,7 @@ class Profile(_Part):
                 "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
                 "peak_flops": self.peak_flops | other.peak_flops,
                 "partition_sms": self.partition_sms | other.partition_sms,
+                "collectives": self.collectives | other.collectives,
                 "notes": list(dict.fromkeys([*self.notes, *other.notes])),
                 **{name: _either(self, other, name) for name in _SINGLE},
             }

@@ -2,15 +2,36 @@
 
 from dataclasses import dataclass
 
+from executors.distributed.ranks import Ranks, launched
+from traces.errors import StepcastError
+
 
 @dataclass(frozen=True)
 class Where:
-    """`devices`: how many (None: all that a named machine has, else one). `link`: between groups of CPU cores, as in `this_cpu`."""
+    """`devices`: how many (None: all that a named machine has, else one). `link`: between groups of CPU cores, as in `this_cpu`.
+
+    `ranks`: which of several processes this is, each of which has one of the devices; None: the only one.
+    """
 
     device: str = "cpu"
     devices: int | None = None
     mode: str = "eager"
     link: str = "alias"
+    ranks: Ranks | None = None
+
+    @staticmethod
+    def asked(device: str, devices: int | None, mode: str, link: str) -> "Where":
+        """From the command line; torchrun decides how many devices there are. Raises StepcastError where the two differ."""
+        ranks = launched()
+        if ranks is None:
+            return Where(device, devices, mode, link)
+        if devices not in (None, ranks.world):
+            raise StepcastError(
+                f"--devices {devices}: torchrun started {ranks.world} processes, one per device; leave it out, or start {devices} processes"
+            )
+        if link != "alias":
+            raise StepcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: leave it out")
+        return Where(device, ranks.world, mode, link, ranks)
 
 
 HERE = Where()

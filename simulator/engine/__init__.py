@@ -151,7 +151,9 @@ class Simulation:
             shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
             core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
-            if body.kind == "collective":
+            if body.kind == "collective" and cost.cold_s:
+                found.append(Recipe(seconds, task.priority))  # measured as a whole
+            elif body.kind == "collective":
                 found.append(Recipe(overhead, task.priority, None, *links.collective(body, body.payload_bytes(task))))
             elif body.kind == "copy" and body.means == KERNEL:
                 wire = links.stated(body.source, body.target)
