@@ -32,9 +32,8 @@ def collective_s(task: Task, library: str, profile: "Profile | None") -> float |
 
 
 def between(points: Points, size_bytes: int) -> float:
-    """Seconds for so many bytes, on the lines between points, and beyond the outer ones; of a single point, its own or in proportion.
-
-    Never less than the nearest smaller point's.
+    """Seconds for so many bytes, on the lines between points and beyond the outer ones: no more than the first point's before it, and no
+    less than the last one's behind it. Of a single point, its own or in proportion.
     """
     if len(points) == 1:
         (known_bytes, known_s), *_ = points
@@ -43,4 +42,4 @@ def between(points: Points, size_bytes: int) -> float:
     seconds = y0 + (y1 - y0) * (size_bytes - x0) / (x1 - x0)
     if size_bytes < points[0][0]:
         return min(max(seconds, 0.0), points[0][1])
-    return max(seconds, y0 if size_bytes > x1 else 0.0)
+    return max(seconds, y1) if size_bytes > x1 else seconds

@@ -21,7 +21,7 @@ def follow(ranks: Ranks) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         team = join(ranks)
-        return team if isinstance(team, int) else _Follower(team).serve()
+        return team if isinstance(team, int) else Follower(team).serve()
     except PeerLostError:
         return 1
     except StepcastError as error:
@@ -36,7 +36,7 @@ def _said(ranks: Ranks, what: str, status: int) -> int:
     return status
 
 
-class _Follower:
+class Follower:
     """What has been opened and loaded here."""
 
     def __init__(self, team: Team):

@@ -29,14 +29,18 @@ class Parts:
     team: Team
     backend: Backend
     devices: tuple[str, ...]
-    library: str
     _programs: dict[int, tuple[LocalPlan, Executable | None]] = field(default_factory=dict)
 
     @staticmethod
     def open(team: Team, kind: str, devices: Sequence[str], sms: int, precision: str) -> "Parts":
         """With this process's own backend: its cores, or the whole of its GPU. `kind`: cpu or cuda."""
         backend = _local_backend(kind, team.ranks, devices[team.ranks.rank], sms, precision)
-        return Parts(team, backend, tuple(devices), LIBRARIES[kind])
+        return Parts(team, backend, tuple(devices))
+
+    @property
+    def library(self) -> str:
+        """What makes collectives between the devices."""
+        return LIBRARIES[self.backend.torch_device.type]
 
     def load(self, number: int, plan: Plan, tensors: Named, seed: int, keep: Sequence[str]) -> Executable | None:
         """This device's part of `plan` as program `number`; None where it has none. Raises StepcastError where it cannot run."""

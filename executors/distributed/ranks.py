@@ -1,6 +1,7 @@
 """Which of several processes this is, as `torchrun` says it in the environment. Does not need torch."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,12 @@ GRACE_S = 2.0
 
 class PeerLostError(StepcastError):
     """Another process of the job ended, or does not answer: what it had to say it has said itself."""
+
+
+def why(error: Exception) -> str:
+    """The first sentence of what a library said, without the place in its source."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", said).split(". ")[0]
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from traces.errors import StepcastError
 
 from .. import allocator
 from . import circles
-from .ranks import PeerLostError, Ranks
+from .ranks import PeerLostError, Ranks, why
 
 #: A message may be long in coming, while the leader calibrates. Where it has died, its connections close, and nobody waits.
 PATIENCE = timedelta(days=1)
-#: What the leader leaves in the launcher's store: that the team meets, or that there is nothing to do and with which status it ended.
-_WORD, _MEET = "word", "meet"
+#: So long the leader keeps its store for processes that have yet to start.
+HEARING = timedelta(minutes=1)
+#: What the leader leaves in the store: this where the team is to meet, else the status to end with.
+_MEET = "meet"
 
 Named = Mapping[str, torch.Tensor]
 
@@ -125,7 +127,10 @@ def leave(status: int) -> None:
     """At the leader's end: let the followers end with `status` too. Where they are in the middle of something they see it end."""
     if _team is None:
         with _lost():
-            _store().set(_word(), str(status))
+            store = _store()
+            store.set(_word(), str(status))
+            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store is this process's, and ends with it
+                store.wait([_heard(rank) for rank in range(1, int(os.environ["WORLD_SIZE"]))], HEARING)
     elif not _team.busy:
         _team.send({"do": "end", "status": status})
         _team.close()
@@ -137,6 +142,7 @@ def join(ranks: Ranks) -> Team | int:
     with _lost():
         store.wait([_word()], PATIENCE)
         word = store.get(_word()).decode()
+        store.set(_heard(ranks.rank), "")
     return Team(ranks, store) if word == _MEET else int(word)
 
 
@@ -153,7 +159,11 @@ def _store() -> dist.Store:
 
 
 def _word() -> str:
-    return f"stepcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} {_WORD}"
+    return f"stepcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} word"
+
+
+def _heard(rank: int) -> str:
+    return f"{_word()} heard by {rank}"
 
 
 @contextmanager
@@ -162,8 +172,7 @@ def _lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PeerLostError(f"another process of the job ended or does not answer ({said[:200]})") from error
+        raise PeerLostError(f"another process of the job ended or does not answer ({why(error)})") from error
 
 
 def _broadcast(content: bytes | None) -> bytes:

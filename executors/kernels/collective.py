@@ -20,7 +20,7 @@ from simulator.rounds import SERVER
 from ..binding import Binding, Instance
 from ..distributed.circles import group_of
 from ..distributed.local import Circle
-from ..distributed.ranks import PeerLostError
+from ..distributed.ranks import PeerLostError, why
 
 KIND = "collective"
 #: PyTorch's backend by the kind of device.
@@ -42,7 +42,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
         try:
             call(flat)
         except RuntimeError as error:  # gloo has no class of its own for it
-            raise PeerLostError(f"{task.name}: another process ended or does not answer ({_first_line(error)})") from error
+            raise PeerLostError(f"{task.name}: another process ended or does not answer ({why(error)})") from error
 
     def run(instance: Instance) -> None:
         tensors = [get(instance) for get in getters]
@@ -115,7 +115,3 @@ def dense(tensor: torch.Tensor) -> bool:
 def in_line(tensor: torch.Tensor) -> torch.Tensor:
     """A dense tensor's elements in the order in which they lie in memory."""
     return tensor.as_strided((tensor.numel(),), (1,))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
