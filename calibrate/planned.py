@@ -21,12 +21,12 @@ from traces.profile import Profile
 from .operands import geometries
 
 
-def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK) -> Machine:
+def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:
     """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
     cores = None
     if profile is not None and profile.identity.cores:
         cores = min(profile.identity.cores, len(available_cores()))
-    return this_cpu(profile, cores, devices, link)
+    return this_cpu(profile, cores, devices, link, library)
 
 
 def plan_all(

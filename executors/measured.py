@@ -1,7 +1,7 @@
 """From measured task times to steps, losses and a timeline."""
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,7 +14,10 @@ from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 @dataclass(frozen=True)
 class Measured:
-    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core."""
+    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core.
+
+    `device`: where it ran, if not known from the task: all devices run a collective.
+    """
 
     index: int
     period: int
@@ -22,6 +25,7 @@ class Measured:
     end_s: float
     core: int
     anchor_s: float = 0.0
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def timeline_of(
     spans = tuple(
         Span(
             task=(task := tasks[item.index]).name,
-            device=task.device,
+            device=item.device or task.device,
             lane=f"stream {task.stream}",
             start_s=item.start_s - zero,
             end_s=item.end_s - zero,
@@ -129,7 +133,8 @@ def timeline_of(
         for item in sorted(times, key=lambda m: m.start_s)
     )
     ends = period_ends(times)
-    full = [p for p in sorted(ends) if sum(s.period == p for s in spans) == len(tasks)] or sorted(ends)
+    run = Counter(period for _, period in {(span.task, span.period) for span in spans})
+    full = [p for p in sorted(ends) if run[p] == len(tasks)] or sorted(ends)
     last = full[-1]
     before = last - 1 if mode == "eager" else full[0] - 1
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)

@@ -12,6 +12,7 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 from .binding import Binding
+from .distributed.ranks import PeerLostError
 from .forms import Forms
 from .measured import Measured, Passage, timeline_of
 
@@ -61,6 +62,9 @@ class Executable(Protocol):
 
     def trace(self) -> list[Measured]:
         """Times of every task in some typical periods; runs more of them where tasks are timed apart from steps."""
+
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """max|a − b| over every device's copy of the parameters in `expected`, as they are now; see `replicas`."""
 
 
 class Backend(Protocol):
@@ -160,8 +164,8 @@ def execute(
 
 
 def failure(task: Task, error: Exception) -> Exception:
-    """What to raise where a task raised `error`: itself where memory ran out, which is no fault of the task's."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error):
+    """What to raise where a task raised `error`: itself where memory ran out, or another process, which is no fault of the task's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError | PeerLostError) or "not enough memory" in str(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

@@ -8,7 +8,7 @@ from .bodies.collective import Collective
 from .machine import Machine
 from .rounds import RING, TREE, rounds
 
-#: How libraries make collectives. Servers are no collective of theirs.
+#: How libraries make collectives. Of a server, which is two of theirs, nothing is known on other numbers of ranks.
 MADE = frozenset({RING, TREE})
 #: What becomes of a law on other numbers of ranks, in the words of a machine's sources.
 SCALED = "on other numbers of ranks scaled from the nearest by the algorithm's rounds and bytes"
@@ -20,12 +20,9 @@ def measured_parts(machine: Machine, body: Collective, payload_bytes: float) -> 
     A law holds for as many nodes as it was measured on. On a number of ranks without one, the law of the nearest number is scaled as the
     algorithm is: the latency by its rounds, the time per byte by the bytes that each device passes on.
     """
-    if body.algorithm not in MADE:
+    ranks, known = len(body.devices), _known(machine, body)
+    if not known or (body.algorithm not in MADE and ranks not in known):
         return None
-    known = _known(machine, body)
-    if not known:
-        return None
-    ranks = len(body.devices)
     nearest = min(known, key=lambda count: (abs(log(ranks / count)), count))
     latency_s, moving_s = known[nearest].parts(payload_bytes)
     if nearest == ranks:
@@ -38,7 +35,7 @@ def _known(machine: Machine, body: Collective) -> dict[int, CollectiveLaw]:
     """The laws of this operation on as many nodes, by ranks."""
     if not machine.library or not machine.collectives:
         return {}
-    start, nodes = f"{body.operation}|{machine.library}|", machine.nodes(body.devices)
+    start, nodes = f"{body.name}|{machine.library}|", machine.nodes(body.devices)
     found = {}
     for name, law in machine.collectives.items():
         ranks, _, on = name.removeprefix(start).partition("/")

@@ -5,7 +5,7 @@ family, else of its op class, else of all, by launch of ops that are loops; None
 ops.
 
 GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies between
-memories and collectives cost nothing here: links price them. The model also says how tasks side by side slow each other down
+memories and collectives of a library cost nothing here: links price them. The model also says how tasks side by side slow each other down
 (`pair_multipliers`).
 """
 
@@ -19,7 +19,7 @@ from traces.profile import KeyCost, Profile, Stats
 
 from . import efficiencies
 from .bodies.copy import KERNEL
-from .contention import group_of
+from .contention import SMALL, group_of
 from .cost import FITTED, GUESSED, MEASURED, Cost
 from .efficiencies import Site, precision_of
 from .machine import Machine
@@ -84,9 +84,14 @@ class CostModel:
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
-        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without."""
+        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without.
+
+        Of devices that are processes of one core each, short tasks do not share an interpreter: for them there are none.
+        """
         known = self.profile.contention.multipliers if self.profile is not None else {}
-        return {tuple(pair.split("|")): factor for pair, factor in known.items()}
+        apart = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
+        pairs = {tuple(pair.split("|")): factor for pair, factor in known.items()}
+        return {pair: factor for pair, factor in pairs.items() if not (apart and SMALL in pair)}
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order; means of samples as they count in the median of a step (`typical`)."""

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import time
+import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -337,7 +339,7 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
 def _where(device, devices, mode, link, memory_limit_gb=None):
     from .where import Where
 
-    return Where(device, devices, mode, link, memory_limit_gb)
+    return Where.asked(device, devices, mode, link, memory_limit_gb)
 
 
 def main() -> None:
@@ -346,16 +348,57 @@ def main() -> None:
 
     _load_own_packages()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    ranks = _ranks()
+    if ranks is not None and not ranks.first:
+        from executors.distributed.follow import follow
+
+        _end(follow(ranks))
     try:
         status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except Exception as error:
-        status = _usage(error) if hasattr(error, "format_message") else _known(error)
+        status = _usage(error) if hasattr(error, "format_message") else _known(error, ranks is not None)
     if status == STOPPED:  # what newer versions of typer make of Ctrl-C
         _leave()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said: Ctrl-C must not show in the libraries' own clearing up
-    sys.exit(status if isinstance(status, int) else 0)
+    status = status if isinstance(status, int) else 0
+    if ranks is not None:
+        _leave_team(status)
+    sys.exit(status)
+
+
+def _ranks():
+    """Which of torchrun's processes this is; None without, or where its variables are no use, which whoever needs them says."""
+    from executors.distributed.ranks import launched
+    from traces.errors import StepcastError
+
+    try:
+        return launched()
+    except StepcastError:
+        return None
+
+
+def _leave_team(status: int) -> None:
+    """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
+    from executors.distributed.ranks import PeerLostError
+    from executors.distributed.team import leave
+    from traces.errors import StepcastError
+
+    try:
+        leave(status)
+    except PeerLostError:
+        status = status or 1
+    except StepcastError as error:
+        status = status or _fail(str(error), error.exit_status)
+    _end(status)
+
+
+def _end(status: int) -> None:
+    """Without the interpreter's clearing up, which threads that wait for other processes would hold up."""
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 def _load_own_packages() -> None:
@@ -376,14 +419,22 @@ def _usage(error: Exception) -> int:
     return _fail(error.format_message().strip().rstrip(".") + more, 2)
 
 
-def _known(error: Exception) -> int:
-    """A user's mistake in one line; anything else is our fault and keeps its traceback."""
+def _known(error: Exception, team: bool) -> int:
+    """A user's mistake in one line; anything else is our fault and keeps its traceback. `team`: other processes are to end too."""
     from traces.errors import StepcastError
 
+    if team:
+        from executors.distributed.ranks import GRACE_S, PeerLostError
+
+        if isinstance(error, PeerLostError):
+            time.sleep(GRACE_S)  # whoever failed says why, and the launcher ends this process
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
+    if team:
+        traceback.print_exception(error)
+        return 1
     raise error
 
 
@@ -398,3 +449,7 @@ def _leave() -> None:
 def _fail(message: str, status: int) -> int:
     print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+if __name__ == "__main__":  # torchrun -m ui.cli
+    main()

@@ -190,7 +190,8 @@ class Simulation:
 
     def _pool(self, name: str) -> Pool:
         device = self.machine.device(name)
-        return Pool(device.sms, device.wake_s, device.shared_overhead_s) if device.kind == "cpu" else Pool(device.sms)
+        process = name if self.machine.library else ""  # a library joins processes of one device each
+        return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""
