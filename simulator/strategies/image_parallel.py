@@ -63,7 +63,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
         raise StepcastError(f"--batch {job.batch} does not divide into {parts}; choose a multiple of {len(devices) * job.accumulate}")
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
         raise StepcastError(
-            f"{NAME}:server=host needs a library of collectives between GPUs, and parts of one GPU have none: no kernel of a GPU adds in the"
+            f"{NAME}:server=host needs a library of collectives between GPUs, and parts of one have none: no kernel of a GPU adds in the"
             " host's memory; use server=distributed, which sums on the devices"
         )
     replicas = Replicas(job, machine, devices, options)
