@@ -8,6 +8,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -24,6 +25,7 @@ from .kernels import handlers
 from .measured import Measured, Passage, ends_from_start, lengths
 from .run import WARM_UP, failure
 from .schedule import Entry, Schedule
+from .wires import wire_of
 from .workers import Workers, available_cores
 
 
@@ -48,6 +50,7 @@ class CpuBackend:
             group = [cores.popleft() for _ in range(device.sms)]
             self.groups[device.name] = tuple(range(len(positions), len(positions) + len(group)))
             positions += group
+        self.machine = machine
         self.workers = Workers(tuple(positions))
         self.anchors = [Anchor() for _ in positions] if anchor else None
 
@@ -85,6 +88,7 @@ class CpuExecutable:
         self.dependencies = Dependencies(plan)
         compile_by_kind = handlers()
         self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
+        self._wires = [wire_of(task, backend.machine) for task in self.tasks]
         index, self._users = storage_users(plan, self.tasks)
         self._waiting = [0] * len(index)
         for users in self._users:
@@ -149,7 +153,8 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            measured = self._serial(entries) if len(lanes) == 1 else self._parallel(entries, iterations)
+            alone = len(lanes) == 1 and not any(self._wires)
+            measured = self._serial(entries) if alone else self._parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
@@ -201,8 +206,8 @@ class CpuExecutable:
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
         measured: list[Measured] = []
 
-        def ended(item: Measured) -> None:
-            measured.append(item)
+        def ended(item: Measured, end_s: float | None) -> None:
+            measured.append(item if end_s is None else replace(item, end_s=end_s))
             self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
 
         def work(position: int) -> None:
@@ -214,7 +219,7 @@ class CpuExecutable:
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, device, lambda item=item: ended(item))
+                entry = schedule.advance(entry, device, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
 
         self.backend.workers.run(work, positions)
         return sorted(measured, key=lambda m: m.start_s)

@@ -2,13 +2,15 @@
 
 import heapq
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from simulator.dependencies import Dependencies
 from simulator.plan import Task
 
-Entry = tuple[int, int]  # (period, index of the task)
+from .wires import Direction, Entry, Wires
 
 
 class Schedule:
@@ -26,6 +28,8 @@ class Schedule:
         self._lanes: dict[tuple[str, int], deque[Entry]] = {}
         self._running: set[tuple[str, int]] = set()
         self._ready: dict[str, list[tuple[int, int, Entry]]] = {task.device: [] for task in tasks}
+        self._wires = Wires()
+        self._on_wire: dict[Entry, Callable[[float | None], None]] = {}
         self._order = {entry: i for i, entry in enumerate(entries)}
         self._missing: dict[Entry, int] = {}
         self._followers: dict[Entry, list[Entry]] = {}
@@ -45,24 +49,47 @@ class Schedule:
         with self._changed:
             return self._wait(device)
 
-    def advance(self, entry: Entry, device: str, ended: Callable[[], None]) -> Entry | None:
-        """`entry` has been run: call `ended`, release what waited for it, and take the device's next; None when all is done."""
+    def advance(
+        self, entry: Entry, device: str, ended: Callable[[float | None], None], wire: tuple[Direction, float] | None = None
+    ) -> Entry | None:
+        """`entry` has been run: release what waited for it, and take the device's next; None when all is done.
+
+        With `wire`, it is done when its bytes have passed that direction. Then `ended` is called, with the time of that.
+        """
         with self._changed:
-            ended()
+            task = self._tasks[entry[1]]
+            if wire is None or self._stopped:
+                self._done(entry, ended, None)
+            else:
+                self._on_wire[entry] = ended
+                self._wires.send(entry, *wire, task.priority, time.perf_counter())
+            self._settle()
             if self._stopped:
                 return None
-            self._left -= 1
-            lane = self._tasks[entry[1]].lane
-            self._running.discard(lane)
-            self._offer(lane)
-            for follower in self._followers.get(entry, ()):
-                self._missing[follower] -= 1
-                if not self._missing[follower]:
-                    self._offer(self._tasks[follower[1]].lane)
-            found = self._take(device, lane)
+            found = self._take(device, task.lane)
             if not self._left or any(self._ready.values()):
                 self._changed.notify_all()
             return found if found is not None else self._wait(device)
+
+    def _settle(self) -> bool:
+        """Release what waits for bytes that have arrived; whether any have."""
+        arrived = list(self._wires.arrived(time.perf_counter())) if self._on_wire else []
+        for end_s, entry in arrived:
+            self._done(entry, self._on_wire.pop(entry), end_s)
+        return bool(arrived)
+
+    def _done(self, entry: Entry, ended: Callable[[float | None], None], end_s: float | None) -> None:
+        ended(end_s)
+        if self._stopped:
+            return
+        self._left -= 1
+        lane = self._tasks[entry[1]].lane
+        self._running.discard(lane)
+        self._offer(lane)
+        for follower in self._followers.get(entry, ()):
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                self._offer(self._tasks[follower[1]].lane)
 
     def stop(self) -> None:
         """Let every worker end: one that waits at once, one that is running after its entry."""
@@ -93,5 +120,8 @@ class Schedule:
 
     def _wait(self, device: str) -> Entry | None:
         while self._left and not self._ready[device]:
-            self._changed.wait()
+            next_s = self._wires.next_s
+            self._changed.wait(None if next_s == inf else max(0.0, next_s - time.perf_counter()))
+            if self._settle():
+                self._changed.notify_all()
         return heapq.heappop(self._ready[device])[2] if self._ready[device] else None

@@ -232,7 +232,7 @@ def test_a_worker_that_was_running_when_another_failed_ends():
     schedule.stop()
     ended = []
     for entry in running:
-        worker = threading.Thread(target=lambda entry=entry: ended.append(schedule.advance(entry, CPU, lambda: None)), daemon=True)
+        worker = threading.Thread(target=lambda entry=entry: ended.append(schedule.advance(entry, CPU, lambda _: None)), daemon=True)
         worker.start()
         worker.join(10)
     assert ended == [None, None]

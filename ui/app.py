@@ -28,6 +28,7 @@ from ui.app_model import (
 from ui.replay_page import replay_ui
 from ui.report import Report, read_report
 from ui.training_page import training_place, training_ui
+from ui.where import HERE
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
 #: Rows of the critical path's table.
@@ -174,12 +175,16 @@ def request_ui(choices: Choices) -> Request | None:
         precision = third.selectbox("Precision", choices.precisions)
         machine = first.selectbox("Machine", choices.machines)
         strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
-        settings = third.text_input("Options", placeholder="microbatches=4, stages=2")
+        settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
+        first, second = st.columns(2)
+        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; of this CPU one")
+        link = second.text_input("Link between groups of this CPU's cores", HERE.link, help="alias, copy, or copy:GB/s such as copy:0.5")
         if st.form_submit_button("Predict", type="primary"):
             if not strategies:
                 raise StepcastError("no strategy chosen; choose at least one")
             fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            st.session_state["request"] = Request(*fields, parse_settings(settings))
+            where = (int(devices) if devices else None, link.strip() or HERE.link)
+            st.session_state["request"] = Request(*fields, parse_settings(settings), *where)
     return st.session_state.get("request")
 
 

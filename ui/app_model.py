@@ -13,6 +13,8 @@ from traces.comparison import Prediction
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
+from .where import HERE
+
 PREDICTOR_MODULE = "ui.jobs"
 #: Before a trace's path among the app's arguments.
 TRACE = "--trace="
@@ -35,7 +37,7 @@ class Choices:
 class Request:
     """One "what if": a built-in model on a machine under some strategies. `image_size` None is the model's own.
 
-    `settings` are (option, value) pairs, each for those of the strategies that have the option.
+    `settings` are (option, value) pairs, each for those of the strategies that have the option. `devices` and `link` as in `Where`.
     """
 
     model: str
@@ -47,6 +49,8 @@ class Request:
     machine: str
     strategies: tuple[str, ...]
     settings: tuple[tuple[str, str], ...] = ()
+    devices: int | None = None
+    link: str = HERE.link
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,9 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
     check_shared(request.strategies, shared)
-    machine, model = costs_for(job, None, request.machine)
+    where = Where(devices=request.devices, link=request.link)
+    check_names(where)
+    machine, model = costs_for(job, None, request.machine, where)
     found = dict(forecast_many(job, request.strategies, shared, machine, model))
     base = found["baseline"]
     if isinstance(base, StepcastError):

@@ -1,6 +1,6 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|replay|op-latency|efficiencies]...
+python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies]...
 """
 
 import subprocess
@@ -14,6 +14,7 @@ MODULES = {
     "accuracy": "accuracy",
     "ablation": "ablation",
     "bppsa": "bppsa",
+    "devices": "devices",
     "replay": "replay_traces",
     "op-latency": "op_latency",
     "efficiencies": "efficiencies",

@@ -34,10 +34,10 @@ MODELS = (
 STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 
-def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = ()) -> Validation:
-    """One `stepcast validate --json`; without `chosen` of all."""
+def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Validation:
+    """One `stepcast validate --json`; without `chosen` of all. `more`: further arguments."""
     arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
-    arguments += [word for strategy in chosen for word in ("--strategy", strategy)]
+    arguments += [*more, *(word for strategy in chosen for word in ("--strategy", strategy))]
     command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     document = json.loads(done.stdout)

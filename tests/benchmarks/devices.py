@@ -1,0 +1,51 @@
+"""Data parallelism over two groups of this CPU's cores: predicted against measured, over links of 0.5 and 2 GB/s and without a limit.
+
+Stated: median |drift-corrected error| at most 8 %, worst 15 %, where |error| counts as met at max(stated, 2 x A/A spread); bytes moved
+exact; peak bytes of each device within 10 %. Every run made is printed. With STEPCAST_SAVE=FOLDER the documents are kept there.
+`python -m tests.benchmarks.devices resnet18` takes these models only.
+"""
+
+import os
+import statistics
+import sys
+from pathlib import Path
+
+from .accuracy import print_header, print_row, validated
+
+MODELS = {"resnet18": (16, 64), "vgg16": (16, 32), "transformer_base": (8, 16)}
+LINKS = ("copy:0.5", "copy:2", "alias")
+STRATEGIES = ("image-parallel", "image-parallel:overlap=off")
+MEDIAN, WORST, PEAK = 0.08, 0.15, 0.10
+
+
+def main() -> None:
+    """Print a row per model, link and strategy, and the pooled figures."""
+    folder = os.environ.get("STEPCAST_SAVE")
+    errors, missed, peaks = [], 0, []
+    for model in sys.argv[1:] or MODELS:
+        batch, size = MODELS[model]
+        for link in LINKS:
+            found = validated(model, batch, size, STRATEGIES, ("--devices", "2", "--link", link))
+            if folder:
+                found.save(Path(folder) / f"devices-{model}-b{batch}-{link.replace(':', '-')}.json")
+            print(f"{model}, batch {batch}, link {link}, drift {found.anchor_drift:.3f}")
+            print_header()
+            for row in found.ran:
+                print_row(found, row)
+                if row.strategy == "baseline":
+                    continue
+                errors.append(abs(row.error_drift_corrected))
+                missed += errors[-1] > max(WORST, 2 * found.aa_spread)
+                measured = row.measured_peak_bytes_by_device or {}
+                of_device = {name: row.predicted_peak_bytes_by_device[name] / peak - 1 for name, peak in measured.items() if peak}
+                peaks += of_device.values()
+                said = ", ".join(f"{name} {error:+.1%}" for name, error in of_device.items())
+                print(f"  peak bytes, predicted over measured: {said}", flush=True)
+    middle, worst = statistics.median(errors), max(errors)
+    print(f"median |drift-corrected error| {middle:.1%} (stated {MEDIAN:.0%}), worst {worst:.1%} (stated {WORST:.0%})")
+    print(f"beyond the stated worst figure and the noise: {missed} of {len(errors)}")
+    print(f"worst error of peak bytes {max(map(abs, peaks), default=0.0):.1%} (stated {PEAK:.0%})")
+
+
+if __name__ == "__main__":
+    main()
