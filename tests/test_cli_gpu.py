@@ -7,7 +7,7 @@ from test_cli_errors import refused
 
 from calibrate import gpu_profiles
 from simulator import strategies
-from simulator.costs import UNMEASURED, CostModel
+from simulator.costs import CostModel, measurable
 from simulator.job import Job
 from simulator.presets import load_machine
 from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats
@@ -27,7 +27,7 @@ def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
     costs = {
         key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S)
         for key, task in keys.items()
-        if task.body.kind not in UNMEASURED
+        if measurable(task)
     }
     dispatch = Dispatch(dispatch_s=OWN_S, record_s=1e-6, wait_s=1e-6, graph_launch_s=1e-5, node_gap_s=0.0, cross_gap_s=1e-6)
     return Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32), costs=costs, dispatch=dispatch, **more)

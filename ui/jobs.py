@@ -82,7 +82,7 @@ def stand_for(where: Where, precision: str) -> Stand:
     from calibrate.cuda.stand import GpuStand
     from executors.cuda.torch_driver import gpu
 
-    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision)
+    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=where.devices or 1)
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where = HERE) -> tuple[Machine, CostModel]:
