@@ -28,7 +28,7 @@ from .dispatch import dispatch_s, plain_machine
 from .host import measure_host
 from .rates import measure_rates
 from .session import calibrate_gpu
-from .transfers import SIZES, measure_transfers
+from .transfers import SIZES, measure_peers, measure_transfers
 
 #: Into how many parts a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
@@ -36,7 +36,7 @@ log = logging.getLogger("stepcast")
 
 
 class GpuStand:
-    """The GPU behind `driver`, whole or in parts. Keys are measured before the rounds: its clocks are steady, and what is not is flagged."""
+    """The GPU behind `driver`, whole or in parts. Keys are measured before the rounds: clocks are steady, and what is not is flagged."""
 
     periods = 6
     plain_steps = 6
@@ -111,9 +111,18 @@ class GpuStand:
             measure_rates(bench, profile, self.precision)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
             measure_transfers(bench, profile, sizes=self._sizes)
+            self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, watch.stop())
+
+    def _measure_peers(self, profile: Profile) -> None:
+        """Copies between this machine's GPUs, where it has several. They are not needed to run here: what fails becomes a note."""
+        try:
+            measure_peers(self.driver, profile, self._sizes, self._effort)
+        except (StepcastError, RuntimeError) as error:
+            self.driver.synchronize()  # raises where this GPU cannot be used any more
+            profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing keys on this GPU, and co-runs; what disturbed it meanwhile is noted in the profile."""

@@ -230,6 +230,10 @@ class FakeGpu:
             raise StepcastError(f"{self.facts.sms} SMs do not make {count} partitions of at least {_GROUP}")
         return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
 
+    def peers(self) -> tuple["FakeGpu", ...]:
+        """It is the only one."""
+        return ()
+
     def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
         """The SMs of the stream's partition, or all."""
         if not self.compiler:
