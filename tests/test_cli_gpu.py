@@ -24,11 +24,7 @@ def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
     strategy, options = strategies.parse("baseline", {})
     keys = strategy.plan(Job("lenet5", 4), machine, CostModel(machine), options).keys(machine)
     stats = Stats(BUSY_S, BUSY_S, BUSY_S, BUSY_S, 9)
-    costs = {
-        key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S)
-        for key, task in keys.items()
-        if measurable(task)
-    }
+    costs = {key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S) for key, task in keys.items() if measurable(task)}
     dispatch = Dispatch(dispatch_s=OWN_S, record_s=1e-6, wait_s=1e-6, graph_launch_s=1e-5, node_gap_s=0.0, cross_gap_s=1e-6)
     return Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32), costs=costs, dispatch=dispatch, **more)
 

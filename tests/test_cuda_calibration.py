@@ -21,7 +21,7 @@ from calibrate.cuda.host import measure_host
 from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
-from calibrate.cuda.transfers import fit_transfer, measure_transfers
+from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import STATE, forms
 from simulator.job import Job
@@ -325,6 +325,30 @@ def test_transfers_are_lines():
         assert route.latency_s * (1 + 1e-9) >= 2 * US
         assert route.latency_s <= (12 if pageable else 2.0001) * US  # a blocking copy waits for the host
         assert len(route.points) == 5
+
+
+class Numbered:
+    """The simulated GPU under a number: as if there were several, each as fast as the one."""
+
+    def __init__(self, gpu: FakeGpu, index: int, others: list):
+        self.gpu, self.device, self.peers = gpu, torch.device("cpu", index), lambda: [o for o in others if o is not self]
+
+    def __getattr__(self, name: str):
+        return getattr(self.gpu, name)
+
+
+def test_copies_between_gpus_are_measured_pair_by_pair():
+    profile = empty_profile()
+    with FakeGpu(Times(least_s=5 * US, bytes_per_s=4e10), SMALL_CACHE) as gpu:
+        assert measure_peers(gpu, profile, (4096, 65536), QUICK) == {}
+        several: list[Numbered] = []
+        several += [Numbered(gpu, index, several) for index in range(3)]
+        errors = measure_peers(several[0], profile, (4096, 65536, 1 << 20), QUICK)
+    assert set(profile.transfers) == set(errors) == {f"cuda:{a}>cuda:{b}" for a in range(3) for b in range(3) if a != b}
+    assert max(errors.values()) < 0.01
+    line = profile.transfers["cuda:2>cuda:1"]
+    assert (line.latency_s, line.bytes_per_s) == pytest.approx((5 * US, 2e10), rel=0.01), "a byte is read and written"
+    assert [size for size, _ in line.points] == [4096, 65536, 1 << 20]
 
 
 def test_a_line_is_fitted_on_relative_errors():

@@ -155,6 +155,41 @@ def test_copies_over_a_link():
         assert [r.end_s - r.start_s for r in gpu.timeline[-2:]] == pytest.approx([2e-6 + (1 << 20) / rate for rate in (50e9, 10e9)])
 
 
+def test_the_host_copies_within_its_memory_at_once(x):
+    """It waits for nothing, and no stream is given anything; x, which no op of the GPU has made, is the host's."""
+    with FakeGpu() as gpu:
+        first, second = (gpu.host_tensor(64, True).view(torch.float32).view(4, 4) for _ in range(2))
+        begin = gpu.now_s()
+        first.copy_(x)
+        second.copy_(first)
+        assert gpu.now_s() == pytest.approx(begin + 2 * 64 / gpu.times.host_bytes_per_s)
+        assert gpu.timeline == []
+        assert second.eq(1).all()
+
+
+def test_the_host_must_not_write_what_a_stream_still_reads(x):
+    with FakeGpu(races_allowed=True) as gpu:
+        pinned = gpu.host_tensor(64, True).view(torch.float32).view(4, 4)
+        pinned.copy_(x)
+        stream, fetched = gpu.stream(), gpu.event()
+        gpu.use(stream)
+        pinned.to("cpu", non_blocking=True, copy=True)
+        fetched.record(stream)
+        pinned.to("cpu", non_blocking=True, copy=True)
+        fetched.synchronize()
+        pinned.copy_(x)
+        assert list(map(str, gpu.races)) == ["write after read: aten._to_copy on stream 1, aten.copy_ by the host"]
+        gpu.races.clear()
+        gpu.synchronize()
+        pinned.copy_(x)
+        assert gpu.races == []
+
+
+def test_kernels_know_nothing_of_the_hosts_memory(x):
+    with FakeGpu() as gpu, pytest.raises(FakeGpuError, match=r"aten.add_ on memory of the host"):
+        (x + 1).view(torch.uint8).view(-1).add_(gpu.host_tensor(64, True))
+
+
 # Graphs
 
 

@@ -17,8 +17,10 @@ from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.profile_files import default_path
 from ui.commands import measuring, predicting, training
+from ui.where import Where
 
-CUDA, GRAPH = ("cuda", 1, "eager"), ("cuda", 1, "graph")
+CUDA, GRAPH = Where("cuda"), Where("cuda", mode="graph")
+HALVES = Where("cuda", 2, "graph")
 
 
 __all__ = ["measured"]  # a fixture
@@ -71,7 +73,7 @@ def test_run_in_graphs(gpu, capfd, tmp_path):
         training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
 
 
-@pytest.mark.parametrize("where", [CUDA, GRAPH], ids=lambda where: where[2])
+@pytest.mark.parametrize("where", [CUDA, GRAPH], ids=lambda where: where.mode)
 def test_run_on_data_beside_autograd(gpu, capfd, where):
     trained = Job("rnn_bitstream", 4, 4, precision="fp64")
     training.run(trained, "forward-fusion", [], None, 24, where, ["autograd", "baseline"], (None, None, None), True)
@@ -80,6 +82,28 @@ def test_run_on_data_beside_autograd(gpu, capfd, where):
     assert len(set(document["losses"])) == 24
     assert document["max_loss_difference"] < 1e-10
     assert all(after > before for curve in document["curves"] for before, after in pairwise(curve["seconds"]))
+
+
+def test_two_devices_are_two_parts_of_the_gpu(gpu, capfd, tmp_path):
+    """Run before it is calibrated, as on a GPU that no preset is of; then calibrated in its parts, and predicted."""
+    training.run(job(), "image-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
+    document = printed(capfd)
+    assert (document["strategy"], len(document["losses"])) == ("image-parallel", 11)
+    assert {span["device"] for span in json.loads((tmp_path / "t.json").read_text())["spans"]} == {"cuda:0/0", "cuda:0/1"}
+    measuring.calibrate(job(), ["image-parallel"], [], None, HALVES, True)
+    profile = Profile.load(printed(capfd)["profile"])
+    assert {key.rpartition("@")[2] for key in profile.costs} == {"64"}
+    assert any(key.startswith("copy|add|float32|") for key in profile.costs)
+    predicting.predict(job(), "image-parallel", [], None, "this-gpu", HALVES, None, True)
+    predicted = printed(capfd)
+    assert [device["name"] for device in predicted["devices"]] == ["cuda:0/0", "cuda:0/1"]
+    assert predicted["shares"]["measured"] == 1.0
+
+
+def test_a_gpu_that_cannot_be_split_is_refused(gpu):
+    gpu.partitionable = False
+    with pytest.raises(StepcastError, match="Fake GPU cannot be partitioned"):
+        training.run(job(), "image-parallel", [], None, 11, HALVES, [], (None, None, None), True)
 
 
 def test_validate_with_a_report(gpu, capfd, tmp_path):

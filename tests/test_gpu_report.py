@@ -213,6 +213,40 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     assert any("one by one" in flag for flag in record.flags)
 
 
+def test_data_parallelism_is_validated_on_two_parts_of_the_gpu(measured, tmp_path):
+    names = [f"mlp-make-b4-{mode}-fp32-2-parts" for mode in ("eager", "graph")]
+    asked = [part for part in parts(MODELS[:1]) if part.name in names]
+    folder = tmp_path / "copy"
+    shutil.copytree(measured, folder)
+    with FakeGpu(facts=SMALL) as gpu:
+        done = measure(place_on(gpu, folder), asked, 60)
+        again = measure(place_on(gpu, folder), asked, 60)
+    assert statuses(done) == dict.fromkeys(names, "done")
+    assert statuses(again) == dict.fromkeys(names, "skipped")
+    assert done.same_numbers
+    assert {summary.mode: summary.results for summary in done.summary} == {"eager": 3, "graph": 3}
+    assert done.summary[0].worst_error == pytest.approx(0.0, abs=0.02), "graphs as short as here are measured too coarsely to say"
+    for name in names:
+        rows = Validation.load(folder / "validations" / f"{name}.json").ran
+        assert [(row.strategy, row.options.get("overlap")) for row in rows] == [
+            ("baseline", None), ("image-parallel", True), ("image-parallel", False)
+        ]  # fmt: skip
+        assert {row.shares.measured for row in rows} == {1.0}
+
+
+def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(measured, folder)
+    name = "lenet5-b2-eager-fp32-2-parts"
+    with FakeGpu(facts=SMALL, partitionable=False) as gpu:
+        found = measure(place_on(gpu, folder), chosen("machine", name), 60)
+    assert statuses(found) == {"machine": "skipped", name: "unsuited"}
+    assert found.parts[1].why == "Fake GPU cannot be partitioned"
+    page = gpu_report_page.readme(found, {})
+    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 parts of the GPU: 3 strategies: Fake GPU cannot be" in page
+    assert "of 1 the GPU is not capable" in page
+
+
 def test_scans_are_validated_beside_plain_pytorch(tmp_path, monkeypatch):
     monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
     name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"

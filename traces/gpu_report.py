@@ -18,11 +18,13 @@ REPORT, FACTS, README, VALIDATIONS = "report.json", "facts.json", "README.md", "
 #: A result is good whose error is at most this, or twice the spread of the baseline interleaved with itself.
 GOOD_ERROR, GOOD_SPREADS = 0.05, 2.0
 
-Status = Literal["done", "failed", "left", "skipped"]
+Status = Literal["done", "failed", "left", "skipped", "unsuited"]
 
 
 class PartRecord(Data):
     """What became of one part: `skipped` was there from an earlier run, `left` did not fit or was cut short, and `why` says so.
+
+    `unsuited`: the GPU cannot do what it is about, `why` says what it lacks.
 
     `where` names the innermost functions of an error that is none of the user's. `same_numbers`: whether plans computed what PyTorch does.
     """

@@ -1,5 +1,6 @@
 """A GPU report as Markdown: the README of its folder, and one line per shipped report for the project's own."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
         _list("What was odd", report.flags),
         _parts("What failed", report.parts, "failed"),
         _parts("What did not fit into the time", report.parts, "left"),
+        _parts("What this GPU cannot do", report.parts, "unsuited"),
         _folder(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -35,15 +37,16 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
 
 def summary_words(report: GpuReport) -> list[str]:
     """What the report shows, sentence by sentence."""
-    count = {status: sum(part.status == status for part in report.parts) for status in ("done", "skipped", "failed", "left")}
+    count = Counter(part.status for part in report.parts)
     sentences = [_summary_words(summary) for summary in report.summary] or ["No strategy ran."]
     if report.validations:
         alike = "all within the tolerance of plain PyTorch's" if report.same_numbers else "NOT those of plain PyTorch in some rows"
         sentences.append(f"Numbers: {alike}.")
+    unsuited = f"; of {count['unsuited']} the GPU is not capable" if count["unsuited"] else ""
     return [
         *sentences,
         f"Of {len(report.parts)} parts {count['done']} were measured in this run, {count['skipped']} before it, {count['failed']} failed"
-        f" and {count['left']} are left.",
+        f" and {count['left']} are left{unsuited}.",
     ]
 
 
@@ -59,7 +62,7 @@ def _summary_words(summary: ModeSummary) -> str:
 def part_line(part: PartRecord) -> str:
     """One part on one line: what became of it."""
     took = f"{part.seconds:6.1f} s" if part.seconds is not None else " " * 8
-    return f"{took}  {part.status:7}  {part.title}" + (f": {part.why}" if part.why else "")
+    return f"{took}  {part.status:8}  {part.title}" + (f": {part.why}" if part.why else "")
 
 
 def shipped_summary(folder: Path | None = None) -> str:

@@ -103,7 +103,7 @@ def _stand(where: Where, precision: str) -> Stand:
         from executors.distributed.team import lead
 
         return GpuTeamStand(lead(where.ranks), gpu(where.ranks.local_rank), mode, precision)
-    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision)
+    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=where.devices or 1)
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where = HERE) -> tuple[Machine, CostModel]:

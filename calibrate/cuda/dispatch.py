@@ -10,7 +10,7 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.tensors import job_tensors
 from simulator.dependencies import Dependencies
-from simulator.machine import Device, HostLane, Machine, Memory
+from simulator.machine import HOST, Device, HostLane, Link, Machine, Memory
 from simulator.plan import cost_key
 
 from ..unfamiliar import tiny_job, tiny_plan
@@ -37,9 +37,13 @@ def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | 
     return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)
 
 
-def plain_machine(driver: Driver) -> Machine:
-    """The GPU as far as an executor needs to know it."""
+def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
+    """The GPU, or its parts, as far as an executor needs to know them. Raises StepcastError where it cannot be split."""
     facts = driver.facts
-    device = Device("cuda:0", "gpu", facts.sms, {"fp32": 1.0}, "memory", priority_levels=facts.priority_levels)
+    names, sms = ["cuda:0"], facts.sms
+    if partitions > 1:
+        names, sms = [f"cuda:0/{index}" for index in range(partitions)], driver.partitions(partitions)[0].sms
+    devices = tuple(Device(name, "gpu", sms, {"fp32": 1.0}, "memory", priority_levels=facts.priority_levels) for name in names)
     memory = Memory("memory", facts.memory_bytes, 1.0, facts.cache_bytes)
-    return Machine(facts.name, (device,), (memory,), (HostLane("host", ("cuda:0",), 0.0),))
+    links = tuple(Link(*ends, 0.0, 1.0) for name in names for ends in ((HOST, name), (name, HOST)))
+    return Machine(facts.name, devices, (memory,), (HostLane("host", tuple(names), 0.0),), links)

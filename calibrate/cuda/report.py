@@ -22,7 +22,7 @@ from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import REPORT, GpuReport, PartRecord, summarise
 
-from .report_place import CutShortError, Place
+from .report_place import CutShortError, Place, UnsuitedError
 
 #: A part is begun unless even this share of what it is expected to take is more than what is left.
 SURE = 0.5
@@ -123,6 +123,8 @@ class _Run:
             record = _record(part, "done", place.clock() - begin_s, same_numbers=result.same_numbers, flags=result.flags)
         except CutShortError as error:
             record = _record(part, "left", place.clock() - begin_s, why=f"cut short: {error}; the next run goes on")
+        except UnsuitedError as error:
+            record = _record(part, "unsuited", place.clock() - begin_s, why=place.scrubbed(error))
         except KeyboardInterrupt:
             self.records[part.name] = _record(part, "left", why="stopped")
             self.write()

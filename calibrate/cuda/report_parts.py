@@ -20,7 +20,7 @@ from ..planned import skipped_row
 from ..validation import BASELINE, validate
 from .facts import measure_facts
 from .report import Part, Result, usable
-from .report_place import CutShortError, Place
+from .report_place import CutShortError, Place, UnsuitedError
 
 FACTS_SCHEMA = "stepcast.gpu-facts/1"
 MODES = ("eager", "graph")
@@ -47,11 +47,17 @@ SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 
 RECURRENT = "rnn_bitstream"
 #: A validation times plain PyTorch too, which is cuDNN's own RNN.
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
+#: Data parallelism on parts of the GPU: so many, with the baseline on one of them.
+PARTITIONS = 2
+DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One validation: a job in one mode under some strategies. `what` tells it from others of the same job; "" for the baseline alone."""
+    """One validation: a job in one mode under some strategies. `what` tells it from others of the same job; "" for the baseline alone.
+
+    `partitions`: of how many parts of the GPU each is a device.
+    """
 
     target: Target
     mode: str
@@ -62,6 +68,7 @@ class Case:
     optimizer: str = "momentum"
     form: str = "foreach"
     image_size: int | None = None
+    partitions: int = 1
 
     def job(self) -> Job:
         """The job."""
@@ -91,16 +98,20 @@ class Case:
         model = self.job().label.removesuffix(f"-b{self.target.batch}")
         where = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
         how = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
+        how += f", {self.partitions} parts of the GPU" if self.partitions > 1 else ""
         return f"{where}{how}: {'baseline' if len(self.strategies) == 1 else f'{len(self.strategies)} strategies'}"
 
     @property
     def keys_of(self) -> tuple:
         """Cases that agree in this share most of their keys."""
-        return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form
+        return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form, self.partitions
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority: 2 baselines, 3 all strategies on the first models, their methods and scans, 4 the rest."""
+    """Every validation with its priority: 2 baselines, 3 all strategies on the first models, their methods and scans, 4 the rest.
+
+    Of the rest, the smaller of the first models on parts of the GPU comes first.
+    """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
     first, rest = tuple(targets[:FIRST]), tuple(targets[FIRST:])
@@ -125,7 +136,8 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
         for (steps, batch), mode in product(SEQUENCES, MODES)
     ]
     short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
-    last = every(rest) + every(first, precision="tf32") + every(first, precision="bf16") + every(first, layout="nhwc")
+    divided = [Case(target, mode, DIVIDED, f"{PARTITIONS}-parts", partitions=PARTITIONS) for target, mode in product(first[-1:], MODES)]
+    last = divided + every(rest) + every(first, precision="tf32") + every(first, precision="bf16") + every(first, layout="nhwc")
     last += every(rest, precision="tf32") + every(rest, precision="bf16")
     found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + methods + updates + short]
     found += [(4, case) for case in last + long]
@@ -205,6 +217,11 @@ def _found_machine(tf32: bool, place: Place) -> Result | None:
 
 def _validate(case: Case, place: Place) -> Result:
     """Calibrate, predict, run and compare. Where that fails, one strategy after the other, so that one does not take the rest with it."""
+    if case.partitions > 1:
+        try:
+            place.driver.partitions(case.partitions)
+        except StepcastError as error:
+            raise UnsuitedError(str(error)) from error
     notes = list(place.profiles[case.tf32].notes)
     flags: list[str] = []
     try:
@@ -225,7 +242,7 @@ def _validate(case: Case, place: Place) -> Result:
 
 
 def _measured(case: Case, names: Sequence[str], place: Place, flags: list[str]) -> Validation:
-    stand = place.stand(case.mode, case.precision)
+    stand = place.stand(case.mode, case.precision, case.partitions)
     profile, path = place.profiles[case.tf32], place.profile_path(case.tf32)
     outcome = validate(case.job(), names, {}, profile, True, path, place.progress, stand, case.mode, timelines=False)
     flags += stand.flags

@@ -31,6 +31,10 @@ class CutShortError(Exception):
     """A part ran out of time. What it measured of its keys is in the profile."""
 
 
+class UnsuitedError(Exception):
+    """The GPU cannot do what a part is about, and the message says why."""
+
+
 @dataclass(frozen=True)
 class Thoroughness:
     """What is measured on; tests choose less."""
@@ -76,9 +80,9 @@ class Place:
         """Where the profile lies, as the package expects it of a GPU's folder."""
         return self.folder / FILES[tf32]
 
-    def stand(self, mode: str, precision: str) -> "ReportStand":
+    def stand(self, mode: str, precision: str, partitions: int = 1) -> "ReportStand":
         """A stand for one part, with the GPU set for its precision."""
-        return ReportStand(self, mode, precision)
+        return ReportStand(self, mode, precision, partitions)
 
     def left_s(self) -> float:
         """Seconds that are left."""
@@ -123,7 +127,7 @@ class Place:
 class ReportStand(GpuStand):
     """A stand that stops where time is up, and remembers what disturbed the GPU in the rounds."""
 
-    def __init__(self, place: Place, mode: str, precision: str):
+    def __init__(self, place: Place, mode: str, precision: str, partitions: int):
         """See Place.stand."""
         how = place.thoroughness
         super().__init__(
@@ -135,6 +139,7 @@ class ReportStand(GpuStand):
             how.transfer_sizes,
             keep_samples=place.keep_samples,
             kernels=how.scale.kernels,
+            partitions=partitions,
         )
         self._place = place
         self.flags: list[str] = []

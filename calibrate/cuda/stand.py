@@ -28,7 +28,7 @@ from .dispatch import dispatch_s, plain_machine
 from .host import measure_host
 from .rates import measure_rates
 from .session import calibrate_gpu
-from .transfers import SIZES, measure_transfers
+from .transfers import SIZES, measure_peers, measure_transfers
 
 #: Into how many parts a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
@@ -36,7 +36,7 @@ log = logging.getLogger("stepcast")
 
 
 class GpuStand:
-    """The GPU behind `driver`. Keys are measured before the rounds: a GPU's clocks are steady, and what is not is flagged."""
+    """The GPU behind `driver`, whole or in parts. Keys are measured before the rounds: clocks are steady, and what is not is flagged."""
 
     periods = 6
     plain_steps = 6
@@ -53,12 +53,13 @@ class GpuStand:
         deadline_s: float | None = None,
         keep_samples: bool = True,
         kernels: Sizes | None = None,
+        partitions: int = 1,
     ):
         """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones.
 
-        `kernels`: what co-runs are made of.
+        `kernels`: what co-runs are made of. `partitions`: parts of its SMs, each a device of its own.
         """
-        self.driver, self.mode = driver, mode
+        self.driver, self.mode, self._partitions = driver, mode, partitions
         self.precision = "tf32" if precision == "tf32" else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
@@ -77,18 +78,29 @@ class GpuStand:
         return GpuAnchor(self.driver, self._anchor_edge)
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This GPU, whole; with a profile that does not know the machine yet, after measuring it."""
+        """This GPU in its parts; with a profile that does not know the machine yet, after measuring it.
+
+        Raises StepcastError where it cannot be split into so many.
+        """
         if profile is None:
             return self._unmeasured().limited(self.memory_limit_bytes)
         self.measure_machine(profile)
-        return gpu_machine(profile).limited(self.memory_limit_bytes)
+        profile.partition_sms = {**profile.partition_sms, **self._own_sms()}
+        return gpu_machine(profile, self._partitions).limited(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
         """What is known of this GPU without measuring: enough to run on it."""
+        sms = self._own_sms()
         try:
-            return gpu_machine(Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes))
+            known = Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes, partition_sms=sms)
+            return gpu_machine(known, self._partitions)
         except StepcastError:  # no preset is of this GPU
-            return plain_machine(self.driver)
+            return plain_machine(self.driver, self._partitions)
+
+    def _own_sms(self) -> dict[str, int]:
+        """SMs of each of its parts, as `Profile.partition_sms`; empty for the whole GPU."""
+        count = self._partitions
+        return {str(count): self.driver.partitions(count)[0].sms} if count > 1 else {}
 
     def measure_machine(self, profile: Profile) -> None:
         """Host costs, rates, transfers and the anchor; about ten seconds."""
@@ -100,9 +112,18 @@ class GpuStand:
             measure_rates(bench, profile, self.precision)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
             measure_transfers(bench, profile, sizes=self._sizes)
-        profile.partition_sms = self._partition_sms()
+            self._measure_peers(profile)
+        profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, watch.stop())
+
+    def _measure_peers(self, profile: Profile) -> None:
+        """Copies between this machine's GPUs, where it has several. They are not needed to run here: what fails becomes a note."""
+        try:
+            measure_peers(self.driver, profile, self._sizes, self._effort)
+        except (StepcastError, RuntimeError) as error:
+            self.driver.synchronize()  # raises where this GPU cannot be used any more
+            profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing keys on this GPU, and co-runs; what disturbed it meanwhile is noted in the profile."""

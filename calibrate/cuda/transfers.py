@@ -1,16 +1,17 @@
-"""Copies between host and GPU: times by size, and the line `latency + bytes / rate` through them."""
+"""Copies between host and GPU, and between GPUs: times by size, and the line `latency + bytes / rate` through them."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
 
+from executors.cuda.driver import Driver, Graph
 from traces.errors import StepcastError
 from traces.profile import Profile, Transfer
 
-from .bench import Bench, repeated
+from .bench import Bench, Effort, repeated
 from .cold import flusher
 
 #: 4 KB to 256 MB.
@@ -28,6 +29,42 @@ def measure_transfers(bench: Bench, profile: Profile, device: str = "cuda:0", si
             name += "" if pinned else " pageable"
             profile.transfers[name], errors[name] = fit_transfer(route)
     return errors
+
+
+def measure_peers(driver: Driver, profile: Profile, sizes: Sequence[int] = SIZES, effort: Effort | None = None) -> dict[str, float]:
+    """Put copies from every GPU of the driver's product to every other into the profile; the worst relative error of each line.
+
+    Each is made by the stream of the GPU that it comes from, one at a time. `driver` is in use afterwards. Nothing where there is one GPU.
+    """
+    peers = driver.peers()
+    gpus = (driver, *peers) if peers else ()
+    errors = {}
+    try:
+        for source in gpus:
+            for target, points in _to_peers(Bench(source, effort=effort), [gpu for gpu in gpus if gpu is not source], sizes):
+                name = f"cuda:{source.device.index}>cuda:{target.device.index}"
+                profile.transfers[name], errors[name] = fit_transfer(points)
+    finally:
+        driver.use(driver.stream())  # makes its GPU the current one
+    return errors
+
+
+def _to_peers(bench: Bench, targets: Sequence[Driver], sizes: Sequence[int]) -> Iterator[tuple[Driver, list[tuple[int, float]]]]:
+    """Each target with its (bytes, median seconds)."""
+    flush = flusher(bench.driver)  # the graph does not keep what it reads
+    busy = bench.capture(lambda: repeated(flush)(_BUSY))
+    here = torch.ones(max(sizes), dtype=torch.uint8, device=bench.driver.device)
+    for target in targets:
+        there = torch.empty(max(sizes), dtype=torch.uint8, device=target.device)
+        target.synchronize()
+        yield target, [(size, _copied_s(bench, busy, here[:size], there[:size])) for size in sizes]
+
+
+def _copied_s(bench: Bench, busy: Graph, here: torch.Tensor, there: torch.Tensor) -> float:
+    """Median seconds of one copy, queued behind other work."""
+    bench.run(lambda: there.copy_(here, non_blocking=True))
+    busy.replay()
+    return statistics.median(bench.between([lambda: there.copy_(here, non_blocking=True)])[0])
 
 
 def fit_transfer(points: Sequence[tuple[float, float]]) -> tuple[Transfer, float]:

@@ -32,10 +32,6 @@ class CudaBackend:
         self.unit = 1 if mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
         driver.set_precision(precision)
 
-    def device(self, name: str) -> torch.device:
-        """All partitions compute on one torch device."""
-        return self.driver.device
-
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()
     ) -> EagerProgram | GraphProgram:

@@ -136,6 +136,9 @@ class Driver(Protocol):
     def partitions(self, count: int) -> tuple[Partition, ...]:
         """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError with the reason where it cannot be done."""
 
+    def peers(self) -> "Sequence[Driver]":
+        """The drivers of the machine's other GPUs of the same product, as far as they can be used."""
+
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
         """The SMs that kernels on `stream` run on, by a kernel that asks each of its blocks; in a graph's replay if `replayed`.
 

@@ -18,15 +18,13 @@ from ..binding import DRAWS, Instance
 from ..measured import Measured, Passage, lengths
 from ..run import WARM_UP
 from .driver import Event, Graph
+from .feeds import Placed, copy_all
 from .issue import Issuer, fork, join
 from .program import EagerProgram, Site
 from .twins import EndMarks, spread, with_starts
 
 #: Replays per timed twin; the first is not counted.
 TWIN_REPLAYS = 6
-
-#: Copies many tensors with few launches (private, like the other foreach functions).
-_copy_all = torch._foreach_copy_
 
 
 class GraphProgram(EagerProgram):
@@ -42,19 +40,22 @@ class GraphProgram(EagerProgram):
         _check_draws(plan)
         self.unit = unit
         self._graph: Graph | None = None
-        self._read: list[dict[str, torch.Tensor]] = []  # the inputs that the graph reads, by offset; none while they are the job's own
+        self._read: list[Placed] = []  # the inputs that the graph reads, by offset; none while they are the job's own
         self._captured: dict[int, Instance] = {}  # of the graph's own iterations, by offset from its first period
         self._stacked: torch.Tensor | None = None  # the losses of one replay
         self._border: dict[int, Instance] = {}  # by iterations before the graph's first period
         self._loss_ages: list[int] = []  # their iterations, less the graph's first period
         self._crossing = self._crossing_slots()
+        if {self.binding.slot[name] for name in self._feeds.at_host} & {slot for slots in self._crossing.values() for slot in slots}:
+            raise StepcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
         self._lead = next(iter(self._streams.values()))  # graphs are captured from, and launched on, the first lane
         self.driver.seed(seed)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
         """Issue `steps` more periods; one step length per graph after the call's first.
 
-        New feeds are copied to the GPU before anything is issued, and to where a graph reads them before each of its replays.
+        New feeds are copied to the GPU, or to pinned memory, before anything is issued, and to where a graph reads them before each of
+        its replays: what it fetches from the host itself only after the replay before, which the host waits for.
         """
 
         def fed(begin: int, end: int) -> list[Mapping[str, torch.Tensor]] | None:
@@ -80,18 +81,19 @@ class GraphProgram(EagerProgram):
         self._enter_border()
         if inputs is not None and not self._read:
             driver.use(self._lead)
-            names = sorted({operand.value for operand in self.binding.fed.values()})
-            self._read = [{name: self._inputs[name].clone() for name in names} for _ in range(self.unit)]
+            self._read = [self._feeds.own(self._inputs) for _ in range(self.unit)]
             self._graph = None  # one captured before reads the job's own inputs
         if self._graph is None:
             self._graph = self._capture()
         driver.use(self._lead)
-        feeds = self._on_device(graphs, inputs)
+        feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
         driver.synchronize()
-        begin, ends = self._marked(), []
+        begin = self._marked()
+        ends: list[Event] = []
         for number in range(graphs):
             if self._read:
-                _copy_all([tensor for read in self._read for tensor in read.values()], feeds[number])
+                latest = ends[-1] if ends else begin
+                self._feeds.refill(self._read, feeds[number * self.unit : (number + 1) * self.unit], latest.synchronize)
             self._graph.replay()
             self._hand_out_losses(self._period + number * self.unit)
             ends.append(self._marked())
@@ -99,14 +101,6 @@ class GraphProgram(EagerProgram):
         self._period += graphs * self.unit
         self._leave_border()
         return [begin.elapsed_time(end) * 1e-3 for end in ends]
-
-    def _on_device(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[list[torch.Tensor]]:
-        """What to copy to `_read` before each replay, in its order."""
-        given = [self._inputs] * (graphs * self.unit) if inputs is None else [{**self._inputs, **feed} for feed in inputs]
-        return [
-            [given[number * self.unit + i][name].to(self.driver.device) for i, read in enumerate(self._read) for name in read]
-            for number in range(graphs)
-        ]
 
     def _marked(self) -> Event:
         event = self.driver.event(timing=True)
@@ -125,7 +119,7 @@ class GraphProgram(EagerProgram):
             fork(driver, self._lead, streams)
             for period in range(first, first + self.unit):
                 instances[period] = Instance(period, len(self.binding.slot), [])
-                self.binding.feed(instances[period], self._read[period - first] if self._read else self._inputs)
+                self._feeds.give(instances[period], self._read[period - first] if self._read else self._inputs)
                 issuer.period(period, instances, marks)
             join(driver, streams, self._lead)
             driver.use(self._lead)
@@ -181,7 +175,7 @@ class GraphProgram(EagerProgram):
                     targets.append(there[slot])
                     sources.append(made[slot])
         if targets:
-            _copy_all(targets, sources)
+            copy_all(targets, sources)
 
     def _leave_border(self) -> None:
         """After replays: the iterations that eager periods, or a drain, go on from."""

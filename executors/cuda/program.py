@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from simulator.machine import HOST
 from simulator.plan import Plan
 
 from ..binding import Binding, Instance
@@ -14,6 +15,7 @@ from ..measured import Measured, Passage, lengths
 from ..replicas import parameter_difference
 from ..run import WARM_UP
 from .driver import Driver, Event, Partition
+from .feeds import Feeds, Placed
 from .issue import Compiled, Issuer
 from .lanes import make_streams
 from .twins import EagerMarks, repeated, spread
@@ -34,6 +36,10 @@ class Site:
     partitions: Mapping[str, Partition | None]
     forms: Forms
 
+    def device(self, name: str) -> torch.device:
+        """Where tensors of a plan's device lie: all partitions compute on one torch device."""
+        return torch.device("cpu") if name == HOST else self.driver.device
+
 
 class EagerProgram:
     """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
@@ -44,11 +50,12 @@ class EagerProgram:
     def __init__(self, site: "Site", plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
         driver = site.driver
         self.driver, self.plan = driver, plan
-        self.binding = Binding(plan, tensors, lambda name: driver.device, seed, site.forms)
+        self.binding = Binding(plan, tensors, site.device, seed, site.forms)
         self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses}, driver)
         self._streams = make_streams(plan, driver, site.partitions)
         self._keep = tuple(name for name in keep if name in self.binding.slot)
-        self._inputs = {name: tensor.to(driver.device) for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
+        self._feeds = Feeds(self.binding, driver)
+        self._inputs = self._feeds.place(tensors)  # the job's own
         self._instances: dict[int, Instance] = {}
         self._period = 0  # of the current prologue
         self._first_iteration = 0
@@ -70,7 +77,7 @@ class EagerProgram:
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
         """Issue `steps` more periods back to back and wait for them; `inputs` gives each new iteration's feeds (default: the job's own).
 
-        New feeds are copied to the GPU before anything is issued.
+        New feeds are copied to the GPU, or to pinned memory, before anything is issued.
         """
         ends_s = tuple(self._issue(steps, inputs)[1])
         return Passage(lengths(ends_s), ends_s=ends_s)
@@ -81,7 +88,7 @@ class EagerProgram:
         """Run `steps` more periods; an event at their beginning, on idle lanes, and the seconds from it to the end of each period."""
         if inputs is not None:
             for i in range(steps):
-                self._begin(self._period + i, inputs[i])
+                self._begin(self._period + i, {**self._inputs, **self._feeds.place(inputs[i])})
             self.driver.synchronize()
         origin = self.driver.event(timing=True)
         origin.record(next(iter(self._streams.values())))
@@ -90,7 +97,7 @@ class EagerProgram:
         ends = []
         for period in range(self._period, self._period + steps):
             if inputs is None:
-                self._begin(period)
+                self._begin(period, self._inputs)
             self._issuer.period(period, self._instances, marks)
             ends.append(self._period_end())
             self._ends[period] = ends[-1]
@@ -105,7 +112,7 @@ class EagerProgram:
         self.driver.synchronize()
         begin = self.driver.now_s()
         for period in range(self._period, self._period + periods):
-            self._begin(period)
+            self._begin(period, self._inputs)
             self._issuer.period(period, self._instances)
             self._finish(period)
         spent_s = self.driver.now_s() - begin
@@ -113,10 +120,10 @@ class EagerProgram:
         self.driver.synchronize()
         return spent_s / periods
 
-    def _begin(self, iteration: int, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
+    def _begin(self, iteration: int, inputs: Placed) -> None:
         """Make the instance of an iteration of this prologue, with its inputs in place."""
         instance = Instance(self._first_iteration + iteration, len(self.binding.slot), [])
-        self.binding.feed(instance, self._inputs if inputs is None else {**self._inputs, **inputs})
+        self._feeds.give(instance, inputs)
         self._instances[iteration] = instance
 
     def _period_end(self) -> list[Event]:

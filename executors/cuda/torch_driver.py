@@ -122,6 +122,18 @@ class TorchDriver:
             self._splits[count] = green.split(self._api, self.device.index, count)
         return self._splits[count]
 
+    def peers(self) -> "tuple[TorchDriver, ...]":
+        """See Driver. Starts CUDA on each of them; this one is PyTorch's current GPU afterwards."""
+        found = []
+        try:
+            for index in range(torch.cuda.device_count()):
+                if index != self.device.index and torch.cuda.get_device_properties(index).name == self.facts.name:
+                    with suppress(StepcastError):  # one that others hold
+                        found.append(gpu(index))
+        finally:
+            torch.cuda.set_device(self.device)
+        return tuple(found)
+
     def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
         if self._probe is None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from simulator.bodies.copy import ALIAS
+from simulator.machine import HOST
 from simulator.plan import Task
 
 from ..binding import Binding, Instance
@@ -23,9 +24,10 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     setters = [binding.setter(operand) for operand in task.writes]
     target = binding.device(body.target)
     aliased = body.means == ALIAS
+    ahead = body.source == HOST  # the host need not wait for a copy from its own memory, which is pinned where that makes a difference
 
     def run(instance: Instance) -> None:
         for get, put in zip(sources, setters, strict=True):
-            put(instance, get(instance) if aliased else get(instance).to(target, copy=True))
+            put(instance, get(instance) if aliased else get(instance).to(target, non_blocking=ahead, copy=True))
 
     return run

@@ -41,7 +41,7 @@ class Options:
     bucket: float = 25.0
     """MB of gradients that are reduced together; 0: each gradient by itself."""
     server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
-    """Who sums: all devices together, each device a part as a parameter server, or the host."""
+    """Who sums: all devices together, each device a part as a parameter server, or the host (not for parts of one GPU)."""
     algorithm: Literal["ring", "tree"] = "ring"
     """How an all-reduce travels."""
     priorities: bool = False
@@ -63,6 +63,11 @@ def plan(job, machine, costs, options: Options) -> Plan:
     if job.batch % (len(devices) * job.accumulate):
         parts = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
         raise StepcastError(f"--batch {job.batch} does not divide into {parts}; choose a multiple of {len(devices) * job.accumulate}")
+    if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
+        raise StepcastError(
+            f"{NAME}:server=host needs a library of collectives between GPUs, and parts of one have none: no kernel of a GPU adds in the"
+            " host's memory; use server=distributed, which sums on the devices"
+        )
     replicas = Replicas(job, machine, devices, options)
     notes = {"replicas": len(devices)}
     if options.update == "forward-fusion":

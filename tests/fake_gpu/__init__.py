@@ -5,7 +5,8 @@
         ...
 
 Leaving the block fails if streams raced. What it cannot see: reads that dispatch no op (`tolist`, `numpy`, printing), which on a GPU would
-wait for the stream, and whether a tensor was meant for host or device, except for those of `host_tensor`.
+wait for the stream, and whether a tensor was meant for host or device, except for those of `host_tensor`: what the host copies into one
+of them from another, or from a tensor that is not the GPU's work, it does itself and at once.
 """
 
 from .driver import FACTS, FakeGpu

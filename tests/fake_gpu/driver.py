@@ -230,6 +230,10 @@ class FakeGpu:
             raise StepcastError(f"{self.facts.sms} SMs do not make {count} partitions of at least {_GROUP}")
         return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
 
+    def peers(self) -> tuple["FakeGpu", ...]:
+        """It is the only one."""
+        return ()
+
     def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
         """The SMs of the stream's partition, or all."""
         if not self.compiler:
@@ -261,6 +265,8 @@ class FakeGpu:
         if not is_simulated(args, kwargs):
             return func(*args, **kwargs)
         call, stream, capture = Call(func, args, kwargs), self.current, self.capture_now
+        if call.has_kernel and self._is_the_hosts(call):
+            return self._run_on_host(call)
         link = self._link(call)
         blocking = call.synchronizes or (link is not None and not (link == "pinned" and call.non_blocking))
         if capture is not None:
@@ -299,6 +305,26 @@ class FakeGpu:
         self.timeline.append(Ran(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
         self.order.op(call.name, stream.index, touched)
+
+    def _is_the_hosts(self, call: Call) -> bool:
+        """Whether it is a copy within the host's memory, where tensors lie that a copy to it comes from and no op of the GPU has made."""
+        reads, writes = ([self.memories.find(t) for t in tensors] for tensors in (call.reads, call.writes))
+        on_host = [memory is not None and memory.host is not None for memory in (*reads, *writes)]
+        if call.name == "aten.copy_":
+            made = any(memory is not None and memory.owner is not None for memory in reads)
+            return all(on_host) or (on_host[-1] and not made)
+        if any(on_host) and call.name != "aten._to_copy":
+            raise FakeGpuError(f"{call.name} on memory of the host, of which a GPU's kernel knows nothing")
+        return False
+
+    def _run_on_host(self, call: Call) -> object:
+        """The host does it at once, whatever the GPU is at, and nothing of it is captured."""
+        of = self.memories.of
+        touched = [(of(t), Region.of(t), False) for t in call.reads] + [(of(t), Region.of(t), True) for t in call.writes]
+        self.clock.spend(sum(t.numel() * t.element_size() for t in call.writes) / self.times.host_bytes_per_s)
+        self.order.by_host(call.name, touched)
+        with self._outside():
+            return call.func(*call.args, **call.kwargs)
 
     def _check_capturable(self, call: Call, blocking: bool) -> None:
         capture = self.capture_now

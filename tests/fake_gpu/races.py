@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .memory import Memory, Region
 
 Ticks = dict[int, int]  # by stream, how many of its ops are known to have ended
+HOST = -1  # the host, where a stream is named
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Race:
 
     def __str__(self) -> str:
         """One line."""
-        return f"{self.kind}: {self.first_op} on stream {self.first_stream}, {self.second_op} on stream {self.second_stream}"
+        where = "by the host" if self.second_stream == HOST else f"on stream {self.second_stream}"
+        return f"{self.kind}: {self.first_op} on stream {self.first_stream}, {self.second_op} {where}"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,16 @@ class Order:
             kept = [old for old in self.accesses.get(memory, ()) if not self._settled(old, new, before)]
             self.accesses[memory] = [*kept, new]
 
+    def by_host(self, name: str, touched: Iterable[tuple[Memory, Region, bool]]) -> None:
+        """The host itself does something now: all that was issued before and conflicts must have been waited for.
+
+        What is issued later comes after it.
+        """
+        for memory, region, write in touched:
+            for old in self.accesses.get(memory, ()):
+                if self._host.get(old.stream, 0) < old.tick and (old.write or write) and old.region.overlaps(region):
+                    self._found(Race(_kind(old.write, write), old.op, old.stream, name, HOST))
+
     def release(self, memory: Memory) -> None:
         """The memory goes back to its stream's pool: later tensors of that stream may lie there."""
         before = self.stream(memory.owner)
@@ -98,13 +110,16 @@ class Order:
         if before.get(old.stream, 0) >= old.tick or (old.tick == new.tick and old.stream == new.stream):
             return (new.write or not old.write) and new.region.covers(old.region)
         if (old.write or new.write) and old.region.overlaps(new.region):
-            kind = f"{'write' if new.write else 'read'} after {'write' if old.write else 'read'}"
-            self._found(Race(kind, old.op, old.stream, new.op, new.stream))
+            self._found(Race(_kind(old.write, new.write), old.op, old.stream, new.op, new.stream))
         return False
 
     def _found(self, race: Race) -> None:
         if race not in self.races:
             self.races.append(race)
+
+
+def _kind(old_writes: bool, new_writes: bool) -> str:
+    return f"{'write' if new_writes else 'read'} after {'write' if old_writes else 'read'}"
 
 
 def _raise(ticks: Ticks, other: Ticks) -> None:

@@ -32,6 +32,7 @@ class Times:
 
     pinned_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 10e9
+    host_bytes_per_s: float = 20e9  # what the host itself copies within its memory
 
     beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in graphs of several streams, by op
 
