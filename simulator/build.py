@@ -163,7 +163,7 @@ class PlanBuilder:
         """Storage of a gradient -> index of the last task that touches it, in that order: behind it it may be changed in place."""
         wanted = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
         last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & wanted}
-        return dict(sorted(last.items(), key=lambda item: item[1]))
+        return dict(sorted(last.items(), key=lambda item: (item[1], item[0])))
 
     def holders(self) -> dict[str, Operand]:
         """The largest value on each of the device's storages so far, whole."""
