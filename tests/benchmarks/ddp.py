@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +103,7 @@ class Planned(NamedTuple):
     costs: tuple
 
 
-@cache
+@lru_cache(maxsize=8)  # plans of 64 replicas are large
 def planned(model: str, replicas: int, images: int) -> Planned:
     """The plan of so many replicas, and its data-sheet costs."""
     machine = placed(replicas, replicas) if replicas <= 16 else placed(16, replicas)
@@ -172,16 +172,16 @@ def main(images: Sequence[int]):
     )
     errors: dict[str, dict[tuple, tuple[float, float]]] = {"a": {}, "b": {}}
     print("nodes replicas images   measured step (sync)   (a) step (sync)  error   (b) step (sync)  error   [ms]")
-    for s in sorted(data):
-        if s.images not in images:
-            continue
+    rows = {}
+    for s in sorted((s for s in data if s.images in images), key=lambda s: (s.replicas, s.images, s.nodes)):  # by plan
         sheet = predicted(s.nodes, s.replicas, s.images)
         both = predicted(s.nodes, s.replicas, s.images, fitted.slower(s.replicas, s.images), fitted.network_bytes_per_s)
         for name, times in (("a", sheet), ("b", both)):
             if (s.nodes, s.replicas) != smallest:
                 errors[name][s] = (times.step_s / s.step_s - 1, (times.sync_s - s.sync_s) / s.step_s)
         shown = "".join(f"{t.step_s * 1e3:10.0f} ({t.sync_s * 1e3:4.0f}) {t.step_s / s.step_s - 1:+7.0%}" for t in (sheet, both))
-        print(f"{s.nodes:5} {s.replicas:8} {s.images:6} {s.step_s * 1e3:12.0f} ({s.sync_s * 1e3:4.0f})  {shown}", flush=True)
+        rows[s] = f"{s.nodes:5} {s.replicas:8} {s.images:6} {s.step_s * 1e3:12.0f} ({s.sync_s * 1e3:4.0f})  {shown}"
+    print("\n".join(rows[s] for s in sorted(rows)))
     print("|error| of the step: median, worst; and of sync by the step: median, worst")
     groups = {f"{n} nodes": lambda s, n=n: s.nodes == n for n in sorted({s.nodes for s in data})}
     groups |= {f"{n} images": lambda s, n=n: s.images == n for n in images}
