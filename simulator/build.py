@@ -365,7 +365,7 @@ def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list
 
 
 def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[Step, ...]:
-    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of the names of what they make, which no other list may use."""
+    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of the names of what they make, so that no other has them."""
     dtype = gradients[0].dtype
     every = [{"$": i} for i in range(len(gradients))]
 

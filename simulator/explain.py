@@ -64,7 +64,7 @@ NAMED_SHARE = 0.02
 
 def peak_words(found: AtPeak) -> str:
     """What a device holds at its peak, and when that is: one phrase."""
-    when = f" at {_ms(found.time_s)}" if found.time_s is not None else ""
+    when = f" at {_ms(found.time_s)}" if found.time_s >= 0 else " on the way to the steady state"
     where = f" in {found.layer} {found.phase}" if found.layer else f" in {found.task}" if found.task else ""
     parts = []
     for kind, size in found.by_kind.items():

@@ -32,12 +32,12 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tupl
         for name, size in (*held, *fresh):
             by_kind[kinds[name]] = by_kind.get(kinds[name], 0) + size
         running = _running(timeline.spans, device, moment_s)
-        start, end = timeline.window_s
+        start = timeline.window_s[0]
         made.append(
             AtPeak(
                 device=device,
                 bytes=sum(by_kind.values()),
-                time_s=moment_s - start if start <= moment_s < end else None,
+                time_s=moment_s - start,
                 task=running.task if running else "",
                 layer=running.layer if running else "",
                 phase=running.phase if running else "",

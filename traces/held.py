@@ -27,14 +27,14 @@ class Holder(Data):
 class AtPeak(Data):
     """What one device holds when it holds the most.
 
-    `time_s` from the start of the steady period; null where the peak is in no steady period. `task`, `layer` and `phase` are what runs
+    `time_s` from the start of the steady period, below 0 where the peak comes before it. `task`, `layer` and `phase` are what runs
     there then ("" for nothing). `by_kind`: the largest kind first; `largest`: a few storages that are not carried, the largest first.
     `replicated_bytes`: of parameters, optimizer state and buffers that other devices hold too.
     """
 
     device: str
     bytes: int = Field(ge=0)
-    time_s: float | None
+    time_s: float
     task: str
     layer: str
     phase: str
