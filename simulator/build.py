@@ -113,7 +113,7 @@ class PlanBuilder:
         if self.job.clip_norm is None:
             return []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
-        body = OpList(_clip_steps(gradients, self.job.clip_norm), "clip")
+        body = OpList(_clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
         return [Task(self._own("clip"), body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
@@ -359,19 +359,19 @@ def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list
     return result
 
 
-def _clip_steps(gradients: tuple[Operand, ...], largest: float) -> tuple[Step, ...]:
-    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach)."""
+def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[Step, ...]:
+    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of the names of what they make, which no other list may use."""
     dtype = gradients[0].dtype
     every = [{"$": i} for i in range(len(gradients))]
 
     def scalar(name: str) -> Operand:
-        return Operand(f"clip:{name}", (), (), dtype)
+        return Operand(f"clip:{name}{suffix}", (), (), dtype)
 
     def step(target: str, args: list, reads: tuple[Operand, ...], write: Operand) -> Step:
         return Step(OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":"))), reads, (write,))
 
     norms = tuple(scalar(f"norm{i}") for i in range(len(gradients)))
-    stacked = Operand("clip:norms", (len(gradients),), (1,), dtype)
+    stacked = Operand(f"clip:norms{suffix}", (len(gradients),), (1,), dtype)
     total, shifted, inverse, ratio, factor = map(scalar, ("total", "shifted", "inverse", "ratio", "factor"))
     args = json.dumps([every, 2], separators=(",", ":"))
     scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
