@@ -29,31 +29,37 @@ class Disturbance:
 
 
 class Watch:
-    """Measures the disturbance between its creation and `stop`."""
+    """Measures the disturbance between its creation and `stop`. `own_s`: CPU seconds so far of what is measured; default: this process."""
 
-    def __init__(self):
-        self._start = _read()
+    def __init__(self, own_s: Callable[[], float] | None = None):
+        self._own_s = own_s or cpu_s
+        self._start = _read(self._own_s)
 
     def stop(self) -> Disturbance:
         """Shares since the start; zeros where /proc/stat does not exist."""
         if self._start is None:
             return Disturbance(0.0, 0.0)
-        (steal_0, busy_0, own_0, wall_0), (steal_1, busy_1, own_1, wall_1) = self._start, _read()
+        (steal_0, busy_0, own_0, wall_0), (steal_1, busy_1, own_1, wall_1) = self._start, _read(self._own_s)
         capacity = max(1e-9, (wall_1 - wall_0) * (os.cpu_count() or 1))
         foreign = (busy_1 - busy_0) - (own_1 - own_0)
         return Disturbance(max(0.0, steal_1 - steal_0) / capacity, max(0.0, foreign) / capacity)
 
 
-def _read() -> tuple[float, float, float, float] | None:
-    """(steal, busy without steal, this process) CPU seconds, and the time."""
+def cpu_s() -> float:
+    """CPU seconds of this process so far."""
+    own = os.times()
+    return own.user + own.system
+
+
+def _read(own_s: Callable[[], float]) -> tuple[float, float, float, float] | None:
+    """(steal, busy without steal, what is measured) CPU seconds, and the time."""
     try:
         fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     except OSError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(f) / tick for f in fields[:8])
-    own = os.times()
-    return steal, user + nice + system + irq + softirq, own.user + own.system, time.monotonic()
+    return steal, user + nice + system + irq + softirq, own_s(), time.monotonic()
 
 
 def own_s(call: Callable[[], None]) -> float:

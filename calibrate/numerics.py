@@ -27,7 +27,9 @@ def steps_to_compare(backend: Backend) -> int:
 
 @dataclass(frozen=True)
 class Numerics:
-    """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters."""
+    """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters,
+    of every device that has them.
+    """
 
     max_grad_error: float
     max_param_error: float
@@ -76,7 +78,9 @@ def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Exp
     program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
     program.run(steps)
     program.sync()
-    return Numerics(_worst(_gradients(plan, program), expected.gradients), _worst(_parameters(plan, program), expected.parameters))
+    parameters = {name: expected.parameters[name] for name in plan.gradients}
+    worst = program.parameter_difference(parameters)
+    return Numerics(_worst(_gradients(plan, program), expected.gradients), _ratio(worst, parameters))
 
 
 @dataclass(frozen=True)
@@ -105,13 +109,13 @@ def _gradients(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
     return {parameter: apply_views(program.kept[operand.value], operand) for parameter, operand in plan.gradients.items()}
 
 
-def _parameters(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
-    return {name: program.binding.carried[name] for name in plan.gradients}
-
-
 def _worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """max|a − b| / max|b| over all tensors together; infinite where either is not finite."""
-    largest = max(float(expected[name].abs().max()) for name in found)
     difference = max(float((found[name] - expected[name]).abs().max()) for name in found)
+    return _ratio(difference, {name: expected[name] for name in found})
+
+
+def _ratio(difference: float, expected: dict[str, torch.Tensor]) -> float:
+    largest = max(float(tensor.abs().max()) for tensor in expected.values())
     ratio = difference / largest if largest else difference
     return ratio if ratio == ratio else float("inf")

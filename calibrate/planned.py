@@ -6,8 +6,10 @@ from executors.workers import available_cores
 from simulator import strategies
 from simulator.costs import CostModel, measurable
 from simulator.engine import GRAPH
+from simulator.explain import overfull_words
 from simulator.job import Job
-from simulator.machine import Machine
+from simulator.machine import Machine, Memory
+from simulator.memory import carried_bytes
 from simulator.options import option_values
 from simulator.plan import Plan
 from simulator.predict import Forecast, forecast
@@ -19,12 +21,12 @@ from traces.profile import Profile
 from .operands import geometries
 
 
-def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK) -> Machine:
+def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:
     """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
     cores = None
     if profile is not None and profile.identity.cores:
         cores = min(profile.identity.cores, len(available_cores()))
-    return this_cpu(profile, cores, devices, link)
+    return this_cpu(profile, cores, devices, link, library)
 
 
 def plan_all(
@@ -55,37 +57,51 @@ def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> Valid
 
 
 def require_memory(predicted: Forecast) -> None:
-    """Raise StepcastError where a plan needs more memory than its machine has."""
-    if not predicted.fits:
-        needed, there = max(predicted.peak_bytes.values()), predicted.machine.memories[0].size_bytes
+    """Raise StepcastError where a plan needs more of a memory than its machine has, with what needs it."""
+    for memory in predicted.overfull:
         raise StepcastError(
-            f"{predicted.plan.strategy} needs {_gb(needed)}, this machine has {_gb(there)}; choose a smaller batch or --image-size"
+            f"{predicted.plan.strategy} needs {_gb(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
+            f" {_there(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
+            " choose a smaller batch or --image-size"
         )
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
-    """Raise StepcastError where a validation, which holds all its programs at once, needs more memory than there is.
+    """Raise StepcastError where a validation, which holds all its programs at once, needs more of a memory than there is.
 
-    Beside one running program and one step of plain PyTorch there are every program's parameters and state (of CUDA graphs, all that they
-    ever use), and with `calibrate` the operands of the keys that are measured meanwhile.
+    Beside one running program there are every program's parameters and state (of CUDA graphs, all that they ever use); in the first
+    device's memory one step of plain PyTorch too, and with `calibrate` the operands of the keys that are measured meanwhile.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
-    peaks = [max(found.peak_bytes.values()) for found in forecasts]
-    held = [peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan) for f, peak in zip(forecasts, peaks, strict=True)]
-    needed = 2 * max(peaks) + sum(held)
-    if calibrate:
-        needed += _operand_bytes((found.plan for found in forecasts), machine)
-    there = machine.memories[0].size_bytes
-    if needed > there:
-        raise StepcastError(
-            f"comparing {len(forecasts)} strategies at once needs {_gb(needed)}, this machine has {_gb(there)};"
-            " choose a smaller batch, or fewer strategies with --strategy"
-        )
+    first = machine.memory(machine.devices[0].name)
+    for memory in machine.memories:
+        peaks = [found.memory_bytes.get(memory.name, 0) for found in forecasts]
+        held = [
+            peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, machine, memory) for f, peak in zip(forecasts, peaks, strict=True)
+        ]
+        needed = max(peaks) + sum(held)
+        if memory is first:
+            needed += max(peaks)
+            needed += _operand_bytes((found.plan for found in forecasts), machine) if calibrate else 0
+        if needed > memory.size_bytes:
+            raise StepcastError(
+                f"comparing {len(forecasts)} strategies at once needs {_gb(needed)}{_where(memory, machine)}, {_there(memory, machine)};"
+                " choose a smaller batch, or fewer strategies with --strategy"
+            )
 
 
-def _carried_bytes(plan: Plan) -> int:
-    return sum(plan.storages[name].bytes for name in plan.carried)
+def _where(memory: Memory, machine: Machine) -> str:
+    """Which of several memories."""
+    return f" in {memory.name}" if len(machine.memories) > 1 else ""
+
+
+def _there(memory: Memory, machine: Machine) -> str:
+    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {_gb(memory.size_bytes)}"
+
+
+def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
+    return sum(size for place, size in carried_bytes(plan).items() if machine.memory_name(place) == memory.name)
 
 
 def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
@@ -105,4 +121,4 @@ def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
 
 
 def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

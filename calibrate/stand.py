@@ -43,9 +43,10 @@ class Stand(Protocol):
     periods: int
     plain_steps: int
     interleaved: bool
+    memory_limit_bytes: float | None
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This machine with the profile's figures."""
+        """This machine with the profile's figures, and with no memory of more than `memory_limit_bytes`, where that is set."""
 
     def measure_machine(self, profile: Profile) -> None:
         """Fill in what belongs to the machine and not to an op, unless the profile has it."""
@@ -97,10 +98,11 @@ class CpuStand:
         self.backend: CpuBackend | None = None
         self._sampler: Sampler | None = None
         self._plain_threads = len(available_cores())
+        self.memory_limit_bytes: float | None = None
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU in its groups of cores."""
-        return machine_here(profile, self._devices, self._link)
+        return machine_here(profile, self._devices, self._link).limited(self.memory_limit_bytes)
 
     def measure_machine(self, profile: Profile) -> None:
         """The executor's overheads, peak rates and the cache."""

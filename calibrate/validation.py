@@ -45,7 +45,7 @@ class Contender:
     steps_s: list[list[float]] = field(default_factory=list)  # by round
     chunks: list[list[Measured]] = field(default_factory=list)  # by round
     numerics: Numerics | None = None
-    peak_bytes: int | None = None
+    peak_bytes: dict[str, int] = field(default_factory=dict)  # by device
 
     def run(self, steps: int) -> None:
         """Run a chunk; its first step, which starts with other tasks' data in the caches, does not count."""
@@ -171,7 +171,7 @@ def _check_numerics(job: Job, built: Built, contenders: Mapping[str, Contender],
             with training_step(job.batch):  # real tensors may show what fake ones did not: a class that is out of range
                 expected[parts] = Expected.of(job, built, steps, stand.backend, parts)
         contender.numerics = compare(job, built, contender.plan, stand.backend, expected[parts], steps)
-        contender.peak_bytes = next(iter(stand.backend.peak_bytes(contender.plan, tensors, job.seed).values()), None)
+        contender.peak_bytes = stand.backend.peak_bytes(contender.plan, tensors, job.seed)
     progress(1, ROUNDS + 2, "warming up")
 
 
@@ -262,7 +262,8 @@ def _compared(
     for label, contender in contenders.items():
         row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
         if timelines:
-            measured = timeline_of(contender.plan, contender.typical(rounds.chosen), row.measured_runs_s, forecasts[label].timeline.mode)
+            times, mode = contender.typical(rounds.chosen), forecasts[label].timeline.mode
+            measured = timeline_of(contender.plan, times, row.measured_runs_s, mode, contender.peak_bytes)
             row = row.model_copy(update={"twin_overhead": contender.program.twin_overhead})
             comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
@@ -273,6 +274,7 @@ def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds,
     runs = tuple(s for r in rounds for s in contender.steps_s[r])
     measured = contender.step_s(rounds)
     step_s = predicted.timeline.step_s
+    there = predicted.measured_as(contender.peak_bytes)
     return ValidationResult(
         strategy=contender.plan.strategy,
         options=dict(contender.plan.options),
@@ -287,8 +289,10 @@ def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds,
         max_grad_error=_finite(contender.numerics.max_grad_error),
         max_param_error=_finite(contender.numerics.max_param_error),
         semantics=dict(contender.plan.semantics),
-        predicted_peak_bytes=max(predicted.peak_bytes.values()),
-        measured_peak_bytes=contender.peak_bytes,
+        predicted_peak_bytes=max((there or predicted.peak_bytes).values()),
+        measured_peak_bytes=max(contender.peak_bytes.values(), default=None),
+        predicted_peak_bytes_by_device=there or predicted.peak_bytes,
+        measured_peak_bytes_by_device=contender.peak_bytes or None,
         shares=predicted.shares,
         calibration="interleaved" if interleaved else "profile",
         status="ok",

@@ -13,6 +13,7 @@ import torch
 from simulator.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan import INPUT, Operand, Plan, Task, ViewStep
 
+from .distributed.local import LocalPlan
 from .forms import PLAIN, Forms
 
 #: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
@@ -83,8 +84,9 @@ class Binding:
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
-        self.ops = [op for segment in plan.segments for task in segment.tasks for op in op_tasks(task)]
-        draws = [op for op in self.ops if draws_mask(op)]
+        self.ops = _ops(plan)
+        everywhere = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
+        draws = [op for op in everywhere if draws_mask(op)]
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:
@@ -164,6 +166,10 @@ class Binding:
         getters = [self.getter(operand) for operand in task.inputs]
         template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
         return _filler(template, named, getters)
+
+
+def _ops(plan: Plan) -> list[Task]:
+    return [op for segment in plan.segments for task in segment.tasks for op in op_tasks(task)]
 
 
 def _filler(template: list, named: dict, getters: list[Getter]):

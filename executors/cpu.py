@@ -7,7 +7,7 @@ itself; there is no host lane. Streams are serial, so a plan with one stream run
 import gc
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,10 +23,15 @@ from .binding import Binding, Instance, storage_users
 from .forms import PLAIN
 from .kernels import handlers
 from .measured import Measured, Passage, ends_from_start, lengths
+from .memory_watch import WATCHED_FROM, MemoryWatch
+from .replicas import parameter_difference
 from .run import WARM_UP, failure
-from .schedule import Entry, Schedule
+from .schedule import Entry, Schedule, servers_of
 from .wires import wire_of
-from .workers import Workers, available_cores
+from .workers import Callers, Workers, available_cores
+
+#: In place of a worker's position: a thread that is on no core of its own.
+NOWHERE = -1
 
 
 class CpuBackend:
@@ -37,8 +42,9 @@ class CpuBackend:
     forms = PLAIN
     torch_device = torch.device("cpu")
 
-    def __init__(self, machine: Machine, anchor: bool = False):
-        cores = deque(available_cores())
+    def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
+        """`cores`: to take, in this order; default: all that this process may use."""
+        cores = deque(available_cores() if cores is None else cores)
         self.groups: dict[str, tuple[int, ...]] = {}
         positions: list[int] = []
         for device in machine.devices:
@@ -52,6 +58,7 @@ class CpuBackend:
             positions += group
         self.machine = machine
         self.workers = Workers(tuple(positions))
+        self.callers = Callers()
         self.anchors = [Anchor() for _ in positions] if anchor else None
 
     def device(self, name: str) -> torch.device:
@@ -63,15 +70,13 @@ class CpuBackend:
         return CpuExecutable(self, plan, tensors, seed, keep)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes the allocator held for the plan in two untimed steps, by device; one figure where groups share a memory."""
-        before = allocator.allocated_bytes()
-        if before is None:
+        """Highest bytes that the allocator held for each device of the plan in untimed steps, task after task; see `memory_watch`."""
+        if allocator.allocated_bytes() is None:
             return {}
         program = CpuExecutable(self, plan, tensors, seed, ())
-        program.watch = peak = [0]
-        program.run(2)
-        program.sync()
-        return {plan.devices[0]: max(0, peak[0] - before)}
+        program.watch = MemoryWatch(plan, program.binding)
+        program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
+        return program.watch.peaks()
 
 
 class CpuExecutable:
@@ -104,7 +109,7 @@ class CpuExecutable:
         self._calls = 0
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self.kept: dict[str, torch.Tensor] = {}
-        self.watch: list[int] | None = None
+        self.watch: MemoryWatch | None = None
 
     @property
     def iterations(self) -> int:
@@ -134,6 +139,10 @@ class CpuExecutable:
         """The times of a few more periods."""
         return list(self.run(WARM_UP).times)
 
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """See Executable."""
+        return parameter_difference(self.binding, expected)
+
     @staticmethod
     def _passage(measured: list[Measured]) -> Passage:
         ends_s = ends_from_start(measured)
@@ -153,8 +162,8 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            alone = len(lanes) == 1 and not any(self._wires)
-            measured = self._serial(entries) if alone else self._parallel(entries, iterations)
+            one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._wires))
+            measured = self._serial(entries) if one_by_one else self._parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
@@ -162,7 +171,10 @@ class CpuExecutable:
         return measured
 
     def _serial(self, entries: list[Entry]) -> list[Measured]:
-        """One lane: one worker runs everything in order; the cores of the group take turns from call to call."""
+        """One lane: one worker runs everything in order; the cores of the group take turns from call to call.
+
+        Under a watch it runs those of all lanes.
+        """
         group = self.backend.groups[self.tasks[0].device]
         measured: list[Measured] = []
 
@@ -177,14 +189,16 @@ class CpuExecutable:
         period, index = entry
         instance = self._instances[period - self.tasks[index].lag]
         anchors = self.backend.anchors
-        anchor_ns = anchors[position].tick() if anchors else 0
+        anchor_ns = anchors[position].tick() if anchors and position >= 0 else 0
+        if self.watch is not None:
+            self.watch.before(instance, period)
         begin = time.perf_counter_ns()
         try:
             self._run[index](instance)
         except Exception as error:
             raise failure(self.tasks[index], error) from error
         if self.watch is not None:
-            self.watch[0] = max(self.watch[0], allocator.allocated_bytes())
+            self.watch.ran(index)
         if release:
             self._release(instance, index)
         end = time.perf_counter_ns()
@@ -198,10 +212,13 @@ class CpuExecutable:
             if not waiting[storage]:
                 for slot in self._freed[storage]:
                     instance.slots[slot] = None
+                if self.watch is not None:
+                    self.watch.dropped(storage)
 
     def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
+        servers = servers_of(self.tasks)
+        schedule = Schedule(self.tasks, self.dependencies, entries, iterations, servers)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
         measured: list[Measured] = []
@@ -210,18 +227,21 @@ class CpuExecutable:
             measured.append(item if end_s is None else replace(item, end_s=end_s))
             self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
 
-        def work(position: int) -> None:
-            device = device_of[position]
-            entry = schedule.first(device)
+        def serve(server: str, position: int) -> None:
+            entry = schedule.first(server)
             while entry is not None:
                 try:
                     item = self._one(entry, position, release=False)
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, device, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
+                entry = schedule.advance(entry, server, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
 
-        self.backend.workers.run(work, positions)
+        networks = dict.fromkeys(server for server in servers if server not in self.backend.groups)
+        wait = self.backend.callers.start(lambda server: serve(server, NOWHERE), networks)
+        # Where a worker fails nobody waits for collectives: they may be waiting for other processes.
+        self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
+        wait()
         return sorted(measured, key=lambda m: m.start_s)
 
     def _finish(self, entries: list[Entry]) -> None:

@@ -1,18 +1,23 @@
 """From measured task times to steps, losses and a timeline."""
 
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.memory import memory_over_time
+from simulator.memory_kinds import with_memory
 from simulator.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core."""
+    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core.
+
+    `device`: where it ran, if not known from the task: all devices run a collective.
+    """
 
     index: int
     period: int
@@ -20,6 +25,7 @@ class Measured:
     end_s: float
     core: int
     anchor_s: float = 0.0
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,17 @@ def without_anchors(times: Sequence[Measured]) -> list[Measured]:
     return moved
 
 
-def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str = "eager") -> Timeline:
+def timeline_of(
+    plan: Plan,
+    times: Sequence[Measured],
+    per_step: tuple[float, ...],
+    mode: str = "eager",
+    peak_bytes: Mapping[str, int] | None = None,
+) -> Timeline:
     """Measured spans; the window is the last full period, in graph mode all periods of the graph.
 
-    On one lane the time of anchors is taken out, and later spans move up.
+    On one lane the time of anchors is taken out, and later spans move up. Memory over time is that of `simulator.memory`'s rule at the
+    measured times; `peak_bytes` is the allocator's figure by device, where it is known.
     """
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
@@ -107,7 +120,7 @@ def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ..
     spans = tuple(
         Span(
             task=(task := tasks[item.index]).name,
-            device=task.device,
+            device=item.device or task.device,
             lane=f"stream {task.stream}",
             start_s=item.start_s - zero,
             end_s=item.end_s - zero,
@@ -120,14 +133,18 @@ def timeline_of(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ..
         for item in sorted(times, key=lambda m: m.start_s)
     )
     ends = period_ends(times)
-    full = [p for p in sorted(ends) if sum(s.period == p for s in spans) == len(tasks)] or sorted(ends)
+    run = Counter(period for _, period in {(span.task, span.period) for span in spans})
+    full = [p for p in sorted(ends) if run[p] == len(tasks)] or sorted(ends)
     last = full[-1]
     before = last - 1 if mode == "eager" else full[0] - 1
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
     length = window[1] - window[0]
     use = tuple(
-        DeviceUse(name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, 0)
+        DeviceUse(
+            name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, (peak_bytes or {}).get(name, 0)
+        )
         for name in plan.devices
     )
-    return Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    made = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    return with_memory(made, plan, memory_over_time(plan, spans))

@@ -12,6 +12,7 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 from .binding import Binding
+from .distributed.ranks import PeerLostError
 from .forms import Forms
 from .measured import Measured, Passage, timeline_of
 
@@ -21,7 +22,8 @@ class Run:
     """Result of `execute`.
 
     `timeline` is None where none was asked for. `step_s` are seconds per step, one per steady step; `losses` one per iteration; `tensors`
-    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration.
+    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration;
+    `peak_bytes` the allocator's figure by device.
     """
 
     timeline: Timeline | None
@@ -61,6 +63,9 @@ class Executable(Protocol):
     def trace(self) -> list[Measured]:
         """Times of every task in some typical periods; runs more of them where tasks are timed apart from steps."""
 
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """max|a − b| over every device's copy of the parameters in `expected`, as they are now; see `replicas`."""
+
 
 class Backend(Protocol):
     """Where plans run. `mode`: eager or graph; `unit`: periods per graph, or 1. `forms`: how canonical ops run there."""
@@ -74,7 +79,10 @@ class Backend(Protocol):
         """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty where it does not say."""
+        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty where it does not say.
+
+        Where the allocator counts several devices of one memory together, the one figure is under the memory's name.
+        """
 
 
 #: Periods at the start of a program's life that do not count.
@@ -139,10 +147,10 @@ class Execution:
         carried = dict(program.binding.carried)
         del program
         made = None
+        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
         if timeline:
             times = times or self._backend.load(self._plan, self._tensors, self._seed).trace()
-            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode)
-        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
+            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
         return Run(made, self.steps_s, self.losses, carried, kept, peak_bytes)
 
 
@@ -156,8 +164,8 @@ def execute(
 
 
 def failure(task: Task, error: Exception) -> Exception:
-    """What to raise where a task raised `error`: itself where memory ran out, which is no fault of the task's."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error):
+    """What to raise where a task raised `error`: itself where memory ran out, or another process, which is no fault of the task's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError | PeerLostError) or "not enough memory" in str(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

@@ -1,10 +1,13 @@
-"""Which worker runs which task when a device has several lanes: ready stream heads by device, guarded by one condition."""
+"""Which worker runs which task when a device has several lanes: ready stream heads by device, guarded by one condition.
+
+A stream whose head is a collective is served by a thread of its own, which waits for other processes while the device's workers go on.
+"""
 
 import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from simulator.dependencies import Dependencies
@@ -13,21 +16,34 @@ from simulator.plan import Task
 from .wires import Direction, Entry, Wires
 
 
+def servers_of(tasks: tuple[Task, ...]) -> list[str]:
+    """Who runs each task: its device's workers, or, of a collective, its stream's thread."""
+    return [f"{t.device} network {t.stream}" if t.body.kind == "collective" else t.device for t in tasks]
+
+
 class Schedule:
     """The entries of one run. A worker takes a `first` entry, runs it, and asks `advance` for its next one.
 
     A lane stays on its worker as long as nothing more urgent is ready: its data are in that core's cache, and nobody must be woken.
     """
 
-    def __init__(self, tasks: tuple[Task, ...], dependencies: Dependencies, entries: list[Entry], iterations: int | None):
-        """`iterations` is known when draining."""
+    def __init__(
+        self,
+        tasks: tuple[Task, ...],
+        dependencies: Dependencies,
+        entries: list[Entry],
+        iterations: int | None,
+        servers: Sequence[str] | None = None,
+    ):
+        """`iterations` is known when draining. `servers`: by task, who runs it; default: its device."""
         self._tasks = tasks
+        self._servers = [task.device for task in tasks] if servers is None else servers
         self._changed = threading.Condition()
         self._left = len(entries)
         self._stopped = False
         self._lanes: dict[tuple[str, int], deque[Entry]] = {}
         self._running: set[tuple[str, int]] = set()
-        self._ready: dict[str, list[tuple[int, int, Entry]]] = {task.device: [] for task in tasks}
+        self._ready: dict[str, list[tuple[int, int, Entry]]] = {server: [] for server in self._servers}
         self._wires = Wires()
         self._on_wire: dict[Entry, Callable[[float | None], None]] = {}
         self._order = {entry: i for i, entry in enumerate(entries)}
@@ -106,7 +122,7 @@ class Schedule:
         if queue and lane not in self._running and not self._missing[queue[0]]:
             self._running.add(lane)
             entry = queue.popleft()
-            heapq.heappush(self._ready[lane[0]], (self._tasks[entry[1]].priority, self._order[entry], entry))
+            heapq.heappush(self._ready[self._servers[entry[1]]], (self._tasks[entry[1]].priority, self._order[entry], entry))
 
     def _take(self, device: str, lane: tuple[str, int]) -> Entry | None:
         """The most urgent ready entry; of equally urgent ones that of `lane`, the one just run."""

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 import torch
@@ -50,6 +50,44 @@ class Workers:
             else:
                 answers.put(None)
             del work
+
+
+class Callers:
+    """Threads by name that are on no core of their own: they make calls that wait for something else, such as another process."""
+
+    def __init__(self):
+        self._orders: dict[str, SimpleQueue] = {}
+
+    def start(self, work: Callable[[str], None], names: Iterable[str]) -> Callable[[], None]:
+        """Let `work(name)` run on the thread of every name, made where it is new. Call what this returns to wait for them."""
+        answers: SimpleQueue = SimpleQueue()
+        names = tuple(names)
+        for name in names:
+            if name not in self._orders:
+                self._orders[name] = SimpleQueue()
+                threading.Thread(target=_serve_calls, args=(self._orders[name],), daemon=True, name=f"stepcast {name}").start()
+            self._orders[name].put((work, name, answers))
+
+        def wait() -> None:
+            errors = [error for error in (_next(answers) for _ in names) if error is not None]
+            if errors:
+                raise errors[0]
+
+        return wait
+
+
+def _serve_calls(orders: SimpleQueue) -> None:
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    while True:
+        work, name, answers = orders.get()
+        try:
+            work(name)
+        except BaseException as error:
+            answers.put(error)
+        else:
+            answers.put(None)
+        del work
 
 
 def _next(answers: SimpleQueue) -> BaseException | None:

@@ -165,9 +165,14 @@ class PlanBuilder:
         last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & wanted}
         return dict(sorted(last.items(), key=lambda item: item[1]))
 
-    def holder(self, storage: str) -> Operand:
-        """The largest value on a storage, whole."""
-        return max((v for v in self._values.values() if v.storage == storage), key=lambda v: math.prod(v.shape)).operand()
+    def holders(self) -> dict[str, Operand]:
+        """The largest value on each of the device's storages so far, whole."""
+        largest: dict[str, tuple[int, Value]] = {}
+        for value in self._values.values():
+            size = math.prod(value.shape)
+            if value.storage not in largest or size > largest[value.storage][0]:
+                largest[value.storage] = (size, value)
+        return {storage: value.operand() for storage, (_, value) in largest.items()}
 
     def fetches(self, machine: Machine) -> list[Task]:
         """Copies of the batch's parts from the host to the device, for the micro-batches whose tasks have been made.
@@ -360,7 +365,7 @@ def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list
 
 
 def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[Step, ...]:
-    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of the names of what they make, which no other list may use."""
+    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of what they make, which no other list may call the same."""
     dtype = gradients[0].dtype
     every = [{"$": i} for i in range(len(gradients))]
 

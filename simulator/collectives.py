@@ -67,7 +67,9 @@ class Group:
         `at_host`: values of the host with the same shapes, for a server there.
         """
         if self.machine.library:
-            body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.root)
+            # A process on a CPU is its own host: there the first device's process is the server.
+            at_first = self.root == HOST and self.machine.memory_name(HOST) == self.machine.memory_name(self.devices[0])
+            body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root)
             flat = tuple(operand for each in operands for operand in each)
             lane = (self.devices[0], self.stream, self.priority)
             return [Task(name, body, *lane, mutates=flat, phase=COLLECTIVE, layer=layer)]

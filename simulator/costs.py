@@ -5,7 +5,7 @@ family, else of its op class, else of all, by launch of ops that are loops; None
 ops.
 
 GPU costs are medians and CPU costs winsorised means of the samples (a median misses the stalls that a step has too). Copies between
-memories and collectives cost nothing here: links price them. The model also says how tasks side by side slow each other down
+memories and collectives of a library cost nothing here: links price them. The model also says how tasks side by side slow each other down
 (`pair_multipliers`).
 """
 
@@ -19,7 +19,7 @@ from traces.profile import KeyCost, Profile, Stats
 
 from . import efficiencies
 from .bodies.copy import KERNEL
-from .contention import group_of
+from .contention import SMALL, group_of
 from .cost import FITTED, GUESSED, MEASURED, Cost
 from .efficiencies import Site, precision_of
 from .machine import Machine
@@ -77,26 +77,33 @@ class CostModel:
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
         self._costs: dict[tuple[str, str], Cost] = {}
+        self._alike = _alike(machine)
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
         self._issues: dict[tuple[str, str], float | None] = {}
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
-        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without."""
+        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without.
+
+        Of devices that are processes of one core each, short tasks do not share an interpreter: for them there are none.
+        """
         known = self.profile.contention.multipliers if self.profile is not None else {}
-        return {tuple(pair.split("|")): factor for pair, factor in known.items()}
+        apart = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
+        pairs = {tuple(pair.split("|")): factor for pair, factor in known.items()}
+        return {pair: factor for pair, factor in pairs.items() if not (apart and SMALL in pair)}
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order; means of samples as they count in the median of a step (`typical`)."""
         return median_costs([self.cost(task) for task in plan.tasks])
 
     def cost(self, task: Task) -> Cost:
-        """The cost of one task. Tasks of one key on one device share the object."""
+        """The cost of one task. Tasks of one key on devices that are alike share the object."""
         key = cost_key(task, self.machine)
-        found = self._costs.get((task.device, key))
+        device = self._alike.get(task.device, task.device)
+        found = self._costs.get((device, key))
         if found is None:
-            found = self._costs[task.device, key] = self._price(task, task.device, key)
+            found = self._costs[device, key] = self._price(task, device, key)
         return found
 
     def missing(self, plan: Plan) -> dict[str, Task]:
@@ -285,3 +292,15 @@ class CostModel:
     def _statistic(self, stats: Stats) -> float:
         on_gpu = self.profile is not None and self.profile.identity.kind == "gpu"
         return stats.median_s if on_gpu else stats.mean_s
+
+
+def _alike(machine: Machine) -> dict[str, str]:
+    """Device -> the first device that differs from it in name only, its memory likewise."""
+    first: dict[tuple, str] = {}
+    found = {}
+    for device in machine.devices:
+        memory = machine.memory(device.name)
+        sharing = sum(other.sms for other in machine.devices if other.memory == device.memory)
+        traits = (replace(device, name="", memory="", peak_flops=()), *sorted(device.peak_flops.items()), replace(memory, name=""), sharing)
+        found[device.name] = first.setdefault(traits, device.name)
+    return found

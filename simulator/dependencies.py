@@ -8,6 +8,8 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 
+from traces import garbage
+
 from .plan import Operand, Plan, Task, program
 
 Box = tuple[tuple[int, int], ...]
@@ -107,7 +109,8 @@ class Dependencies:
 
     def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
         if iterations not in self._derived:
-            self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
+            with garbage.kept():
+                self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
         return self._derived[iterations]
 
 

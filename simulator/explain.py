@@ -1,10 +1,18 @@
 """Why one schedule is faster or slower than another: their critical paths compared, phase by phase and cause by cause, in words."""
 
 from collections import defaultdict
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from traces.held import AtPeak
 from traces.timeline import Cause, Timeline
 
 from .intervals import clipped_seconds
+from .machine import Memory
+from .plan import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
+
+if TYPE_CHECKING:
+    from .predict import Forecast
 
 #: Differences below this share of the baseline's step are not worth a sentence.
 LEAST_SHARE = 0.005
@@ -43,6 +51,42 @@ def explain(baseline: Timeline, other: Timeline) -> list[str]:
     if not ranked:
         lines.append(f"no phase differs by more than {LEAST_SHARE:.1%} of the step on the critical path")
     return lines
+
+
+#: What kinds of values are called.
+KIND_NAMES = MappingProxyType({
+    PARAMETER: "parameters", OPTIMIZER_STATE: "optimizer state", BUFFER: "buffers", INPUT: "inputs", ACTIVATION: "activations",
+    GRADIENT: "gradients", SCRATCH: "scratch",
+})  # fmt: skip
+#: The largest storages are named where they hold at least this share of the peak.
+NAMED_SHARE = 0.02
+
+
+def peak_words(found: AtPeak) -> str:
+    """What a device holds at its peak, and when that is: one phrase."""
+    when = f" at {_ms(found.time_s)}" if found.time_s is not None else ""
+    where = f" in {found.layer} {found.phase}" if found.layer else f" in {found.task}" if found.task else ""
+    parts = []
+    for kind, size in found.by_kind.items():
+        own = [each for each in found.largest if each.kind == kind and each.bytes >= NAMED_SHARE * found.bytes]
+        named = f" (largest: {', '.join(f'{each.layer or each.storage} {_gb(each.bytes)}' for each in own[:2])})" if own else ""
+        if size >= NAMED_SHARE * found.bytes:
+            parts.append(f"{KIND_NAMES[kind]} {_gb(size)}{named}")
+    return f"peak of {_gb(found.bytes)} on {found.device}{when}{where}: {', '.join(parts)}"
+
+
+def overfull_words(found: "Forecast", memory: Memory) -> list[str]:
+    """What needs a memory that is too small: the peak of the device that holds the most of it, and how many others share it."""
+    there = [each for each in found.at_peak if found.machine.memory_name(each.device) == memory.name]
+    if not there:
+        return [f"the host holds {_gb(found.memory_bytes[memory.name])}"]
+    most = max(there, key=lambda each: each.bytes)
+    others = [f"{each.device} {_gb(each.bytes)} at its own peak" for each in there if each is not most]
+    return [peak_words(most), *([f"in the same memory {', '.join(others)}"] if others else [])]
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def _grouped(seconds: dict[tuple[str, Cause], float]) -> dict[tuple[str, str], float]:

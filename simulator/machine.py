@@ -1,13 +1,20 @@
 """The machine a plan runs on: devices, their memories, host lanes and links. SI units throughout."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from traces.errors import UnknownNameError
 
+if TYPE_CHECKING:
+    from traces.collectives import CollectiveLaw
+    from traces.profile import Transfer
+
 #: The other end of links to the host's memory.
 HOST = "host"
+#: What joins nodes. On a machine that has it, every node has a host of its own, and `HOST` is that of the device at the other end.
+NETWORK = "network"
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,8 @@ class Machine:
     """Devices, memories, host lanes and links. `sources` says where each figure comes from.
 
     `library`: what makes collectives between the devices ("nccl", "gloo"); "" where one process has them all, and plans spell
-    collectives out.
+    collectives out. `collectives` (by `law_name`) and `lines` (by "SOURCE>TARGET") were measured: what a collective, or a transfer from one
+    device to another, takes alone. Links then only decide what it shares.
     """
 
     name: str
@@ -102,6 +110,8 @@ class Machine:
     links: tuple[Link, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     library: str = ""
+    collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
+    lines: "Mapping[str, Transfer]" = field(default_factory=dict)
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -139,6 +149,26 @@ class Machine:
     def states(self, source: str, target: str) -> bool:
         """Whether there is a link from one place to the other that is no alias."""
         return any((link.source, link.target) == (source, target) and not link.alias for link in self.links)
+
+    def limited(self, size_bytes: float | None) -> "Machine":
+        """The machine with no memory of more than so many bytes (None: as it is). Devices that share a memory share its limit."""
+        if size_bytes is None:
+            return self
+        return replace(self, memories=tuple(replace(each, size_bytes=min(each.size_bytes, int(size_bytes))) for each in self.memories))
+
+    def nodes(self, devices: Iterable[str]) -> int:
+        """How many nodes the devices are on: those of one are joined by other ways than the network."""
+        if NETWORK not in self.graph:
+            return 1
+        return len({self._node_of[device] for device in devices})
+
+    @cached_property
+    def _node_of(self) -> dict[str, int]:
+        import networkx
+
+        graph = self.graph.to_undirected()
+        graph.remove_nodes_from([HOST, NETWORK])
+        return {name: node for node, joined in enumerate(networkx.connected_components(graph)) for name in joined}
 
     @cached_property
     def graph(self):

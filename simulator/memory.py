@@ -2,16 +2,22 @@
 
 A carried storage lives always. Every other storage has one instance per iteration, which lives from the start of its first access to the
 end of its last; an executor drops it when as many tasks have accessed it as `access_counts` says. Inputs are fed: their instance is there
-from the start of its iteration's first task.
+from the start of its iteration's first task. What a copy makes a second name of (`Copy(means="alias")`) is one memory, that of the first
+name, until no name of it is accessed any more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traces.timeline import Span
 
+from .bodies.copy import ALIAS
 from .plan import INPUT, Plan
+
+#: (time in s, bytes held from then on), in order of time.
+Steps = tuple[tuple[float, int], ...]
 
 
 def access_counts(plan: Plan) -> dict[str, int]:
@@ -33,6 +39,17 @@ def last_accesses(plan: Plan) -> list[tuple[str, ...]]:
     return [tuple(name for name in names if last[name] == index) for index, names in enumerate(used)]
 
 
+def owners(plan: Plan) -> dict[str, str]:
+    """Storage -> the storage whose memory it is, for those that a copy makes a second name of another."""
+    owner: dict[str, str] = {}
+    for task in plan.tasks:
+        if task.body.kind == "copy" and task.body.means == ALIAS:
+            for read, write in zip(task.reads, task.writes, strict=bool(task.writes)):
+                source = plan.storage_of(read)
+                owner[plan.storage_of(write)] = owner.get(source, source)
+    return owner
+
+
 def carried_bytes(plan: Plan) -> dict[str, int]:
     """Bytes of carried storages by device."""
     held = dict.fromkeys(plan.devices, 0)
@@ -42,62 +59,103 @@ def carried_bytes(plan: Plan) -> dict[str, int]:
     return held
 
 
-def memory_over_time(plan: Plan, spans: Sequence[Span]) -> dict[str, tuple[tuple[float, int], ...]]:
-    """(time in s, bytes held from then on) by device, from the spans of a predicted or a measured timeline of `plan`.
+@dataclass(frozen=True)
+class Lives:
+    """When instances of storages are there: entry i is of `names[storage[i]]`, from `begin_s[i]` (inf: never) to `end_s[i]` (inf: on)."""
 
-    An instance whose last access is not among the spans stays. At one instant what ends goes before what starts comes.
-    """
-    begun = min((span.start_s for span in spans), default=0.0)
-    held = carried_bytes(plan)
-    changes = _changes(plan, spans)
-    for device in sorted({plan.storages[name].device for name in access_counts(plan)}):
-        held.setdefault(device, 0)
-    result = {}
-    for device, base in held.items():
-        times, grown = changes.get(device, (np.empty(0), np.empty(0, np.int64)))
-        order = np.lexsort((grown, times))
-        times, total = times[order], base + np.cumsum(grown[order])
-        latest = np.append(times[1:] != times[:-1], True) if len(times) else np.empty(0, bool)
-        steps = list(zip(times[latest].tolist(), total[latest].tolist(), strict=True))
-        result[device] = tuple(steps if steps and steps[0][0] <= begun else [(begun, base), *steps])
-    return result
+    names: tuple[str, ...]
+    storage: np.ndarray
+    begin_s: np.ndarray
+    end_s: np.ndarray
 
 
-def peaks(memory: dict[str, tuple[tuple[float, int], ...]]) -> dict[str, int]:
-    """The most bytes held at any time, by device."""
-    return {device: max(held for _, held in steps) for device, steps in memory.items()}
-
-
-def _changes(plan: Plan, spans: Sequence[Span]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """(times, bytes that come or go) by device."""
-    used = plan.instances
-    names = list(access_counts(plan))
+def lives(plan: Plan, spans: Sequence[Span]) -> Lives:
+    """The instances that the spans of a predicted or a measured timeline of `plan` make. One whose last access is not among them stays."""
+    owner, carried = owners(plan), plan.carried
+    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
+    names = tuple(name for name in dict.fromkeys(name for each in used for name in each) if name not in carried)
     if not names or not spans:
-        return {}
+        return Lives(names, np.empty(0, np.int64), np.empty(0), np.empty(0))
     # All accesses of one iteration, storage by storage, so that reduceat finds first starts and last ends in one pass.
     number = {name: position for position, name in enumerate(names)}
-    accesses = sorted((number[name], index) for index, storages in enumerate(used) for name in storages)
+    accesses = sorted((number[name], index) for index, each in enumerate(used) for name in each if name in number)
     storage_of = np.array([storage for storage, _ in accesses])
     task_of = np.array([index for _, index in accesses])
     border = np.searchsorted(storage_of, np.arange(len(names)))
-    devices = np.array([plan.storages[name].device for name in names])
-    sizes = np.array([plan.storages[name].bytes for name in names], np.int64)
     fed = {value.storage for value in plan.values.values() if value.kind == INPUT}
     is_fed = np.array([name in fed for name in names])
+    begins, ends = [], []
+    for started, ended in _by_iteration(plan, spans):
+        first = np.minimum.reduceat(started[task_of], border)
+        first[is_fed] = np.where(np.isfinite(first[is_fed]), started.min(), first[is_fed])
+        begins.append(first)
+        ends.append(np.maximum.reduceat(ended[task_of], border))
+    return Lives(names, np.tile(np.arange(len(names)), len(begins)), np.concatenate(begins), np.concatenate(ends))
 
-    times: dict[str, list[np.ndarray]] = {device: [] for device in devices.tolist()}
-    grown: dict[str, list[np.ndarray]] = {device: [] for device in devices.tolist()}
-    for starts, ends in _by_iteration(plan, spans):
-        first = np.minimum.reduceat(starts[task_of], border)
-        last = np.maximum.reduceat(ends[task_of], border)
-        first[is_fed] = np.where(np.isfinite(first[is_fed]), starts.min(), first[is_fed])
-        for device in times:
-            here = devices == device
-            for moments, sign in ((first, 1), (last, -1)):
-                known = here & np.isfinite(moments)
-                times[device].append(moments[known])
-                grown[device].append(sign * sizes[known])
-    return {device: (np.concatenate(times[device]), np.concatenate(grown[device])) for device in times}
+
+def memory_over_time(plan: Plan, spans: Sequence[Span]) -> dict[str, Steps]:
+    """Bytes held over time by device (and by the host, where a plan has values there).
+
+    At one instant what ends goes before what starts comes.
+    """
+    begun = min((span.start_s for span in spans), default=0.0)
+    found = lives(plan, spans)
+    devices = np.array([plan.storages[name].device for name in found.names] or [""])
+    sizes = np.array([plan.storages[name].bytes for name in found.names] or [0], np.int64)
+    held = carried_bytes(plan)
+    for device in sorted({plan.storages[name].device for name in found.names}):
+        held.setdefault(device, 0)
+    return {device: steps(found, sizes * (devices == device), base, begun) for device, base in held.items()}
+
+
+def steps(found: Lives, sizes: np.ndarray, base: int, begun: float) -> Steps:
+    """Bytes held over time, `base` of them always, of storages of those sizes (0: does not count); from `begun` on at the latest."""
+    counted = (sizes > 0)[found.storage]
+    own = sizes[found.storage[counted]]
+    times = np.concatenate([found.begin_s[counted], found.end_s[counted]])
+    grown = np.concatenate([own, -own])
+    known = np.isfinite(times)
+    times, grown = times[known], grown[known]
+    order = np.lexsort((grown, times))
+    times, total = times[order], base + np.cumsum(grown[order])
+    latest = np.append(times[1:] != times[:-1], True) if len(times) else np.empty(0, bool)
+    made = tuple(zip(times[latest].tolist(), total[latest].tolist(), strict=True))
+    return made if made and made[0][0] <= begun else ((begun, base), *made)
+
+
+def together(memory: Mapping[str, Steps]) -> Steps:
+    """Bytes that several devices hold at the same moment, over time."""
+    changes: list[tuple[float, int]] = []
+    for each in memory.values():
+        before = 0
+        for time_s, held in each:
+            changes.append((time_s, held - before))
+            before = held
+    found: dict[float, int] = {}
+    total = 0
+    for time_s, change in sorted(changes):
+        total += change
+        found[time_s] = total
+    return tuple(found.items())
+
+
+def thinned(each: Steps, most: int) -> Steps:
+    """At most `most` steps that show the same: of many steps within a short time, the highest. First, last and peak stay."""
+    if len(each) <= most:
+        return each
+    (first_s, _), (last_s, _) = each[0], each[-1]
+    bins = max(1, most - 2)
+    kept: dict[int, tuple[float, int]] = {}
+    for step in each[1:-1]:
+        place = min(bins - 1, int((step[0] - first_s) / (last_s - first_s) * bins))
+        if place not in kept or step[1] > kept[place][1]:
+            kept[place] = step
+    return (each[0], *kept.values(), each[-1])
+
+
+def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
+    """The most bytes held at any time, by device."""
+    return {device: max(held for _, held in each) for device, each in memory.items()}
 
 
 def _by_iteration(plan: Plan, spans: Sequence[Span]):

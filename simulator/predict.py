@@ -1,10 +1,11 @@
 """Predicting a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from traces.comparison import Prediction, Shares
 from traces.errors import StepcastError, UnknownNameError
+from traces.held import AtPeak
 from traces.timeline import Timeline
 
 from . import strategies
@@ -14,13 +15,19 @@ from .dependencies import Dependencies
 from .discrepancy import known
 from .engine import timed_simulation
 from .intervals import step_interval
-from .machine import Machine
+from .machine import Machine, Memory
+from .memory import Steps, together
+from .memory_at_peak import at_peak
+from .memory_kinds import with_memory
 from .plan import Plan
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A plan's predicted timeline with everything said about it. `simulate_wall_s`: from resolved costs to the last event."""
+    """A plan's predicted timeline with everything said about it. `simulate_wall_s`: from resolved costs to the last event.
+
+    `memory_bytes`: the most that the devices of each of the machine's memories hold at one moment, by the memory's name.
+    """
 
     plan: Plan
     machine: Machine
@@ -29,6 +36,8 @@ class Forecast:
     interval_s: tuple[float, float]
     shares: Shares
     simulate_wall_s: float
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    at_peak: tuple[AtPeak, ...] = ()
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -37,12 +46,18 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether every memory holds what its devices need at their peaks."""
-        needed: dict[str, int] = {}
-        for name, peak in self.peak_bytes.items():
-            memory = self.machine.memory(name)
-            needed[memory.name] = needed.get(memory.name, 0) + peak
-        return all(needed.get(memory.name, 0) <= memory.size_bytes for memory in self.machine.memories)
+        """Whether every memory holds what its devices need together at any moment."""
+        return not self.overfull
+
+    @property
+    def overfull(self) -> tuple[Memory, ...]:
+        """The machine's memories that are too small."""
+        return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
+
+    def measured_as(self, places: Iterable[str]) -> dict[str, int]:
+        """Peak bytes of places as executors name them: devices, or memories where one count is all there is."""
+        known = {**self.memory_bytes, **self.peak_bytes}
+        return {place: known[place] for place in places if place in known}
 
 
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
@@ -57,7 +72,21 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
     common = known(machine.device(plan.devices[0]).kind, mode)
-    return Forecast(plan, machine, costs, timeline, step_interval(timeline, by_task, common=common), shares, wall_s)
+    interval_s = step_interval(timeline, by_task, common=common)
+    memory = timeline.memory
+    peak = at_peak(plan, timeline, memory)
+    limits = {device: machine.memory(device).size_bytes for device in plan.devices}
+    timeline = with_memory(timeline, plan, memory, limits)
+    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, _by_memory(memory, machine), peak)
+
+
+def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
+    """The most bytes in each of the machine's memories at one moment. On a CPU the host's are among them."""
+    places: dict[str, dict[str, Steps]] = {}
+    for place, each in memory.items():
+        places.setdefault(machine.memory_name(place), {})[place] = each
+    known = {each.name for each in machine.memories}
+    return {name: max(held for _, held in together(each)) for name, each in places.items() if name in known}
 
 
 def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
@@ -81,6 +110,7 @@ def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Pr
         simulate_wall_s=found.simulate_wall_s,
         shares=found.shares,
         critical_path=timeline.critical_path,
+        at_peak=found.at_peak,
     )
 
 

@@ -1,8 +1,11 @@
 """Machines by name: the presets of `machines.json`, and this machine's CPU.
 
-Every number of `machines.json` is `[value, source]`, the source a name under "sources". A link of kind `host` joins every GPU to the host,
-`switch` every GPU to a switch between them, `pairs` every two GPUs; links that name a `channel` share its bandwidth. A GPU's
-`product` is what its driver calls it.
+Every number of `machines.json` is `[value, source]`, the source a name under "sources". A GPU's `product` is what its driver calls it.
+
+Links are laid kind by kind. `group` GPUs in a row (0: all) have a middle of their own. `host` joins every GPU to the host, `pairs` every
+two GPUs of a group, `switch` every GPU to the group's switch (NVSwitch), `bridge` every GPU to the group's bridge (a PCI Express switch, or
+the root of a node). An `uplink` joins every bridge to the host, so that its GPUs share it, and a `network` link joins every bridge to the
+network between nodes, as the NIC that its GPUs share. Links that name a `channel` share its bandwidth.
 """
 
 import json
@@ -16,15 +19,13 @@ from pydantic import BaseModel, ConfigDict
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Profile, slug
 
-from .machine import HOST, Device, HostLane, Link, Machine, Memory
+from .machine import HOST, NETWORK, Device, HostLane, Link, Machine, Memory
 from .measured_gpu import with_measured
+from .partitions import split
 from .this_cpu import ALIAS_LINK, this_cpu
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
-#: The node between GPUs of a switched machine; its links cost half of the whole way's latency each.
-SWITCH = "switch"
-
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
 
@@ -61,13 +62,14 @@ class HostEntry(_Entry):
 
 
 class LinkEntry(_Entry):
-    """One kind of link, laid between all GPUs."""
+    """One kind of link, laid for all GPUs. A way over several links has the sum of their latencies."""
 
-    kind: Literal["host", "switch", "pairs"]
+    kind: Literal["host", "pairs", "switch", "bridge", "uplink", "network"]
     latency_s: Sourced
     bandwidth_bytes_per_s: Sourced
     duplex: bool
     channel: str = ""
+    group: int = 0
 
 
 class MachineEntry(_Entry):
@@ -102,18 +104,20 @@ def machine_names() -> list[str]:
 def load_machine(name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK) -> Machine:
     """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU).
 
-    `devices`: the first so many of them (None: all; of this CPU, one). `link`: of this CPU's groups of cores. Raises UnknownNameError, and
-    StepcastError for more devices than there are.
+    `devices`: the first so many of them (None: all; of this CPU, one); of a machine of one GPU, so many partitions of that. `link`: of this
+    CPU's groups of cores. Raises UnknownNameError, and StepcastError for more devices than there are.
     """
     if name == THIS_CPU:
         return this_cpu(profile, devices=devices or 1, link=link)
     entry = data().machines.get(name)
     if entry is None:
         raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
-    if devices is not None and devices > entry.count:
+    if devices is not None and devices > entry.count > 1:
         raise StepcastError(f"--devices {devices}: machine {name} has {entry.count}; choose 1 to {entry.count}, or another machine")
-    found = _preset(name, entry if devices is None else entry.model_copy(update={"count": devices}))
-    return found if profile is None else with_measured(found, profile)
+    found = preset(name, entry, min(devices or entry.count, entry.count))
+    if profile is not None:
+        found = with_measured(found, profile)
+    return found if devices is None or devices <= entry.count else split(found, devices, profile)
 
 
 def product_of(name: str) -> str:
@@ -126,7 +130,7 @@ def one_gpu(product: str) -> Machine | None:
     """The preset that has a GPU called `product` and no other, or None. Older drivers leave the maker's name out."""
     for name, entry in data().machines.items():
         if entry.count == 1 and _unbranded(product_of(name)) == _unbranded(product):
-            return _preset(name, entry)
+            return preset(name, entry)
     return None
 
 
@@ -140,9 +144,10 @@ def host_figures() -> tuple[dict[str, float], dict[str, str]]:
     return {field: value for field, (value, _) in entry}, {field: data().sources[source] for field, (_, source) in entry}
 
 
-def _preset(name: str, entry: MachineEntry) -> Machine:
+def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
+    """The machine that an entry describes, with `count` GPUs instead of its own number."""
     gpu = data().gpus[entry.gpu]
-    names = [f"cuda:{index}" for index in range(entry.count)]
+    names = [f"cuda:{index}" for index in range(entry.count if count is None else count)]
     host = {field: value for field, (value, _) in data().hosts[entry.host]}
     peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
     return Machine(
@@ -164,12 +169,24 @@ def _preset(name: str, entry: MachineEntry) -> Machine:
 
 def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
     """Both directions of every link of a kind."""
-    ends = list(combinations(names, 2)) if entry.kind == "pairs" else [(n, HOST if entry.kind == "host" else SWITCH) for n in names]
     return [
         Link(a, b, entry.latency_s[0], entry.bandwidth_bytes_per_s[0], entry.duplex, entry.channel)
-        for one, other in ends
+        for one, other in _ends(entry, names)
         for a, b in ((one, other), (other, one))
     ]
+
+
+def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
+    size = entry.group or len(names)
+    groups = [names[first : first + size] for first in range(0, len(names), size)]
+    match entry.kind:
+        case "host":
+            return [(name, HOST) for name in names]
+        case "pairs":
+            return [pair for group in groups for pair in combinations(group, 2)]
+        case "switch" | "bridge":
+            return [(name, f"{entry.kind} {number}") for number, group in enumerate(groups) for name in group]
+    return [(f"bridge {number}", HOST if entry.kind == "uplink" else NETWORK) for number in range(len(groups))]
 
 
 def _sources(entry: MachineEntry) -> dict[str, str]:

@@ -14,6 +14,7 @@ import psutil
 
 from traces.errors import StepcastError
 
+from .collective_laws import SCALED
 from .machine import HOST, Device, Link, Machine, Memory
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _SOURCES = MappingProxyType({
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
 _BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
 _TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
+#: Seconds and bytes/s between two processes.
+_LOOPBACK = (1e-4, 1e9)
 #: Workers pick the most urgent stream head themselves: any number of levels would do.
 _PRIORITY_LEVELS = 64
 
@@ -60,17 +63,21 @@ def link_bytes_per_s(link: str) -> float | None:
     return stated
 
 
-def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices: int = 1, link: str = ALIAS_LINK) -> Machine:
+def this_cpu(
+    profile: "Profile | None" = None, cores: int | None = None, devices: int = 1, link: str = ALIAS_LINK, library: str = ""
+) -> Machine:
     """This machine's CPU: `cores` physical cores (default: the profile's, else all available to this process) in `devices` equal groups.
 
-    `link`: what joins the groups `cpu:0`, `cpu:1` and so on, and the host (`link_bytes_per_s`). A profile's measured figures replace the
-    nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for more cores, or groups, than there are.
+    `link`: what joins the groups `cpu:0`, `cpu:1` and so on, and the host (`link_bytes_per_s`). With a `library` every group is a process
+    of its own, joined to the others by that over the network; there may be more of them than cores, which they share then. A profile's
+    measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for more cores,
+    or groups of one process, than there are.
     """
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
         raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
-    if not 1 <= devices <= count:
+    if not 1 <= devices <= count and not library:
         raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
     fp32 = count * nominal_flops_per_core()
     peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
@@ -88,14 +95,16 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices
             overhead = profile.dispatch.task_overhead_s
         shared = shared if profile.dispatch.shared_overhead_s is None else profile.dispatch.shared_overhead_s
         wake = wake if profile.dispatch.wake_s is None else profile.dispatch.wake_s
+        if profile.collectives:
+            sources["collectives"] = f"{', '.join(profile.collectives)}: measured; {SCALED}"
         sources["profile"] = f"figures measured on {profile.updated} replace those above where the profile has them"
     names = [f"cpu:{index}" for index in range(devices)]
-    group = count // devices
+    group = max(1, count // devices)
     device = Device(
         "",
         "cpu",
         group,
-        {name: flops * group / count for name, flops in peaks.items()},
+        {name: flops * min(group / count, 1 / devices) for name, flops in peaks.items()},
         "memory",
         priority_levels=_PRIORITY_LEVELS,
         task_overhead_s=overhead,
@@ -107,7 +116,12 @@ def this_cpu(profile: "Profile | None" = None, cores: int | None = None, devices
     links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
     if rate is not None:
         sources["link"] = f"stated: {link}"
-    return Machine("this-cpu", tuple(replace(device, name=name) for name in names), (memory,), links=links, sources=sources)
+    if library:
+        links = tuple(Link(a, b, *_LOOPBACK) for a, b in permutations(names, 2))
+        sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
+    made = tuple(replace(device, name=name) for name in names)
+    laws = profile.collectives if profile is not None else {}
+    return Machine("this-cpu", made, (memory,), links=links, sources=sources, library=library, collectives=laws)
 
 
 def available_cores() -> int:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from traces.errors import StepcastError
 
-from .machine import Device, HostLane, Link, Machine, Memory
+from .machine import Device, HostLane, Machine, Memory
 from .measured_gpu import with_measured
+from .partitions import split
 from .presets import host_figures, one_gpu
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 THIS_GPU = "this-gpu"
 DEVICE = "cuda:0"
-#: Parts of a GPU have multiples of this many SMs (green contexts on Hopper).
-SMS_PER_STEP = 8
 
 
 def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -> Machine:
@@ -25,7 +24,7 @@ def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -
     missing, and for more parts than the GPU has room for.
     """
     whole = replace(with_measured(one_gpu(profile.identity.gpu) or _unknown(profile), profile), name=name)
-    return whole if partitions == 1 else _split(whole, profile, partitions)
+    return whole if partitions == 1 else split(whole, partitions, profile)
 
 
 def _unknown(profile: "Profile") -> Machine:
@@ -53,38 +52,3 @@ def _unknown(profile: "Profile") -> Machine:
         (HostLane(f"host of {DEVICE}", (DEVICE,), **figures),),
         sources={**sources, "saturation_share": "assumed: 30 % of the SMs saturate the memory"},
     )
-
-
-def _split(whole: Machine, profile: "Profile", count: int) -> Machine:
-    """`count` equal parts of a machine of one GPU. Between them a link moves nothing; with the host they share its links."""
-    given = whole.devices[0]
-    sms = _sms_per_part(profile, given.sms, count)
-    names = [f"{given.name}/{index}" for index in range(count)]
-    peaks = {precision: flops * sms / given.sms for precision, flops in given.peak_flops.items()}
-    links = [
-        replace(link, source=source, target=target, channel=link.channel or f"{link.source}>{link.target}")
-        for link in whole.links
-        for name in names
-        for source, target in [tuple(name if end == given.name else end for end in (link.source, link.target))]
-    ]
-    bandwidth = whole.memories[0].bandwidth_bytes_per_s
-    links += [Link(a, b, 0.0, bandwidth, alias=True) for a in names for b in names if a != b]
-    measured = str(count) in profile.partition_sms
-    note = f"{sms} of {given.sms}: " + ("as the driver split them" if measured else f"the largest multiple of {SMS_PER_STEP} that fits")
-    return replace(
-        whole,
-        devices=tuple(replace(given, name=name, sms=sms, peak_flops=peaks) for name in names),
-        hosts=tuple(replace(host, devices=tuple(names)) for host in whole.hosts),
-        links=tuple(links),
-        sources={**whole.sources, "sms": note, "peak_flops": "that of the whole GPU by the share of its SMs"},
-    )
-
-
-def _sms_per_part(profile: "Profile", sms: int, count: int) -> int:
-    if count < 1:
-        raise StepcastError(f"{count} partitions asked for; expected at least 1")
-    found = profile.partition_sms.get(str(count)) or sms // count // SMS_PER_STEP * SMS_PER_STEP
-    if not found:
-        most = sms // SMS_PER_STEP
-        raise StepcastError(f"{count} partitions asked for; a GPU of {sms} SMs has room for {most} of {SMS_PER_STEP}; choose 1 to {most}")
-    return found

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from traces.comparison import Comparison, Shares, Validation, ValidationResult
+from traces.held import HeldByKind
 from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy_seconds
 
 
@@ -59,7 +60,11 @@ def _timeline(kind, spans, window, why):
     memory = {d: _memory([s for s in spans if s.device == d]) for d in devices}
     uses = tuple(DeviceUse(d, busy[d], max(b for _, b in memory[d])) for d in devices)
     bubble = 1 - sum(busy.values()) / len(busy)
-    return Timeline(kind, tuple(spans), step, window, "eager", uses, tuple(reversed(path)), memory, bubble)
+    kinds = {d: _kinds(memory[d], window) for d in devices}
+    limits = dict.fromkeys(devices, 900_000_000) if kind == "predicted" else {}
+    return Timeline(
+        kind, tuple(spans), step, window, "eager", uses, tuple(reversed(path)), memory, bubble, memory_kinds=kinds, limits_bytes=limits
+    )
 
 
 def _memory(spans):
@@ -68,6 +73,15 @@ def _memory(spans):
         held += {"forward": 12_000_000, "backward": -6_000_000}.get(span.phase, 0)
         steps.append((span.end_s, max(held, 300_000_000)))
     return tuple(steps)
+
+
+def _kinds(steps, window):
+    """200 MB of parameters, half as much optimizer state, the rest activations."""
+    start, end = window
+    inside = [(start, max((s for s in steps if s[0] <= start), default=steps[0])[1]), *(s for s in steps if start < s[0] < end)]
+    carried = {"parameter": 200_000_000, "optimizer-state": 100_000_000}
+    held = {kind: (size,) * len(inside) for kind, size in carried.items()}
+    return HeldByKind(tuple(t for t, _ in inside), {**held, "activation": tuple(b - 300_000_000 for _, b in inside)})
 
 
 def two_streams(layers=24, fused=True):
@@ -166,6 +180,8 @@ def _row(strategy, predicted, measured, base):
         semantics={"batch_norm": "statistics per micro-batch"} if strategy == "1f1b" else {},
         predicted_peak_bytes=max(d.peak_bytes for d in predicted.devices),
         measured_peak_bytes=max(d.peak_bytes for d in measured.devices),
+        predicted_peak_bytes_by_device={d.name: d.peak_bytes for d in predicted.devices},
+        measured_peak_bytes_by_device={d.name: d.peak_bytes for d in measured.devices},
         shares=Shares(measured=0.94, fitted=0.06, guessed=0.0),
         calibration="interleaved",
         status="ok",

@@ -127,6 +127,6 @@ def test_what_if_in_the_app(page, address):
 def test_report_page_shows_its_pictures(page, report):
     page.goto((report / "index.html").as_uri())
     widths = page.locator("img").evaluate_all("images => images.map(image => image.naturalWidth)")
-    assert widths == [2400] * 4
+    assert widths == [2400] * 7
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out of the page"
     keep(page, "page")

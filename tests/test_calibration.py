@@ -1,6 +1,7 @@
 """Calibration on a small scale: every key can be sampled, failures are kept and told, nothing is measured twice."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import mlp
@@ -12,7 +13,7 @@ from calibrate import session
 from calibrate.identity import this_cpu
 from calibrate.noise import Disturbance, Watch
 from calibrate.operands import OperandPool, fill
-from calibrate.planned import plan_all, require_memory_together
+from calibrate.planned import plan_all, require_memory, require_memory_together
 from calibrate.profiles import foreign, open_profile, own_profile
 from calibrate.sampler import Sampler
 from simulator import strategies
@@ -20,6 +21,7 @@ from simulator.costs import CostModel
 from simulator.job import Job
 from simulator.machine import Device, Machine, Memory
 from simulator.plan import ACTIVATION, INPUT
+from simulator.predict import Forecast, forecast
 from traces.errors import StepcastError, UnusableFileError
 from traces.profile import Identity, Profile, Stats
 from traces.profile_files import default_path, read_samples
@@ -174,6 +176,41 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     assert [row.strategy for row in skipped] == ["bppsa"]  # whose Jacobians alone take more
     with pytest.raises(StepcastError, match=rf"comparing {len(found)} strategies at once needs .* GB, this machine has 3.00 GB"):
         require_memory_together(found.values(), calibrate=True)
+
+
+def two_replicas(machine: Machine) -> Forecast:
+    strategy, options = strategies.parse("image-parallel:fetch=off", {})
+    model = CostModel(machine)
+    return forecast(strategy.plan(Job("lenet5", 64), machine, model, options), machine, model)
+
+
+def test_groups_of_cores_share_a_memory_and_gpus_have_their_own():
+    cores = tuple(Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e11}, "ram") for i in range(2))
+    shared = Machine("shared", cores, (Memory("ram", 10**9, 2e10, 32 << 20),))
+    found = two_replicas(shared)
+    each, total = found.peak_bytes["cpu:0"], found.memory_bytes["ram"]
+    assert 1.5 * each < total <= sum(found.peak_bytes.values())
+    assert found.fits
+    tight = two_replicas(shared.limited(1.5 * each))
+    assert not tight.fits
+    with pytest.raises(StepcastError, match=r"this machine has .*peak of .* on cpu:0.*in the same memory cpu:1 .* at its own peak"):
+        require_memory(tight)
+    apart = tuple(replace(device, memory=f"ram {i}") for i, device in enumerate(cores))
+    own = replace(shared, devices=apart, memories=tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2)))
+    assert two_replicas(own.limited(1.5 * each)).fits
+    tight = two_replicas(own.limited(0.5 * each))
+    assert [memory.name for memory in tight.overfull] == ["ram 0", "ram 1"]
+    with pytest.raises(StepcastError, match=r"image-parallel needs .* in ram 0, it has"):
+        require_memory(tight)
+    held = two_replicas(own.limited(2.1 * each))
+    with pytest.raises(StepcastError, match=r"comparing 2 strategies at once needs .* in ram 0"):
+        require_memory_together([held, held], calibrate=False)
+
+
+def test_a_limit_is_no_more_than_the_machine_has(two_cores):
+    assert two_cores.limited(None) is two_cores
+    assert two_cores.limited(1e30) == two_cores
+    assert two_cores.limited(1e6).memories[0].size_bytes == 10**6
 
 
 def test_the_watch_returns_shares_of_the_machines_time():

@@ -10,6 +10,8 @@ from sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
 from ui import charts, palette
+from ui.memory_chart import memory_figure
+from ui.memory_shown import heading, panel
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +74,44 @@ def test_nothing_ran_draws_an_empty_chart():
     assert list(charts.speedups_figure(validation(skipped())).data[0].x) == []
 
 
-def test_phases_and_memory(runs):
+def test_phases(runs):
     both = runs["turbodl"]
     predicted, measured = charts.phases_figure(both).data
     assert predicted.x == ("forward", "backward", "update")
     assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
-    (line,) = charts.memory_figure(both.predicted).data
-    assert line.x[0] == 0
-    assert line.x[-1] == pytest.approx(both.predicted.step_s * 1e3)
-    assert max(line.y) <= both.predicted.devices[0].peak_bytes / 1e9
+
+
+def test_memory_is_stacked_by_kind_beside_the_measured(runs):
+    both = runs["turbodl"]
+    traces = memory_figure(both.predicted, both.measured).data
+    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
+    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
+    assert sum(bool(trace.showlegend) for trace in traces) == 5
+    assert traces[4].y == (900.0, 900.0)
+    assert traces[0].x[0] == 0
+    assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
+    highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
+    assert highest <= both.predicted.devices[0].peak_bytes / 1e6
+    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
+
+
+def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
+    both = runs["turbodl"]
+    predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
+    assert heading(both.predicted, predicted, 10**12) == "gpu0 predicted, peak 706.0 MB of 1000.00 GB"
+    assert heading(both.measured, measured) == "gpu0 measured, peak 706.0 MB by the allocator"
+    above = replace(measured, peak_bytes=measured.highest_bytes - 1)
+    assert heading(both.measured, above).endswith("by the allocator, one task at a time")
+    assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
+
+
+def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
+    both = runs["turbodl"]
+    old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
+    lines = memory_figure(*old).data
+    assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
+    assert lines[0].x[0] == 0
+    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 1e9
 
 
 def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):

@@ -21,7 +21,7 @@ STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
-    "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path",
+    "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
@@ -29,7 +29,8 @@ VALIDATION = {
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
     "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
-    "predicted_peak_bytes", "measured_peak_bytes", "shares", "calibration", "twin_overhead", "status",
+    "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
+    "shares", "calibration", "twin_overhead", "status",
 }  # fmt: skip
 
 

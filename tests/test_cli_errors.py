@@ -269,6 +269,23 @@ def test_a_full_disk(stepcast, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_memory_limit(stepcast):
+    small = ("--memory-limit", 0.0004)
+    done = stepcast.call("predict", *options(), *small, "--json")
+    assert (done.status, done.document["fits"]) == (1, False)
+    shown = stepcast.call("predict", *options(), *small)
+    assert shown.status == 1
+    assert "does not fit" in shown.out
+    assert "Memory: peak of" in shown.out
+    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 0.4 MB", "peak of", "parameters", "choose a smaller batch")
+    done = stepcast.call("validate", *BASE_RUN, *small, "--json")
+    assert done.status == 1
+    assert all("this machine has 0.4 MB" in row["status"] for row in done.document["results"])
+    assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], "the machine has less"
+    for wrong in (0, -1, "nan"):
+        refused(stepcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
+
+
 def test_more_memory_than_there_is(stepcast, tmp_path):
     done = stepcast.call("predict", *options(batch=10**8), "--json")
     assert (done.status, done.document["fits"]) == (1, False)

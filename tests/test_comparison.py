@@ -34,10 +34,23 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "simulate_wall_s",
         "shares",
         "critical_path",
+        "at_peak",
     }
     assert document["schema"] == "stepcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
     assert document["critical_path"][0]["cause"] == "start"
+
+
+def test_documents_from_before_memory_was_kept_by_device_load(tmp_path):
+    document = validation(result()).document()
+    for name in ("predicted_peak_bytes_by_device", "measured_peak_bytes_by_device"):
+        del document["results"][0][name]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    assert Validation.load(tmp_path / "old.json") == validation(result())
+    old = prediction().document()
+    del old["at_peak"]
+    (tmp_path / "p.json").write_text(json.dumps(old))
+    assert Prediction.load(tmp_path / "p.json") == prediction()
 
 
 def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
@@ -74,6 +87,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "semantics",
         "predicted_peak_bytes",
         "measured_peak_bytes",
+        "predicted_peak_bytes_by_device",
+        "measured_peak_bytes_by_device",
         "shares",
         "calibration",
         "twin_overhead",

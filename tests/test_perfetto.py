@@ -3,10 +3,12 @@
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import replace
 
 from page_samples import two_lanes
 
 from traces.critical import critical_spans
+from traces.held import HeldByKind
 from traces.lanes import lanes
 from traces.perfetto import export, trace_document
 from traces.timeline import DeviceUse, Span, Timeline
@@ -36,6 +38,15 @@ def test_golden_trace_of_one_arrow():
     ]  # fmt: skip
     assert document["displayTimeUnit"] == "ms"
     assert document["otherData"]["predicted"] == {"step_s": 0.003, "mode": "eager"}
+
+
+def test_a_counter_per_kind_of_value_where_it_changes():
+    held = HeldByKind((0.0, 0.001, 0.002), {"parameter": (10**6, 10**6, 10**6), "activation": (0, 2 * 10**6, 0)})
+    events = trace_document({"predicted": replace(two_lanes(memory=False), memory_kinds={"gpu0": held})})["traceEvents"]
+    assert [(e["name"], e["ts"], e["args"]["MB"]) for e in events if e["ph"] == "C"] == [
+        ("memory: parameter", 0.0, 1.0), ("memory: activation", 0.0, 0.0), ("memory: activation", 1000.0, 2.0),
+        ("memory: activation", 2000.0, 0.0),
+    ]  # fmt: skip
 
 
 def test_file_reads_back_plain_and_gzip(tmp_path):

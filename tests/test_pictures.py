@@ -1,6 +1,7 @@
 """Static pictures: written whole, in the size a README needs, also for odd input."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from matplotlib.image import imread
@@ -8,6 +9,7 @@ from page_samples import skipped, two_lanes, validation
 from sample_runs import comparisons, sample_validation
 
 from ui import pictures
+from ui.memory_picture import memory_picture
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +26,22 @@ def test_timelines_as_png_and_svg(tmp_path, runs):
     svg = pictures.timelines_picture(tmp_path / "t.svg", both.predicted, both.measured)
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.png", "t.svg"]
+
+
+def test_memory_per_device_with_a_limit_that_is_near(tmp_path, runs):
+    both = runs[2]
+    place = memory_picture(tmp_path / "m.png", both.predicted, both.measured, "resnet50, 1f1b $x_1")
+    assert imread(place).shape[1] == 2400
+    limit = {tuple(round(255 * part) for part in pixel[:3]) for pixel in imread(place)[:, 1000]}
+    assert (0xB0, 0x2A, 0x37) in limit
+    far = replace(both.predicted, limits_bytes=dict.fromkeys(both.predicted.limits_bytes, 10**12))
+    picture = memory_picture(tmp_path / "far.svg", far)
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_timelines_that_do_not_say_what_holds_memory_have_no_picture_of_it(tmp_path):
+    assert memory_picture(tmp_path / "m.png", two_lanes(), two_lanes("measured")) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_prediction_alone_and_names_with_markup(tmp_path):

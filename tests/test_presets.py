@@ -10,12 +10,15 @@ from simulator.this_cpu import available_cores, this_cpu
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Dispatch, Identity, Profile
 
-PRESETS = ["k20", "k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "this-cpu"]
+PRESETS = [
+    "k20", "k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4", "16xg4dn-12xlarge",
+    "a100", "2xdgx-a100", "this-cpu",
+]  # fmt: skip
 
 
 def test_the_presets_by_name():
     assert machine_names() == PRESETS
-    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1]
+    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, 1]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -62,6 +65,28 @@ def test_links_reach_every_gpu():
         assert networkx.is_strongly_connected(graph), name
     assert load_machine("p100x4").graph.has_edge("cuda:0", "cuda:3")
     assert {link.channel for link in load_machine("k80x16").links} == {"pcie"}
+
+
+def test_machines_of_several_gpus_have_a_library_of_collectives():
+    assert {name for name in PRESETS if load_machine(name).library == "nccl"} == {
+        "k80x16", "p100x4", "2xgtx1060", "2xgpu-pcie", "dgx-h100", "16xg4dn-12xlarge", "2xdgx-a100",
+    }  # fmt: skip
+    assert load_machine("dgx-h100", devices=1).library == ""
+
+
+def test_a_machine_of_one_gpu_is_split_where_more_devices_are_asked_for():
+    machine, whole = load_machine("h100", devices=3), load_machine("h100")
+    assert [(device.name, device.sms) for device in machine.devices] == [("cuda:0/0", 40), ("cuda:0/1", 40), ("cuda:0/2", 40)]
+    assert machine.devices[0].peak_flops["tf32"] == pytest.approx(494.7e12 * 40 / 132)
+    assert (machine.memories, machine.library) == (whole.memories, "")
+    assert machine.sources["sms"] == "40 of 132: the largest multiple of 8 that fits"
+    assert load_machine("h100", devices=1) == whole
+    measured = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), partition_sms={"2": 60})
+    assert {device.sms for device in load_machine("h200", measured, devices=2).devices} == {60}
+    with pytest.raises(StepcastError, match="room for 16 of 8; choose 1 to 16"):
+        load_machine("h100", devices=17)
+    with pytest.raises(StepcastError, match="machine dgx-h100 has 8; choose 1 to 8"):
+        load_machine("dgx-h100", devices=9)
 
 
 def test_an_unknown_machine_is_refused_with_a_hint():

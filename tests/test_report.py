@@ -12,6 +12,7 @@ from sample_runs import comparisons, sample_validation
 
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnusableFileError
+from traces.held import AtPeak
 from ui import pictures, story, tables
 from ui.report import read_report, write_report
 
@@ -38,7 +39,7 @@ def text_of(table, width=200):
 
 def test_folder_has_every_part_and_nothing_else(folder):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg"}
+    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
     expected = {f"{strategy}/{part}" for strategy in ("baseline", "turbodl", "1f1b") for part in parts}
     assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.png", "validation.json"}
     assert [path.name for path in folder.parent.iterdir()] == ["one"], "no temporary folder stays"
@@ -191,3 +192,19 @@ def test_predictions_in_words():
     assert "a speed-up of 1.25x" in text
     assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
     assert "90.0 % measured, 10.0 % fitted." in text
+
+
+def test_what_holds_memory_in_words():
+    def held(device, size):
+        return AtPeak(
+            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 4 * 10**8,
+            "parameter": 4 * 10**8}, largest=(), replicated_bytes=4 * 10**8,
+        )  # fmt: skip
+
+    text = " ".join(story.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
+    assert "Memory: peak of 3.20 GB on gpu1 at 41 ms in conv2 backward: activations 2.80 GB, parameters 400 MB." in text
+    assert "The peaks of the other devices: gpu0 1.00 GB." in text
+    assert "0.40 GB are parameters and state that each of 2 devices holds a copy of." in text
+    kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
+    assert story.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
+    assert story.memory_words(result()) == []

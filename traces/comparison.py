@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from .documents import Data, Document
+from .held import AtPeak
 from .timeline import CriticalSpan, DeviceUse, Span, Timeline
 
 #: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
@@ -29,7 +30,8 @@ class Prediction(Document):
     """The step time of one strategy on one machine, and why. Document `stepcast.prediction/1`.
 
     `tasks` counts task executions over all simulated periods; `simulate_wall_s` runs from a plan with derived dependencies and resolved
-    costs to the last event; `bubble_share` is 1 − busy device seconds / (devices · step).
+    costs to the last event; `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak`: what each device's memory holds when
+    it holds the most.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -51,12 +53,15 @@ class Prediction(Document):
     simulate_wall_s: float
     shares: Shares
     critical_path: tuple[CriticalSpan, ...]
+    at_peak: tuple[AtPeak, ...] = ()
 
 
 class ValidationResult(Data):
     """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline.
 
     `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
+    Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
+    kept.
     """
 
     strategy: str
@@ -74,6 +79,8 @@ class ValidationResult(Data):
     semantics: dict[str, Any]
     predicted_peak_bytes: int | None
     measured_peak_bytes: int | None
+    predicted_peak_bytes_by_device: dict[str, int] | None = None
+    measured_peak_bytes_by_device: dict[str, int] | None = None
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
     twin_overhead: float | None = None

@@ -5,7 +5,7 @@ periods begin together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class _Tracks:
     """Numbers for devices and lanes. A lane whose measured spans overlap (by timer error) gets further rows, since slices must nest."""
 
     def __init__(self, timeline: Timeline, first_process: int, clock: _Clock):
-        devices = dict.fromkeys([*(use.name for use in timeline.devices), *(span.device for span in timeline.spans), *timeline.memory])
+        spoken_of = (use.name for use in timeline.devices), (span.device for span in timeline.spans), timeline.memory, timeline.memory_kinds
+        devices = dict.fromkeys(chain.from_iterable(spoken_of))
         self.processes = {device: first_process + i for i, device in enumerate(devices)}
         self.place: dict[Span, tuple[int, int]] = {}
         self.rows: dict[tuple[int, int], str] = {}
@@ -111,6 +112,12 @@ class _Writer:
             for time_s, held in steps:
                 at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
                 yield {"ph": "C", "name": "memory", **at, "args": {"MB": round(held / 1e6, 3)}}
+        for device, known in self.timeline.memory_kinds.items():
+            for place, time_s in enumerate(known.time_s):
+                at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
+                for kind, held in known.held_bytes.items():
+                    if place == 0 or held[place] != held[place - 1]:
+                        yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(held[place] / 1e6, 3)}}
 
     def _slice(self, span: Span, cause: Cause | None) -> Event:
         process, thread = self.tracks.place[span]

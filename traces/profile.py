@@ -4,7 +4,6 @@ One JSON file per machine; calibration adds to it. Each cost key is one compact 
 beside it in `NAME.samples.jsonl.gz` (`append_samples`).
 """
 
-import gc
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from . import garbage
+from .collectives import CollectiveLaw
 from .errors import StepcastError, UnusableFileError
 from .files import first_fault, read_document, write_json
 
@@ -202,9 +203,10 @@ def _now() -> str:
 class Profile(_Part):
     """Everything calibration knows about one machine. Change it in place and `save` it.
 
-    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`. `anchor_s` is the anchor op's time at
-    calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they were not. `partition_sms`:
-    how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as throttling.
+    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is
+    the anchor op's time at calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they
+    were not. `partition_sms`: how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as
+    throttling.
     """
 
     identity: Identity
@@ -214,6 +216,7 @@ class Profile(_Part):
     failures: dict[str, str] = {}
     dispatch: Dispatch = Field(default_factory=Dispatch)
     transfers: dict[str, Transfer] = {}
+    collectives: dict[str, CollectiveLaw] = {}
     contention: Contention = Field(default_factory=Contention)
     anchor_s: Measure | None = None
     cache_bytes: Count | None = None
@@ -227,16 +230,11 @@ class Profile(_Part):
     @staticmethod
     def load(path: Path | str) -> "Profile":
         """Read a profile written by `save`. Raises UnusableFileError for anything else: damaged, newer, or not a profile."""
-        collecting = gc.isenabled()
-        gc.disable()  # tens of thousands of small tuples arise, none of them garbage: collecting would triple the time
         try:
-            document = read_document(path, "profile", SCHEMA)
-            return Profile.model_validate(document)
+            with garbage.kept():
+                return Profile.model_validate(read_document(path, "profile", SCHEMA))
         except ValidationError as error:
             raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error
-        finally:
-            if collecting:
-                gc.enable()
 
     def save(self, path: Path | str) -> Path:
         """Write atomically and note the date in `updated`. Raises StepcastError where the disk refuses."""
@@ -262,6 +260,7 @@ class Profile(_Part):
                 "failures": failures,
                 "dispatch": _newer(self.dispatch, other.dispatch),
                 "transfers": self.transfers | other.transfers,
+                "collectives": self.collectives | other.collectives,
                 "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
                 "peak_flops": self.peak_flops | other.peak_flops,
                 "partition_sms": self.partition_sms | other.partition_sms,

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .errors import UnusableFileError
 from .files import first_fault, read_document, write_json
+from .held import HeldByKind
 
 SCHEMA = "stepcast.timeline/1"
 
@@ -65,7 +66,8 @@ class Timeline:
     """Spans of all simulated or measured periods, with what was derived from the steady state.
 
     `window_s` is the steady period (start, end) that plots and critical path refer to. `memory` maps a device to
-    (time_s, bytes) steps. `settled` is False when successive periods did not agree.
+    (time_s, bytes) steps; `memory_kinds` says what the bytes of the steady period are, and `limits_bytes` how many fit the memory of a
+    device (with what the other devices of that memory hold). `settled` is False when successive periods did not agree.
     """
 
     kind: str  # "predicted" or "measured"
@@ -80,6 +82,8 @@ class Timeline:
     exposed_transfer_s: float = 0.0
     settled: bool = True
     period_lengths_s: tuple[float, ...] = ()
+    memory_kinds: dict[str, HeldByKind] = field(default_factory=dict)
+    limits_bytes: dict[str, int] = field(default_factory=dict)
 
     def window(self) -> tuple[Span, ...]:
         """The spans that overlap the steady period, in order of start."""

@@ -25,6 +25,7 @@ from ui.app_model import (
     start_arguments,
     start_traces,
 )
+from ui.memory_chart import memory_figure
 from ui.replay_page import replay_ui
 from ui.report import Report, read_report
 from ui.training_page import training_place, training_ui
@@ -133,11 +134,10 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Predicted above measured, with words, phases, memory and files."""
     st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
     st.write(words.plain(" ".join([*story.result_words(comparison.result), story.phase_words(comparison)])))
-    left, right = st.columns(2)
-    left.plotly_chart(charts.phases_figure(comparison), key="phases")
-    for timeline in (comparison.predicted, comparison.measured):
-        if timeline.memory:
-            right.plotly_chart(charts.memory_figure(timeline), key=f"memory {timeline.kind}")
+    st.plotly_chart(charts.phases_figure(comparison), key="phases")
+    if comparison.predicted.memory or comparison.measured.memory:
+        st.write(words.plain(" ".join(story.memory_words(comparison.result))))
+        st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
     trace = folder / "perfetto.json.gz"
     if trace.exists():
         st.download_button(
@@ -220,7 +220,7 @@ def forecast_details_ui(answer: Forecast) -> None:
         st.write("Against the baseline: " + words.plain("; ".join(answer.why)) + ".")
     st.write(words.plain(" ".join(story.prediction_words(prediction))))
     if answer.timeline.memory:
-        st.plotly_chart(charts.memory_figure(answer.timeline), key="forecast memory")
+        st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
 

@@ -1,4 +1,4 @@
-"""Interactive figures for the app: timelines, step times per strategy, time per phase, memory. Drawing only.
+"""Interactive figures for the app: timelines, step times per strategy, time per phase. Drawing only.
 
 Backgrounds are transparent and no text has a colour of its own, so that a figure suits a light and a dark page.
 """
@@ -168,21 +168,6 @@ def phases_figure(comparison: Comparison) -> go.Figure:
         )
     figure.update_yaxes(title_text="task time per step, ms", gridcolor=palette.GRID)
     return finished(figure, "Task time per phase", drawn_px=240, barmode="group")
-
-
-def memory_figure(timeline: Timeline) -> go.Figure:
-    """Bytes held per device over one steady period."""
-    start, end = timeline.window_s
-    figure = go.Figure()
-    for device, steps in timeline.memory.items():
-        before = [held for time, held in steps if time <= start]
-        inside = [(start, before[-1] if before else 0), *((time, held) for time, held in steps if start < time <= end)]
-        inside.append((end, inside[-1][1]))
-        times, held = zip(*inside, strict=True)
-        figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 1e9 for h in held], name=device, mode="lines", line_shape="hv")
-    figure.update_yaxes(title_text="GB", rangemode="tozero", gridcolor=palette.GRID)
-    figure.update_xaxes(title_text="ms from the start of the steady period", showgrid=False, zeroline=False)
-    return finished(figure, f"Memory, {timeline.kind}", drawn_px=200)
 
 
 def finished(figure: go.Figure, title: str, drawn_px: int, **layout) -> go.Figure:

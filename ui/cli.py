@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import time
+import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +51,9 @@ Devices = Annotated[
 ]
 Link = Annotated[
     str, typer.Option(metavar="alias|copy[:GB/s]", help="What joins groups of CPU cores: their memory, or copies, at a stated rate.")
+]
+MemoryLimit = Annotated[
+    float | None, typer.Option("--memory-limit", metavar="GB", help="Count on no more than this of each memory; devices of one share it.")
 ]
 Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")]
 Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
@@ -138,6 +143,7 @@ def predict(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     profile: ProfilePath = None,
     machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
@@ -150,7 +156,9 @@ def predict(
     Exit status 1 when the plan does not fit in memory.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("predicting").predict(job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link), timeline, json)
+    _commands("predicting").predict(
+        job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, json
+    )
 
 
 @app.command()
@@ -169,6 +177,7 @@ def run(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
@@ -188,7 +197,7 @@ def run(
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    where, places = _where(device, devices, mode, link), (metrics, timeline, out)
+    where, places = _where(device, devices, mode, link, memory_limit), (metrics, timeline, out)
     _commands("training").run(job, strategy, set_ or [], profile, steps, where, beside or [], places, json)
 
 
@@ -207,6 +216,7 @@ def validate(
     device: DeviceName = "cpu",
     devices: Devices = None,
     link: Link = "alias",
+    memory_limit: MemoryLimit = None,
     set_: Setting = None,
     strategy: Strategies = None,
     profile: ProfilePath = None,
@@ -219,7 +229,9 @@ def validate(
     Exit status 1 when a plan's numbers differ from plain PyTorch's.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").validate(job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link), out, json)
+    _commands("measuring").validate(
+        job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link, memory_limit), out, json
+    )
 
 
 @app.command()
@@ -324,10 +336,10 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
     return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
 
 
-def _where(device, devices, mode, link):
+def _where(device, devices, mode, link, memory_limit_gb=None):
     from .where import Where
 
-    return Where(device, devices, mode, link)
+    return Where.asked(device, devices, mode, link, memory_limit_gb)
 
 
 def main() -> None:
@@ -336,16 +348,57 @@ def main() -> None:
 
     _load_own_packages()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    ranks = _ranks()
+    if ranks is not None and not ranks.first:
+        from executors.distributed.follow import follow
+
+        _end(follow(ranks))
     try:
         status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except Exception as error:
-        status = _usage(error) if hasattr(error, "format_message") else _known(error)
+        status = _usage(error) if hasattr(error, "format_message") else _known(error, ranks is not None)
     if status == STOPPED:  # what newer versions of typer make of Ctrl-C
         _leave()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said: Ctrl-C must not show in the libraries' own clearing up
-    sys.exit(status if isinstance(status, int) else 0)
+    status = status if isinstance(status, int) else 0
+    if ranks is not None:
+        _leave_team(status)
+    sys.exit(status)
+
+
+def _ranks():
+    """Which of torchrun's processes this is; None without, or where its variables are no use, which whoever needs them says."""
+    from executors.distributed.ranks import launched
+    from traces.errors import StepcastError
+
+    try:
+        return launched()
+    except StepcastError:
+        return None
+
+
+def _leave_team(status: int) -> None:
+    """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
+    from executors.distributed.ranks import PeerLostError
+    from executors.distributed.team import leave
+    from traces.errors import StepcastError
+
+    try:
+        leave(status)
+    except PeerLostError:
+        status = status or 1
+    except StepcastError as error:
+        status = status or _fail(str(error), error.exit_status)
+    _end(status)
+
+
+def _end(status: int) -> None:
+    """Without the interpreter's clearing up, which threads that wait for other processes would hold up."""
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 def _load_own_packages() -> None:
@@ -366,14 +419,22 @@ def _usage(error: Exception) -> int:
     return _fail(error.format_message().strip().rstrip(".") + more, 2)
 
 
-def _known(error: Exception) -> int:
-    """A user's mistake in one line; anything else is our fault and keeps its traceback."""
+def _known(error: Exception, team: bool) -> int:
+    """A user's mistake in one line; anything else is our fault and keeps its traceback. `team`: other processes are to end too."""
     from traces.errors import StepcastError
 
+    if team:
+        from executors.distributed.ranks import GRACE_S, PeerLostError
+
+        if isinstance(error, PeerLostError):
+            time.sleep(GRACE_S)  # whoever failed says why, and the launcher ends this process
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
+    if team:
+        traceback.print_exception(error)
+        return 1
     raise error
 
 
@@ -388,3 +449,7 @@ def _leave() -> None:
 def _fail(message: str, status: int) -> int:
     print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+if __name__ == "__main__":  # torchrun -m ui.cli
+    main()

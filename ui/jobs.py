@@ -67,21 +67,42 @@ def check_names(where: Where) -> None:
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
     if devices is not None and devices < 1:
         raise StepcastError(f"--devices is {devices}; expected at least 1")
+    limit = where.memory_limit_gb
+    if limit is not None and not 0 < limit < float("inf"):
+        raise StepcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
 
 
 def stand_for(where: Where, precision: str) -> Stand:
     """Where to measure. Raises StepcastError for what this machine or version cannot run."""
     check_names(where)
+    stand = _stand(where, precision)
+    stand.memory_limit_bytes = where.memory_limit_bytes
+    return stand
+
+
+def _stand(where: Where, precision: str) -> Stand:
     device, mode = where.device, where.mode
     if device == "cpu":
         if mode == "graph":
             raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
         if precision == "tf32":
             raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
+        if where.ranks is not None:
+            from calibrate.distributed.stand import CpuTeamStand
+            from executors.distributed.team import lead
+
+            return CpuTeamStand(lead(where.ranks))
         return CpuStand(where.devices or 1, where.link)
     from calibrate.cuda.stand import GpuStand
     from executors.cuda.torch_driver import gpu
 
+    if where.ranks is not None:
+        if device != "cuda":
+            raise StepcastError(f"--device {device}: under torchrun every process has the GPU of its own number; use --device cuda")
+        from calibrate.distributed.gpus import GpuTeamStand
+        from executors.distributed.team import lead
+
+        return GpuTeamStand(lead(where.ranks), gpu(where.ranks.local_rank), mode, precision)
     return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=where.devices or 1)
 
 
@@ -98,21 +119,36 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, where: Where 
         found = Profile.load(profile)
         if found.identity.kind == "gpu":
             _check_tf32(found, profile, job.precision)
-        if found.identity.kind == "gpu":
-            here = gpu_machine(found, where.devices or 1, found.identity.name)
+            here = _gpu(found, where, found.identity.name)
         else:
-            here = this_cpu(found, devices=where.devices or 1, link=where.link)
+            here = _cpu(found, where)
+        here = here.limited(where.memory_limit_bytes)
         return here, CostModel(here, found, precision)
     tf32 = job.precision == "tf32"
     if machine == THIS_GPU:
         known = own_gpu_profile(tf32)
         if known is None:
             raise StepcastError(_no_gpu_profile(tf32))
-        here = gpu_machine(known, where.devices or 1)
+        here = _gpu(known, where)
     else:
         known = own_profile() if machine == THIS_CPU else shipped_profile(product_of(machine), tf32)
-        here = load_machine(machine, known, where.devices, where.link)
+        here = _cpu(known, where) if machine == THIS_CPU else load_machine(machine, known, where.devices, where.link)
+    here = here.limited(where.memory_limit_bytes)
     return here, CostModel(here, known, precision)
+
+
+def _cpu(profile: Profile | None, where: Where) -> Machine:
+    """This CPU, or the profile's: in processes joined by gloo where there are several."""
+    return this_cpu(profile, devices=where.devices or 1, link=where.link, library="gloo" if where.ranks is not None else "")
+
+
+def _gpu(profile: Profile, where: Where, name: str = THIS_GPU) -> Machine:
+    """The profile's GPU, split into several; or, of several processes, as many of it."""
+    if where.ranks is None:
+        return gpu_machine(profile, where.devices or 1, name)
+    from calibrate.distributed.gpus import several
+
+    return several(gpu_machine(profile, name=name), where.ranks.world)
 
 
 def _check_tf32(profile: Profile, path: Path, precision: str) -> None:

@@ -9,8 +9,19 @@ PHASE = MappingProxyType({
     "transfer": "#D37FB0",
     "collective": "#7E5BB5",
 })  # fmt: skip
+#: Kinds of values, what lives longest first.
+KIND = MappingProxyType({
+    "parameter": "#33608C",
+    "optimizer-state": "#7FB2DE",
+    "buffer": "#B8A9C9",
+    "input": "#A3A3A3",
+    "activation": "#2F9E78",
+    "gradient": "#EBA937",
+    "scratch": "#C9655B",
+})  # fmt: skip
 OTHER = "#949494"  # any other phase
 CRITICAL = "#E5383B"  # the stripe under spans of the critical path
+LIMIT = "#B02A37"  # what there is of something
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
 GREY = "#8A8F98"  # lines and marks that belong to neither
 GRID = "rgba(138,143,152,0.25)"

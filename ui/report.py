@@ -5,7 +5,7 @@
     validation.json               (validation-2.json, ...) the document of `stepcast validate`
     summary.png                   every strategy's predicted and measured step time
     NAME/predicted.json.gz        per compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
-        /measured.json.gz  timelines.png  timelines.svg  perfetto.json.gz  plan.json.gz
+        /measured.json.gz  timelines.png  timelines.svg  memory.png  perfetto.json.gz  plan.json.gz
 
 The folder is made beside its place and moved there when complete. Files of an earlier report are replaced one by one, `report.json` last.
 """
@@ -29,7 +29,8 @@ from traces.perfetto import export
 from traces.timeline import Timeline
 
 from . import pictures, words
-from .report_page import Part, page
+from .memory_picture import memory_picture
+from .report_page import Compared, Part, page
 
 SCHEMA = "stepcast.report/1"
 
@@ -110,16 +111,17 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
             row = validation.results.index(comparison.result)
             label = words.row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
+            drawn = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
-            part.comparisons.append((comparison, folder, plan is not None))
+            part.comparisons.append(Compared(comparison, folder, plan is not None, drawn))
         sections.append(section)
         parts.append(part)
     write_atomic(stage / "index.html", page(parts))
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
 
 
-def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> None:
+def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> bool:
+    """Write a comparison's files; whether there is a picture of memory among them."""
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
@@ -127,6 +129,7 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
         pictures.timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
+    return memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None
 
 
 def _free_name(label: str, taken: set[str]) -> str:

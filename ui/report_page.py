@@ -26,13 +26,23 @@ a { color: #3a86c8; } .links a { margin-right: 1.2rem; }
 
 
 @dataclass(frozen=True)
+class Compared:
+    """One comparison with its folder, and whether its plan and a picture of memory lie there."""
+
+    comparison: Comparison
+    folder: str
+    planned: bool
+    memory: bool
+
+
+@dataclass(frozen=True)
 class Part:
-    """One validation with its file names, and each of its comparisons with its folder and whether its plan lies there."""
+    """One validation with its file names and its comparisons."""
 
     validation: Validation
     file: str
     picture: str
-    comparisons: list[tuple[Comparison, str, bool]]
+    comparisons: list[Compared]
 
 
 def page(parts: list[Part]) -> str:
@@ -54,7 +64,7 @@ def _part(part: Part) -> str:
     lines.append(html_table(tables.validation_cells(validation)))
     lines.append(f'<p class="soft">Error = predicted / measured - 1. Speed-ups are against the baseline of the same run. '
                  f'All figures: <a href="{escape(part.file)}">{escape(part.file)}</a>.</p>')  # fmt: skip
-    return "\n".join(lines + [_comparison(*each) for each in part.comparisons])
+    return "\n".join(lines + [_comparison(each) for each in part.comparisons])
 
 
 def html_table(rows: list[dict[str, str]], words_in: Collection[str] | None = None) -> str:
@@ -71,12 +81,14 @@ def html_table(rows: list[dict[str, str]], words_in: Collection[str] | None = No
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _comparison(comparison: Comparison, folder: str, planned: bool) -> str:
+def _comparison(each: Compared) -> str:
+    comparison, folder = each.comparison, each.folder
     files = [("timelines.svg", "picture (SVG)"), ("perfetto.json.gz", "trace for ui.perfetto.dev")]
     files += [("predicted.json.gz", "predicted timeline"), ("measured.json.gz", "measured timeline")]
-    files += [("plan.json.gz", "plan")] if planned else []
+    files += [("plan.json.gz", "plan")] if each.planned else []
     links = "".join(f'<a href="{escape(folder)}/{name}">{text}</a>' for name, text in files)
-    sentences = " ".join([*story.result_words(comparison.result), story.phase_words(comparison)])
+    sentences = " ".join([*story.result_words(comparison.result), *story.memory_words(comparison.result), story.phase_words(comparison)])
     heading = f"{comparison.strategy}: {words.headline(comparison.predicted.step_s, comparison.measured.step_s)}"
     picture = f'<img src="{escape(folder)}/timelines.png" alt="{escape(heading)}, both timelines">'
-    return f'<h3>{escape(heading)}</h3><p>{escape(sentences)}</p><p>{picture}</p><p class="links">{links}</p>'
+    memory = f'<p><img src="{escape(folder)}/memory.png" alt="{escape(heading)}, memory of every device"></p>' if each.memory else ""
+    return f'<h3>{escape(heading)}</h3><p>{escape(sentences)}</p><p>{picture}</p>{memory}<p class="links">{links}</p>'

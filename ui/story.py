@@ -1,5 +1,6 @@
 """Validations and predictions in sentences."""
 
+from simulator.explain import peak_words
 from traces.comparison import Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
 
@@ -70,6 +71,35 @@ def result_words(result: ValidationResult) -> list[str]:
     return sentences
 
 
+def memory_words(result: ValidationResult) -> list[str]:
+    """Peak memory of every device, predicted and measured."""
+    predicted, measured = result.predicted_peak_bytes_by_device, result.measured_peak_bytes_by_device
+    if not predicted or not measured:
+        return []
+    said = [
+        f"{device} {words.gigabytes(predicted.get(device))} / {words.gigabytes(count)}"
+        + (f" ({words.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
+        for device, count in measured.items()
+    ]
+    return [f"Peak memory predicted / measured: {', '.join(said)}."]
+
+
+def holder_words(prediction: Prediction) -> list[str]:
+    """What holds the memory at the peak of the device that needs most, and what replicas hold over and over."""
+    if not prediction.at_peak:
+        return []
+    most = max(prediction.at_peak, key=lambda each: each.bytes)
+    sentences = [f"Memory: {peak_words(most)}."]
+    others = [f"{each.device} {words.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
+    if others:
+        sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
+    repeated = [each for each in prediction.at_peak if each.replicated_bytes]
+    if repeated:
+        each = words.gigabytes(max(found.replicated_bytes for found in repeated))
+        sentences.append(f"Of this, {each} are parameters and state that each of {len(repeated)} devices holds a copy of.")
+    return sentences
+
+
 def _numerics(gradients: float, parameters: float) -> str:
     if gradients == parameters == 0:
         return "Gradients and parameters are exactly those of the reference."
@@ -98,6 +128,7 @@ def prediction_words(prediction: Prediction) -> list[str]:
             f"The baseline takes {words.with_unit(prediction.baseline_step_s)}: a speed-up of {words.speedup(prediction.speedup)}."
         )
     sentences += _causes(prediction.critical_path)
+    sentences += holder_words(prediction)
     exposed, idle = words.with_unit(prediction.exposed_transfer_s), words.percent(prediction.bubble_share, signed=False)
     sentences.append(f"Transfers that nothing hides take {exposed}; devices idle {idle} of the step.")
     shares = prediction.shares

@@ -70,6 +70,7 @@ class GpuStand:
         self._anchor_edge = anchor_edge
         self._plain = driver.stream()  # of plain PyTorch; programs leave streams of their own current
         self.left: tuple[str, ...] = ()  # keys that a deadline left
+        self.memory_limit_bytes: float | None = None
 
     @cached_property
     def _anchor(self) -> GpuAnchor:
@@ -82,10 +83,10 @@ class GpuStand:
         Raises StepcastError where it cannot be split into so many.
         """
         if profile is None:
-            return self._unmeasured()
+            return self._unmeasured().limited(self.memory_limit_bytes)
         self.measure_machine(profile)
         profile.partition_sms = {**profile.partition_sms, **self._own_sms()}
-        return gpu_machine(profile, self._partitions)
+        return gpu_machine(profile, self._partitions).limited(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
         """What is known of this GPU without measuring: enough to run on it."""

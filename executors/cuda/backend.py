@@ -42,14 +42,18 @@ class CudaBackend:
         return GraphProgram(site, plan, tensors, seed, keep, self.unit)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run; one figure, since all partitions share a memory."""
+        """Highest bytes that the allocator held for the plan in an untimed run.
+
+        One figure, since all partitions share a memory: of several, it is under the memory's name.
+        """
         self.driver.synchronize()
         before = self.driver.allocated_bytes()
         self.driver.peak_bytes(reset=True)
         program = self.load(plan, tensors, seed)
         program.run(2 if program.unit == 1 else WARM_UP + program.unit + 1)
         program.sync()
-        return {plan.devices[0]: max(0, self.driver.peak_bytes() - before)}
+        place = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
+        return {place: max(0, self.driver.peak_bytes() - before)}
 
 
 def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:

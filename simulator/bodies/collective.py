@@ -30,6 +30,11 @@ class Collective:
 
     launches: ClassVar[int] = 1
 
+    @property
+    def name(self) -> str:
+        """The operation, and the algorithm where a library is told one: "server" is a sum at the root and a broadcast."""
+        return f"{self.operation}>{self.algorithm}" if self.algorithm == "server" else self.operation
+
     def of(self, device: str, task: "Task") -> "tuple[Operand, ...]":
         """The operands of one device."""
         each, rank = len(task.mutates) // len(self.devices), self.devices.index(device)

@@ -4,7 +4,6 @@ Lanes are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sm
 timeline to the bit: no clock, no random number and no hash order enters, and simultaneous events have one order (`clock`).
 """
 
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from math import inf
 
 from simpy import Environment
 
+from traces import garbage
 from traces.timeline import Span, Timeline
 
 from ..bodies.copy import ALIAS, KERNEL, moved_bytes
@@ -22,7 +22,7 @@ from ..memory import memory_over_time, peaks
 from ..plan import Plan, Task
 from .cache import resident_shares
 from .critical_path import critical_path
-from .hosts import EagerHost, GraphHost, IssueTimes
+from .hosts import EagerHost, GraphHost, IssueTimes, recorded_tasks
 from .lanes import Lane, Recipe, World
 from .links import ALIAS_ROUTE, Links
 from .sms import Pool, Sms, shape_of
@@ -73,17 +73,12 @@ def timed_simulation(
 def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
-    collecting = gc.isenabled()
-    gc.disable()  # nothing here dies in cycles before the end; walking a heap with torch in it costs more than the simulation
-    try:
+    with garbage.kept():
         begin = time.perf_counter()
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
         simulation.play()
         wall_s = time.perf_counter() - begin
         return simulation.timeline(), wall_s
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
@@ -195,7 +190,8 @@ class Simulation:
 
     def _pool(self, name: str) -> Pool:
         device = self.machine.device(name)
-        return Pool(device.sms, device.wake_s, device.shared_overhead_s) if device.kind == "cpu" else Pool(device.sms)
+        process = name if self.machine.library else ""  # a library joins processes of one device each
+        return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
     def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
         """Hosts first: launches of the first instant are there when lanes look for them."""
@@ -205,13 +201,15 @@ class Simulation:
             if self._hosts[lane.name[0]] is not None:
                 fed.setdefault(self._hosts[lane.name[0]].name, []).append(lane)
         launches = [_launches(*each) for each in zip(self.plan.tasks, costs, self.world.recipes, strict=True)]
+        recorded = recorded_tasks(self.dependencies)
         for name, streams in fed.items():
             host = hosts[name]
-            issue_s = [host.call_s if t.body.kind == "host" else cost.issue_s for t, cost in zip(self.plan.tasks, costs, strict=True)]
             if self.mode == GRAPH:
                 process = GraphHost(self.world, host, streams).process()
             else:
-                times = IssueTimes(host, self.dependencies, launches, issue_s, iterations)
+                calls = {index: self.plan.tasks[index].body.kind == "host" for stream in streams for index in stream.tasks}
+                issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
+                times = IssueTimes(host, self.dependencies, launches, issue_s, recorded, iterations)
                 process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
             self._env.process(process)
         for lane in lanes:

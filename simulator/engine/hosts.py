@@ -11,7 +11,7 @@ Graph: one launch per `graph_iterations` periods; a graph starts when it is laun
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from simpy import Event
 
@@ -24,23 +24,33 @@ class IssueTimes:
     """What the host spends on each task, as told above."""
 
     def __init__(
-        self, host: HostLane, dependencies: Dependencies, launches: list[int], issue_s: Sequence[float | None], iterations: int | None
+        self,
+        host: HostLane,
+        dependencies: Dependencies,
+        launches: Sequence[int],
+        issue_s: Mapping[int, float | None],
+        recorded: Set[int],
+        iterations: int | None,
     ):
-        """`launches` and `issue_s` (None: not known) by task index."""
+        """`launches` by task index, `issue_s` (None: not known) by index of its tasks; `recorded`: those that other lanes wait for."""
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
-        recorded = {edge.index for edges in dependencies.waits(dependencies.steady) for edge in edges}
-        self._issue = [
-            _issue_s(host, n, seconds) + (host.record_s if index in recorded else 0.0)
-            for index, (n, seconds) in enumerate(zip(launches, issue_s, strict=True))
-        ]
-        self._by_row: dict[int, list[float]] = {}
+        self._issue = {
+            index: _issue_s(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
+            for index, seconds in issue_s.items()
+        }
+        self._by_row: dict[int, dict[int, float]] = {}
 
-    def of(self, period: int) -> list[float]:
+    def of(self, period: int) -> dict[int, float]:
         """Seconds by task index."""
         row = self._dependencies.waits(period, self._iterations)
         if id(row) not in self._by_row:
-            self._by_row[id(row)] = [issue + self._host.wait_s * len(edges) for issue, edges in zip(self._issue, row, strict=True)]
+            self._by_row[id(row)] = {index: issue + self._host.wait_s * len(row[index]) for index, issue in self._issue.items()}
         return self._by_row[id(row)]
+
+
+def recorded_tasks(dependencies: Dependencies) -> frozenset[int]:
+    """Indices of the tasks whose end another lane waits for."""
+    return frozenset(edge.index for edges in dependencies.waits(dependencies.steady) for edge in edges)
 
 
 def _issue_s(host: HostLane, launches: int, op_s: float | None) -> float:

@@ -1,9 +1,13 @@
 """Transfers: latency, then bytes over links, one at a time per direction.
 
-A transfer waits until it is first in the queue of every link direction on its route, in order of (priority, arrival, issue). Then it takes
-the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses. Transfers
-that move on one channel at once share its bandwidth max-min fairly; a link that is not duplex shares one bandwidth between both
-directions. Between two devices of one memory nothing moves (an alias).
+A transfer goes over the fewest links, of these ways the one of the least latency; through the host's memory only where there is no other
+way. It waits until it is first in the queue of every direction of a device's link on its route, in order of (priority, arrival, issue).
+Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses.
+Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
+queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+
+Alone, a transfer or a collective takes what was measured of it where something was (`Machine.lines`, `collective_laws`): it then loads a
+channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
 """
 
 from bisect import insort
@@ -18,6 +22,7 @@ from simpy import Environment, Event
 from traces.errors import StepcastError
 
 from ..bodies.collective import Collective
+from ..collective_laws import measured_parts
 from ..machine import HOST, Link, Machine
 from ..rounds import rounds
 from .clock import Settling, Timer, delay_until
@@ -59,15 +64,18 @@ class Links(Settling):
         super().__init__(env)
         self._machine = machine
         self._graph = networkx.DiGraph()
-        self._graph.add_nodes_from(device.name for device in machine.devices)
+        self._devices = {device.name: device for device in machine.devices}
+        self._graph.add_nodes_from(self._devices)
         self._capacity: dict[tuple[str, str], float] = {}
         for link in machine.links:
             self._add(link.source, link.target, link, "")
         for link in machine.links:
             if not self._graph.has_edge(link.target, link.source):
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
+        self._past_host = self._graph.copy()
+        self._past_host.remove_nodes_from([HOST])
         self._routes: dict[tuple[str, str], Route] = {}
-        self._collectives: dict[tuple[Collective, int], tuple[Route, float]] = {}
+        self._collectives: dict[Collective, tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
@@ -91,27 +99,33 @@ class Links(Settling):
 
     def _find(self, source: str, target: str) -> Route:
         direct = self._graph.has_edge(source, target)
-        devices = {device.name: device for device in self._machine.devices}
+        devices = self._devices
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if self._graph.edges[source, target]["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        try:
-            nodes = networkx.shortest_path(self._graph, source, target, weight="weight")
-        except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+        nodes = _way(self._past_host, source, target) or _way(self._graph, source, target)
+        if not nodes:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
-            ) from None
+            )
         hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
-        channels = Counter(edge["channel"] for edge in edges)
-        return Route(
-            tuple(hops),
+        channels = dict.fromkeys(edge["channel"] for edge in edges)
+        found = Route(
+            tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
             min(edge["link"].bandwidth_bytes_per_s for edge in edges),
             False,
             (1.0,) * len(channels),
         )
+        line = self._machine.lines.get(f"{source}>{target}")
+        return found if line is None else self._measured(found, line.latency_s, line.bytes_per_s)
+
+    def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
+        """The route at a measured latency and rate, which its channels allow when nothing else passes."""
+        loads = tuple(min(load, self._capacity[channel] / bytes_per_s) for channel, load in zip(route.channels, route.loads, strict=True))
+        return route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
 
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
@@ -123,35 +137,50 @@ class Links(Settling):
     def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
         """How a collective over so many bytes of each device loads the links, and the bytes on the busiest channel.
 
-        Its rounds (`collectives.rounds`) follow one another; a round takes as long as the slowest of its moves and the fullest of its
-        channels.
+        Where nothing was measured its rounds (`rounds`) follow one another; a round takes as long as the slowest of its moves and the
+        fullest of its channels.
         """
-        name = (body, payload_bytes)
-        if name not in self._collectives:
-            self._collectives[name] = self._loaded(body, payload_bytes)
-        return self._collectives[name]
+        if body not in self._collectives:
+            self._collectives[body] = self._loaded(body)
+        route, share = self._collectives[body]
+        parts = measured_parts(self._machine, body, payload_bytes)
+        return (route, share * payload_bytes) if parts is None else self._lasting(route, share * payload_bytes, *parts, payload_bytes)
 
-    def _loaded(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
-        ranks = len(body.devices)
+    def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
+        """A collective's route whose bytes take so long."""
+        if route.alias:
+            only = (self._machine.library, "")
+            self._capacity[only] = inf
+            route, busiest = Route((only,), (only,), 0.0, inf, False, (1.0,)), float(payload_bytes)
+        if not moving_s:
+            return self._measured(route, latency_s, 1.0), 0.0  # no bytes, at any rate
+        return self._measured(route, latency_s, busiest / moving_s), busiest
+
+    def _loaded(self, body: Collective) -> tuple[Route, float]:
+        """By byte of one device's data. Rounds with moves between the same devices, as a ring's all are, take as long as each other."""
         root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
+        alike = Counter(
+            tuple((move.source, move.target, move.chunk is None) for move in moves)
+            for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
+        )
         directions: dict[tuple[str, str], None] = {}
         total: Counter[tuple[str, str]] = Counter()
         latency_s = moving_s = 0.0
-        for moves in rounds(body.operation, body.algorithm, ranks, root):
+        for moves, times in alike.items():
             load: Counter[tuple[str, str]] = Counter()
             slowest_s = longest_s = 0.0
-            for move in moves:
-                source, target = (HOST if rank < 0 else body.devices[rank] for rank in (move.source, move.target))
-                route = self.route(source, target)
-                moved = payload_bytes / (ranks if move.chunk is not None else 1)
+            for *ends, whole in moves:
+                route = self.route(*(HOST if rank < 0 else body.devices[rank] for rank in ends))
+                moved = 1.0 if whole else 1.0 / len(body.devices)
                 directions |= dict.fromkeys(route.directions)
                 longest_s = max(longest_s, route.latency_s)
                 slowest_s = max(slowest_s, moved / route.bandwidth_bytes_per_s)
                 for channel, share in zip(route.channels, route.loads, strict=True):
                     load[channel] += moved * share
-            latency_s += longest_s
-            moving_s += max([slowest_s, *(moved / self._capacity[channel] for channel, moved in load.items())])
-            total += load
+            latency_s += times * longest_s
+            moving_s += times * max([slowest_s, *(moved / self._capacity[channel] for channel, moved in load.items())])
+            for channel, moved in load.items():
+                total[channel] += times * moved
         busiest = max(total.values(), default=0.0)
         if not busiest:
             return ALIAS_ROUTE, 0.0
@@ -201,6 +230,14 @@ class Links(Settling):
                 self._freed_by[direction] = transfer.number
             transfer.event.succeed()
         self._soon()
+
+
+def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
+    """The nodes of the shortest path; none where there is no path."""
+    try:
+        return networkx.shortest_path(graph, source, target, weight="weight")
+    except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+        return []
 
 
 def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:

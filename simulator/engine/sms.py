@@ -83,14 +83,14 @@ class Pool:
     """The SMs of one device and the kernels that wait for some; the cores of a CPU have workers.
 
     `wake_s`: how long a task waits for a worker that sleeps; None: SMs of a GPU. `meeting_s`: what it costs a worker to get the
-    interpreter back after an op while another worker calls ops too.
+    interpreter back after an op while another worker of the same `process` calls ops too.
     """
 
-    __slots__ = ("awake", "awake_s", "free", "freed_by", "meeting_s", "queue", "wake_s")
+    __slots__ = ("awake", "awake_s", "free", "freed_by", "meeting_s", "process", "queue", "wake_s")
 
-    def __init__(self, sms: int, wake_s: float | None = None, meeting_s: float = 0.0):
+    def __init__(self, sms: int, wake_s: float | None = None, meeting_s: float = 0.0, process: str = ""):
         """All SMs are free."""
-        self.free, self.wake_s, self.meeting_s = sms, wake_s, meeting_s
+        self.free, self.wake_s, self.meeting_s, self.process = sms, wake_s, meeting_s, process
         self.queue: list[Kernel] = []
         self.freed_by = -1  # the execution that last gave SMs up
         self.awake: list[Kernel] = []  # of the lanes whose tasks ended at `awake_s`, and whose cores look for another
@@ -272,12 +272,10 @@ class Sms(Settling):
             kernel.factor /= max(1.0 + excess, 1e-6)
 
     def _meet(self) -> None:
-        """Workers that call ops share one interpreter, whatever their device: of two kernels, calls meet as often as the one with fewer
-        makes them.
-        """
+        """Workers of a process share one interpreter: of two kernels, calls meet as often as the one with fewer makes them."""
         per_s = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
         for kernel, mine in per_s:
-            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool.meeting_s)
+            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool.process == kernel.pool.process)
             kernel.factor /= 1.0 + met * kernel.pool.meeting_s
 
     def _arm(self, now: float) -> None:

@@ -7,9 +7,11 @@ parameters. DeePa calls it image parallelism. Batch-norm has its own statistics 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Literal
 
+from traces import garbage
 from traces.errors import StepcastError
 
 from ..build import PlanBuilder, insert
@@ -71,7 +73,8 @@ def plan(job, machine, costs, options: Options) -> Plan:
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
-    return first.plan(NAME, replicas.tasks(), options, notes, others)
+    with garbage.kept():
+        return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,15 @@ class Replicas:
     def __init__(self, job, machine, devices: tuple[str, ...], options: Options):
         self.machine, self.devices, self.options = machine, devices, options
         self.builders = [PlanBuilder(job, device, replica=i, replicas=len(devices)) for i, device in enumerate(devices)]
-        self._passes = [builder.passes() for builder in self.builders]
+
+    @cached_property
+    def _passes(self) -> list[list[Task]]:
+        return [builder.passes() for builder in self.builders]
+
+    @cached_property
+    def _gradients(self) -> list[dict[str, Operand]]:
+        """By device, once the passes have placed them, the gradients by their storage on the first."""
+        return [self._there(builder) for builder, _ in zip(self.builders, self._passes, strict=True)]
 
     def tasks(self) -> list[Task]:
         """A period's tasks in issue order."""
@@ -131,7 +142,7 @@ class Replicas:
         complete = first.complete(self._passes[0])
         for number, (storage, position) in enumerate(complete.items()):
             held.append(storage)
-            size += first.holder(storage).bytes
+            size += self._gradients[0][storage].bytes
             if size >= most or number == len(complete) - 1:
                 found.append(_Bucket(f"reduce {len(found)}", position, tuple(held)))
                 held, size = [], 0
@@ -160,15 +171,17 @@ class Replicas:
         algorithm = {"all-reduce": options.algorithm, "distributed": DISTRIBUTED, "host": SERVER}[options.server]
         root = HOST if options.server == "host" else ""
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
-        operands = [tuple(self._there(builder, storage) for storage in bucket.storages) for builder in self.builders]
+        operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
         at_host = self.builders[0].at_host(operands[0], bucket.name) if root and not self.machine.library else ()
         return group.all_reduce(bucket.name, operands, at_host)
 
-    def _there(self, builder: PlanBuilder, storage: str) -> Operand:
-        """The gradients on the first device's `storage`, on a replica."""
-        first = self.builders[0]
-        parameter = next(p for p in first.graph.parameters if first.storage(first.gradient(p).value) == storage)
-        return builder.holder(builder.storage(builder.gradient(parameter).value))
+    def _there(self, builder: PlanBuilder) -> dict[str, Operand]:
+        """A replica's gradients, by their storage on the first device."""
+        first, holders = self.builders[0], builder.holders()
+        return {
+            first.storage(first.gradient(parameter).value): holders[builder.storage(builder.gradient(parameter).value)]
+            for parameter in first.graph.parameters
+        }
 
     def _fused(self, buckets: Sequence[_Bucket]) -> dict[str, list[Task]]:
         """Bucket -> the updates that can follow it, on a stream of their own: behind their gradient's reduction, and their last reader."""
@@ -187,8 +200,13 @@ class Replicas:
 
     def _with_delayed(self, tasks: list[Task]) -> list[Task]:
         """With each layer's update (lag 1) before the first task that reads its parameters."""
+        places: dict[str, list[int]] = {}
+        for index, task in enumerate(tasks):
+            places.setdefault(task.device, []).append(index)
         additions = []
         for builder in self.builders:
-            first = builder.first_use(tasks)
-            additions += [(first[layer], builder.update(owned, f"{layer}/update", layer, lag=1)) for layer, owned in builder.layers.items()]
+            own = places[builder.device]
+            first = builder.first_use([tasks[index] for index in own])
+            for layer, owned in builder.layers.items():
+                additions.append((own[first[layer]], builder.update(owned, f"{layer}/update", layer, lag=1)))
         return insert(tasks, additions)

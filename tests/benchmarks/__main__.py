@@ -1,6 +1,7 @@
 """Run the benchmarks, each in a process of its own: all, or those named.
 
-python -m tests.benchmarks [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies]...
+python -m tests.benchmarks
+    [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp]...
 """
 
 import subprocess
@@ -19,6 +20,9 @@ MODULES = {
     "op-latency": "op_latency",
     "efficiencies": "efficiencies",
     "csr": "csr_products",
+    "collectives": "collectives",
+    "ranks": "ranks",
+    "ddp": "ddp",
 }
 
 

@@ -48,13 +48,14 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
         measured = stand.calibrate([predicted.plan for predicted in found.values()], machine, profile, place, progress)
     profile.save(place)
     _show_failures(profile)
+    known = len(profile.costs) + sum(map(len, profile.collectives.values()))
     if as_json:
         print_document(
-            {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": len(profile.costs),
+            {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": known,
              "failures": profile.failures}
         )  # fmt: skip
     else:
-        print(f"{measured} keys measured, {len(profile.costs)} in {place}")
+        print(f"{measured} keys measured, {known} in {place}")
 
 
 def _show_failures(profile: Profile) -> None:

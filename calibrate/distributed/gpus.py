@@ -1,0 +1,73 @@
+"""A GPU per process, joined by NCCL. Ops are timed on the first process's GPU, and stand for those of the others."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from executors.cuda.driver import Driver
+from executors.distributed.backend import TeamBackend
+from executors.distributed.team import Team
+from simulator.machine import Machine
+from simulator.plan import Plan
+from traces.errors import StepcastError
+from traces.profile import Profile
+
+from ..cuda.stand import GpuStand
+from ..session import Progress
+from .stand import measure_collectives
+
+NCCL = "nccl"
+
+
+class GpuTeamStand(GpuStand):
+    """GPUs of one kind, one for each process."""
+
+    def __init__(self, team: Team, driver: Driver, mode: str = "eager", precision: str = "fp32"):
+        """`driver`: of this process's GPU. Raises StepcastError for graphs: a capture would have to hold every process's collectives."""
+        if mode != "eager":
+            raise StepcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
+        super().__init__(driver, mode, precision)
+        self._team = team
+
+    def machine(self, profile: Profile | None) -> Machine:
+        """As many of this GPU as there are processes."""
+        return several(super().machine(profile), self._team.ranks.world)
+
+    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
+        """Measure missing keys on this process's GPU, and collectives with all."""
+        plans = list(plans)
+        measured = super().calibrate(plans, machine, profile, save_to, progress)
+        return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
+
+    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+        """Make the backend in every process."""
+        self.backend = self._backend(machine)
+
+    def _backend(self, machine: Machine) -> TeamBackend:
+        return TeamBackend(machine, self._team, "cuda", self.precision)
+
+    def about(self) -> dict[str, object]:
+        """With the number of processes."""
+        return {**super().about(), "processes": self._team.ranks.world, "library": NCCL}
+
+
+def several(one: Machine, count: int) -> Machine:
+    """`count` of a machine's only GPU, each with a memory, a host lane and links to the host of its own, whose collectives NCCL makes.
+
+    Until those are measured they are priced as if they passed through the host.
+    """
+    device, memory = one.devices[0], one.memories[0]
+    names = [f"cuda:{rank}" for rank in range(count)]
+    return replace(
+        one,
+        devices=tuple(replace(device, name=name, memory=f"memory of {name}") for name in names),
+        memories=tuple(replace(memory, name=f"memory of {name}") for name in names),
+        hosts=tuple(replace(host, name=f"host of {name}", devices=(name,)) for host in one.hosts for name in names),
+        links=tuple(
+            replace(link, source=source, target=target, channel=link.channel and f"{link.channel} of {name}")
+            for link in one.links
+            for name in names
+            for source, target in [tuple(name if end == device.name else end for end in (link.source, link.target))]
+        ),
+        library=NCCL,
+    )
