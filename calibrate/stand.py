@@ -167,8 +167,9 @@ class CpuStand:
         return f"{self._plain_threads} thread{'s' if self._plain_threads > 1 else ''}"
 
     def about(self) -> dict[str, object]:
-        """CPU, cores and version."""
-        return {"kind": "cpu", "name": self.identity.cpu, "cores": self.identity.cores, "torch": self.identity.torch}
+        """CPU, cores and version; of several groups of cores, how many and what joins them."""
+        groups = {"devices": self._devices, "link": self._link} if self._devices > 1 else {}
+        return {"kind": "cpu", "name": self.identity.cpu, "cores": self.identity.cores, "torch": self.identity.torch, **groups}
 
 
 def anchor_median(samples: Sequence[float]) -> float | None:

@@ -1,6 +1,7 @@
 """Data parallelism: golden issue orders, the bytes that move, and training that equals plain PyTorch's."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import mlp
@@ -121,6 +122,14 @@ def test_transfers_of_what_the_next_forward_uses_first_are_the_most_urgent():
     assert len({task.stream for task in plan.tasks if task.phase == COLLECTIVE}) == 2
 
 
+@cache
+def plain_pytorch(path: Path):
+    """A job, what it builds, and what plain PyTorch makes of two halves of its batch."""
+    job = Job(f"{path}:make", 4, precision="fp64", optimizer="adam")
+    built = job.build()
+    return job, built, Expected.of(job, built, parts=2)
+
+
 @pytest.mark.parametrize(
     "options",
     ["", "overlap=off", "bucket=0", "update=forward-fusion", "update=backward-fusion,bucket=0", "update=backward-fusion,overlap=off",
@@ -130,11 +139,10 @@ def test_five_steps_equal_plain_pytorch(options, two_groups):
     """Of models with batch-norm, shared weights, attention, frozen parts: with as many parts as there are devices, in float64."""
     machine, backend = two_groups
     for path in MODELS:
-        job = Job(f"{path}:make", 4, precision="fp64", optimizer="adam")
-        built = job.build()
+        job, built, expected = plain_pytorch(path)
         strategy, chosen = strategies.parse(f"image-parallel:{options}")
         plan = strategy.plan(job, machine, None, chosen)
-        found = compare(job, built, plan, backend, Expected.of(job, built, parts=2))
+        found = compare(job, built, plan, backend, expected)
         assert max(found.max_grad_error, found.max_param_error) <= LIMIT, path.stem
 
 

@@ -210,7 +210,7 @@ class GpuStand:
         return ""
 
     def about(self) -> dict[str, object]:
-        """GPU and versions."""
+        """GPU and versions; of a GPU in parts, how many."""
         identity = self.identity
         return {
             "kind": "gpu",
@@ -219,4 +219,5 @@ class GpuStand:
             "driver": identity.driver,
             "cuda": identity.cuda,
             "torch": identity.torch,
+            **({"devices": self._partitions} if self._partitions > 1 else {}),
         }

@@ -112,4 +112,5 @@ class CpuTeamStand(CpuStand):
 
     def about(self) -> dict[str, object]:
         """With the number of processes."""
-        return {**super().about(), "processes": self._team.ranks.world, "library": GLOO}
+        own = {name: said for name, said in super().about().items() if name not in ("devices", "link")}
+        return {**own, "processes": self._team.ranks.world, "library": GLOO}
