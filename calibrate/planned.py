@@ -17,6 +17,7 @@ from simulator.this_cpu import ALIAS_LINK, this_cpu
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
+from traces.sizes import gigabytes
 
 from .operands import geometries
 
@@ -60,7 +61,7 @@ def require_memory(predicted: Forecast) -> None:
     """Raise StepcastError where a plan needs more of a memory than its machine has, with what needs it."""
     for memory in predicted.overfull:
         raise StepcastError(
-            f"{predicted.plan.strategy} needs {_gb(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
+            f"{predicted.plan.strategy} needs {gigabytes(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
             f" {_there(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
             " choose a smaller batch or --image-size"
         )
@@ -86,8 +87,8 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
             needed += _operand_bytes((found.plan for found in forecasts), machine) if calibrate else 0
         if needed > memory.size_bytes:
             raise StepcastError(
-                f"comparing {len(forecasts)} strategies at once needs {_gb(needed)}{_where(memory, machine)}, {_there(memory, machine)};"
-                " choose a smaller batch, or fewer strategies with --strategy"
+                f"comparing {len(forecasts)} strategies at once needs {gigabytes(needed)}{_where(memory, machine)},"
+                f" {_there(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
             )
 
 
@@ -97,7 +98,7 @@ def _where(memory: Memory, machine: Machine) -> str:
 
 
 def _there(memory: Memory, machine: Machine) -> str:
-    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {_gb(memory.size_bytes)}"
+    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {gigabytes(memory.size_bytes)}"
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
@@ -118,7 +119,3 @@ def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
                 size = pooled[geometry] = plan.values[name].operand().bytes
                 copies += size if plan.values[name].storage in plan.carried else 0
     return copies + sum(pooled.values())
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

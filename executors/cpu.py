@@ -26,7 +26,7 @@ from .measured import Measured, Passage, ends_from_start, lengths
 from .memory_watch import WATCHED_FROM, MemoryWatch
 from .replicas import parameter_difference
 from .run import WARM_UP, failure
-from .schedule import Entry, Schedule, servers_of
+from .schedule import Entry, Schedule
 from .wires import wire_of
 from .workers import Callers, Workers, available_cores
 
@@ -217,8 +217,7 @@ class CpuExecutable:
 
     def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
-        servers = servers_of(self.tasks)
-        schedule = Schedule(self.tasks, self.dependencies, entries, iterations, servers)
+        schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
         measured: list[Measured] = []
@@ -237,7 +236,7 @@ class CpuExecutable:
                     raise
                 entry = schedule.advance(entry, server, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
 
-        networks = dict.fromkeys(server for server in servers if server not in self.backend.groups)
+        networks = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
         wait = self.backend.callers.start(lambda server: serve(server, NOWHERE), networks)
         # Where a worker fails nobody waits for collectives: they may be waiting for other processes.
         self.backend.workers.run(lambda position: serve(device_of[position], position), positions)

@@ -7,7 +7,7 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 
 from simulator.dependencies import Dependencies
@@ -16,7 +16,7 @@ from simulator.plan import Task
 from .wires import Direction, Entry, Wires
 
 
-def servers_of(tasks: tuple[Task, ...]) -> list[str]:
+def _servers_of(tasks: tuple[Task, ...]) -> list[str]:
     """Who runs each task: its device's workers, or, of a collective, its stream's thread."""
     return [f"{t.device} network {t.stream}" if t.body.kind == "collective" else t.device for t in tasks]
 
@@ -27,23 +27,17 @@ class Schedule:
     A lane stays on its worker as long as nothing more urgent is ready: its data are in that core's cache, and nobody must be woken.
     """
 
-    def __init__(
-        self,
-        tasks: tuple[Task, ...],
-        dependencies: Dependencies,
-        entries: list[Entry],
-        iterations: int | None,
-        servers: Sequence[str] | None = None,
-    ):
-        """`iterations` is known when draining. `servers`: by task, who runs it; default: its device."""
+    def __init__(self, tasks: tuple[Task, ...], dependencies: Dependencies, entries: list[Entry], iterations: int | None):
+        """`iterations` is known when draining."""
         self._tasks = tasks
-        self._servers = [task.device for task in tasks] if servers is None else servers
+        #: By task, who runs it.
+        self.servers = _servers_of(tasks)
         self._changed = threading.Condition()
         self._left = len(entries)
         self._stopped = False
         self._lanes: dict[tuple[str, int], deque[Entry]] = {}
         self._running: set[tuple[str, int]] = set()
-        self._ready: dict[str, list[tuple[int, int, Entry]]] = {server: [] for server in self._servers}
+        self._ready: dict[str, list[tuple[int, int, Entry]]] = {server: [] for server in self.servers}
         self._wires = Wires()
         self._on_wire: dict[Entry, Callable[[float | None], None]] = {}
         self._order = {entry: i for i, entry in enumerate(entries)}
@@ -122,7 +116,7 @@ class Schedule:
         if queue and lane not in self._running and not self._missing[queue[0]]:
             self._running.add(lane)
             entry = queue.popleft()
-            heapq.heappush(self._ready[self._servers[entry[1]]], (self._tasks[entry[1]].priority, self._order[entry], entry))
+            heapq.heappush(self._ready[self.servers[entry[1]]], (self._tasks[entry[1]].priority, self._order[entry], entry))
 
     def _take(self, device: str, lane: tuple[str, int]) -> Entry | None:
         """The most urgent ready entry; of equally urgent ones that of `lane`, the one just run."""

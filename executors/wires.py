@@ -22,10 +22,9 @@ def wire_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
     body = task.body
     if body.kind != "copy" or body.means != KERNEL:
         return None
-    way = (body.source, body.target)
-    link = next((link for link in machine.links if (link.source, link.target) == way and not link.alias), None)
+    link = machine.stated(body.source, body.target)
     seconds = link.latency_s + moved_bytes(task) / link.bandwidth_bytes_per_s if link is not None else 0.0
-    return (way, seconds) if seconds else None
+    return ((body.source, body.target), seconds) if seconds else None
 
 
 @dataclass

@@ -61,7 +61,7 @@ class Group:
     stream: int = 0
     priority: int = 0
 
-    def all_reduce(self, name: str, operands: Sequence[Sequence[Operand]], at_host: Sequence[Operand] = (), layer: str = "") -> list[Task]:
+    def all_reduce(self, name: str, operands: Sequence[Sequence[Operand]], at_host: Sequence[Operand] = ()) -> list[Task]:
         """The tasks after which every device holds the sum of `operands`, given device by device; in issue order.
 
         `at_host`: values of the host with the same shapes, for a server there.
@@ -72,7 +72,7 @@ class Group:
             body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root)
             flat = tuple(operand for each in operands for operand in each)
             lane = (self.devices[0], self.stream, self.priority)
-            return [Task(name, body, *lane, mutates=flat, phase=COLLECTIVE, layer=layer)]
+            return [Task(name, body, *lane, mutates=flat, phase=COLLECTIVE)]
         root = -1 if self.root == HOST else self.devices.index(self.root) if self.root else 0
         places = [*operands, at_host]  # the host is at -1
         cut = chunks(operands[0], len(self.devices))
@@ -82,10 +82,10 @@ class Group:
             for move in moves:
                 pieces = every if move.chunk is None else cut[move.chunk]
                 if pieces:
-                    found.append(self._moved(f"{name}/{number}", move, pieces, places, layer))
+                    found.append(self._moved(f"{name}/{number}", move, pieces, places))
         return found
 
-    def _moved(self, name: str, move: Move, pieces: tuple[Piece, ...], places: Sequence[Sequence[Operand]], layer: str) -> Task:
+    def _moved(self, name: str, move: Move, pieces: tuple[Piece, ...], places: Sequence[Sequence[Operand]]) -> Task:
         """One move, on the lane of the device that it ends at, or, into the host's memory, that it comes from."""
         source, target = (HOST if rank < 0 else self.devices[rank] for rank in (move.source, move.target))
         reads = tuple(seen(places[move.source][p.position], p) for p in pieces)
@@ -102,5 +102,4 @@ class Group:
             changed if fresh else (),
             () if fresh else changed,
             phase=COLLECTIVE,
-            layer=layer,
         )

@@ -146,9 +146,10 @@ class Machine:
             return next((d.memory for d in self.devices if d.kind == "cpu"), HOST)
         return self.device(place).memory
 
-    def states(self, source: str, target: str) -> bool:
-        """Whether there is a link from one place to the other that is no alias."""
-        return any((link.source, link.target) == (source, target) and not link.alias for link in self.links)
+    def stated(self, source: str, target: str) -> Link | None:
+        """The link from one place to the other that is no alias; None where there is none."""
+        way = (source, target)
+        return next((link for link in self.links if (link.source, link.target) == way and not link.alias), None)
 
     def limited(self, size_bytes: float | None) -> "Machine":
         """The machine with no memory of more than so many bytes (None: as it is). Devices that share a memory share its limit."""

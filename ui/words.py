@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from traces import sizes
 from traces.comparison import ValidationResult
 
 NONE = "-"
@@ -50,7 +51,7 @@ def gigabytes(count: int | None) -> str:
     """Bytes as GB (or MB below 0.1 GB)."""
     if count is None:
         return NONE
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+    return sizes.gigabytes(count)
 
 
 def error_of(value: float | None) -> str:

@@ -20,7 +20,7 @@ from ..session import Progress
 from .anchor import EDGE
 from .bench import Effort
 from .facts import Scale
-from .stand import GpuStand
+from .stand import GpuStand, about_gpu
 from .transfers import SIZES
 
 #: What has begun may take so many seconds more than were given.
@@ -72,13 +72,17 @@ class Place:
         self.profiles: dict[bool, Profile] = {}
         for tf32 in (True, False):  # last without, which is then how the GPU is set
             self.profiles[tf32] = self._open(tf32, resume)
-        self.device = self.stand("eager", "fp32").about()
+        self.device = self.about()
         if not resume:
             self._clear()
 
     def profile_path(self, tf32: bool) -> Path:
         """Where the profile lies, as the package expects it of a GPU's folder."""
         return self.folder / FILES[tf32]
+
+    def about(self, partitions: int = 1) -> dict[str, object]:
+        """The GPU, whole or in parts, as this run's documents describe it."""
+        return about_gpu(this_gpu(self.driver, "fp32", self.record), partitions)
 
     def stand(self, mode: str, precision: str, partitions: int = 1) -> "ReportStand":
         """A stand for one part, with the GPU set for its precision."""

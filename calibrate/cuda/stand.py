@@ -15,7 +15,7 @@ from simulator.machine import Machine
 from simulator.plan import Plan
 from simulator.this_gpu import gpu_machine
 from traces.errors import StepcastError
-from traces.profile import Profile, Stats
+from traces.profile import Identity, Profile, Stats
 
 from ..device_record import Conditions, DeviceRecord, GpuWatch
 from ..identity import this_gpu
@@ -210,14 +210,18 @@ class GpuStand:
         return ""
 
     def about(self) -> dict[str, object]:
-        """GPU and versions; of a GPU in parts, how many."""
-        identity = self.identity
-        return {
-            "kind": "gpu",
-            "name": identity.gpu,
-            "sms": identity.sms,
-            "driver": identity.driver,
-            "cuda": identity.cuda,
-            "torch": identity.torch,
-            **({"devices": self._partitions} if self._partitions > 1 else {}),
-        }
+        """As documents describe it."""
+        return about_gpu(self.identity, self._partitions)
+
+
+def about_gpu(identity: Identity, partitions: int) -> dict[str, object]:
+    """A GPU and its versions as documents describe them; of a GPU in parts, how many."""
+    return {
+        "kind": "gpu",
+        "name": identity.gpu,
+        "sms": identity.sms,
+        "driver": identity.driver,
+        "cuda": identity.cuda,
+        "torch": identity.torch,
+        **({"devices": partitions} if partitions > 1 else {}),
+    }

@@ -114,7 +114,8 @@ class Replicas:
         end = len(self._passes[0])
         for bucket in buckets:
             behind = bucket.position + 1 if options.overlap else end
-            order += [(behind, task) for task in (*reduced[bucket.name], *early.get(bucket.name, ()))]
+            order += [(behind, task) for task in reduced[bucket.name]]
+            order += [(max(behind, ready + 1), task) for ready, task in early.get(bucket.name, ())]
         found = self._inserted(order)
         if options.fetch:
             found = [*self._round(builder.fetches(self.machine) for builder in builders), *found]
@@ -183,18 +184,18 @@ class Replicas:
             for parameter in first.graph.parameters
         }
 
-    def _fused(self, buckets: Sequence[_Bucket]) -> dict[str, list[Task]]:
-        """Bucket -> the updates that can follow it, on a stream of their own: behind their gradient's reduction, and their last reader."""
+    def _fused(self, buckets: Sequence[_Bucket]) -> dict[str, list[tuple[int, Task]]]:
+        """Bucket -> the updates that follow its reduction, on a stream of their own, each with the task that it must stand behind."""
         first = self.builders[0]
         stream = TRANSFERS + DEGREES if self.options.overlap else COMPUTE
         place = {storage: index for index, bucket in enumerate(buckets) for storage in bucket.storages}
-        found: dict[str, list[Task]] = {}
+        found: dict[str, list[tuple[int, Task]]] = {}
         for layer, ready in first.ready(self._passes[0]).items():
             owned = first.layers[layer]
             last = max(place[first.storage(first.gradient(p).value)] for p in owned)
             late = next((i for i in range(last, len(buckets)) if buckets[i].position >= ready), len(buckets) - 1)
             found.setdefault(buckets[late].name, []).extend(
-                builder.update(owned, f"{layer}/update", layer, stream=stream) for builder in self.builders
+                (ready, builder.update(owned, f"{layer}/update", layer, stream=stream)) for builder in self.builders
             )
         return found
 
