@@ -54,6 +54,6 @@ def _value(name: str, device: str, kind: str) -> Value:
 
 
 def _gap_s(program: Executable) -> float:
-    """Of lane 0: from the end of a task to the start of the next, without anchors; winsorised mean, as of the CPU's op times."""
+    """Of lane 0: from the end of a task to the start of the next, without anchors; winsorised mean, since a lane has many."""
     lane = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
     return Stats.of([after.start_s - after.anchor_s - before.end_s for before, after in pairwise(lane)]).mean_s

@@ -14,8 +14,7 @@ class Cost:
     `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples; `error`: relative error of the model where the
     key was not measured (one standard deviation of the log). `key`: tasks of one key share their error. `issue_s`: what the host takes for
     its op in eager mode, launches included; None where no key's was measured. `group`: of tasks that slow others down alike
-    (`contention`); none for what runs on no SM. `above_median_s`: how much longer the times, as means of samples, are than the medians.
-    `calls`: of ops by a CPU's worker.
+    (`contention`); none for what runs on no SM. `calls`: of ops by a CPU's worker.
     """
 
     key: str
@@ -33,4 +32,3 @@ class Cost:
     op_class: str = ""
     issue_s: float | None = None
     group: str = ""
-    above_median_s: float = 0.0

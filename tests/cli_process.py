@@ -57,9 +57,13 @@ class Runner:
         self._process.stdout.close()
 
 
+#: A shell's background jobs, and what they start, ignore Ctrl-C.
+HEEDS_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def start(code: str, *args: object, folder: Path, **env: str) -> subprocess.Popen:
     """A fresh process: `code`, then the command line with `args`."""
     return subprocess.Popen(
-        [sys.executable, "-c", f"{code}\nfrom ui.cli import main\nmain()", *map(str, args)],
+        [sys.executable, "-c", f"{HEEDS_CTRL_C}{code}\nfrom ui.cli import main\nmain()", *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder, **env),
     )  # fmt: skip

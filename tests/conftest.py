@@ -1,5 +1,6 @@
 """Shared by all tests: a cache folder of the session's own, and one CPU backend (its worker threads live as long as the process)."""
 
+import gc
 import os
 import tempfile
 
@@ -34,3 +35,21 @@ def stepcast(tmp_path_factory):
     runner = Runner(tmp_path_factory.mktemp("stepcast"))
     yield runner
     runner.close()
+
+
+def _spare_collector() -> None:
+    """What is there by now is not walked again whenever cycles are collected, which captures do very often."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """All modules are imported."""
+    _spare_collector()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spared_collector():
+    """What a module leaves behind stays."""
+    yield
+    _spare_collector()

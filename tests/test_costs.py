@@ -44,12 +44,12 @@ def test_a_measured_key_costs_what_was_measured():
     assert found.memory_share == pytest.approx(moved / (1e11 * 4e-5))
 
 
-def test_a_cpu_costs_its_winsorised_mean_and_is_one_wave_on_one_core():
+def test_a_cpu_costs_its_median_and_is_one_wave_on_one_core():
     cpu = Machine("cpu", (Device("cuda:0", "cpu", 2, {"fp32": 1e11}, "m"),), (Memory("m", 2**34, 2e10, 2**25),))
     task = mm("forward", X, W1, H)
     profile = Profile(identity=CPU, costs={cost_key(task, cpu): KeyCost(Stats(2e-5, 3e-5, 2e-5, 2e-5, 9), grid=7, blocks_per_sm=7)})
     found = CostModel(cpu, profile).cost(task)
-    assert (found.warm_s, found.cold_s, found.grid, found.blocks_per_sm) == (3e-5, 3e-5, 1, 1)
+    assert (found.warm_s, found.cold_s, found.grid, found.blocks_per_sm) == (2e-5, 2e-5, 1, 1)
 
 
 def test_where_warm_samples_are_the_slower_ones_both_tell_one_time():

@@ -52,7 +52,10 @@ def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, 
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=HANGS_S)
+    try:
+        out, err = process.communicate(timeout=HANGS_S)
+    finally:
+        process.kill()  # one that hangs would take a core from all tests that follow
     mark.unlink(missing_ok=True)
     return process.returncode, out, err
 

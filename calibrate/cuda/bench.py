@@ -112,7 +112,13 @@ def _seconds(first: Event, last: Event) -> float:
 
 @contextmanager
 def objects_kept() -> Iterator[None]:
-    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time."""
+    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time.
+
+    Nothing to do where they are spared already.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
-from torch.utils._pytree import tree_iter
 
 #: Ops that make the host wait for the stream, as their result, or its shape, is needed at once.
 _SYNCHRONIZE = frozenset(
@@ -30,7 +29,15 @@ _BATCH_NORMS = {"aten.native_batch_norm": ((3, 4), 5), "aten.cudnn_batch_norm": 
 
 def tensors_in(*trees: Any) -> list[Tensor]:
     """The tensors in nested arguments or results."""
-    return [leaf for leaf in tree_iter(trees) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            found.append(tree)
+        elif isinstance(tree, list | tuple):
+            found += tensors_in(*tree)
+        elif isinstance(tree, dict):
+            found += tensors_in(*tree.values())
+    return found
 
 
 def is_simulated(args: tuple, kwargs: dict) -> bool:

@@ -46,13 +46,17 @@ class Order:
         self._host: Ticks = {}  # what the host waited for, and hence all that is issued later
         self._waits = 0  # of the host, and how many of them each stream's ticks hold
         self._held: dict[int, int] = {}
+        self._waited_for_all = 0  # which of them was the last for all streams
 
     def stream(self, stream: int) -> Ticks:
         """What is ordered before the stream's next op."""
-        ticks = self._ticks.setdefault(stream, {})
-        if self._held.get(stream, 0) != self._waits:
+        ticks, held = self._ticks.setdefault(stream, {}), self._held.get(stream, 0)
+        if held != self._waits:
             self._held[stream] = self._waits
-            _raise(ticks, self._host)
+            if held < self._waited_for_all:  # the host knows all that the stream did
+                ticks.update(self._host)
+            else:
+                _raise(ticks, self._host)
         return ticks
 
     def mark(self, stream: int) -> Ticks:
@@ -65,7 +69,13 @@ class Order:
 
     def host_waits(self, streams: Iterable[int]) -> None:
         """The host waited for streams: all that follows on any stream comes after them."""
-        for stream in streams:
+        waited = set(streams)
+        if waited >= self._ticks.keys():  # no stream knows more of another than that one does
+            self._host.update((stream, ticks.get(stream, 0)) for stream, ticks in self._ticks.items())
+            self._waits += 1
+            self._waited_for_all = self._waits
+            return
+        for stream in waited:
             self.host_reached(self.stream(stream))
 
     def host_reached(self, mark: Ticks) -> None:
