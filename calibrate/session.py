@@ -1,7 +1,7 @@
 """A calibration session: visits the missing keys of plans in rounds and writes what it learns into a profile."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from executors.cpu import CpuBackend
@@ -80,7 +80,7 @@ def _first_visits(sampler: Sampler, todo: list[tuple[Plan, str, Task]], visit: C
     return min(len(todo), GROUP)
 
 
-def store(sampler: Sampler, profile: Profile, rounds: list[int] | None = None) -> None:
+def store(sampler: Sampler, profile: Profile, rounds: Sequence[int] | None = None) -> None:
     """Write the sampler's statistics into the profile: of the given rounds, or of all but the first."""
     visits = max((len(samples.warm_s) for samples in sampler.samples.values()), default=0)
     store_samples(sampler.samples, sampler.failures, profile, range(1, visits) if rounds is None else rounds)

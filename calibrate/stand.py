@@ -64,7 +64,7 @@ class Stand(Protocol):
         """Make the backend. Keys of `plans` will be measured in rounds, if this stand does that."""
 
     def visit(self, turn: int) -> None:
-        """At the beginning of a round: measure the keys once more, if this stand does that."""
+        """Before each strategy's steps: measure the keys once more, if this stand does that."""
 
     def anchors(self) -> list[float]:
         """Seconds of the anchor op since this was last asked."""
@@ -72,8 +72,8 @@ class Stand(Protocol):
     def watch(self):
         """Something whose `stop().rejected` says whether the machine was disturbed meanwhile."""
 
-    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
-        """Put what was measured in the given rounds into the profile."""
+    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
+        """Put what was measured in the given visits into the profile."""
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
         """Step times of plain PyTorch."""
@@ -144,9 +144,9 @@ class CpuStand:
         """Watch for other work on this machine."""
         return Watch()
 
-    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
-        """The keys' samples; round 0 is the warm-up's."""
-        store(self._sampler, profile, [r + 1 for r in rounds])
+    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
+        """The keys' samples."""
+        store(self._sampler, profile, visits)
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
         """Each step by itself, on all cores unless `settle` found fewer to be faster."""

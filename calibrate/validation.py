@@ -1,7 +1,8 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine.
 
-Everything is interleaved in short rounds: one calibration visit of every key (on the CPU), a few steps of every strategy, of the baseline
-once more (the A/A spread), and of plain PyTorch. A machine that speeds up or slows down then does so for all of them.
+Everything is interleaved in short rounds: a few steps of every strategy, of the baseline once more (the A/A spread), and of plain PyTorch,
+before each of which (on the CPU) every key is measured once. A machine that speeds up or slows down then does so for all of them; where its
+speed changes within a second, as shared ones' does, only the number of samples helps.
 """
 
 import statistics
@@ -178,7 +179,7 @@ def _check_numerics(job: Job, built: Built, contenders: Mapping[str, Contender],
 def _take_over(stand: Stand, profile: Profile, rounds: "_Rounds", interleaved: bool, save_to: Path | None) -> float | None:
     """Put what was measured into the profile; the anchor's time in the steps as a multiple of that at calibration."""
     if interleaved:
-        stand.take_over(profile, rounds.chosen)
+        stand.take_over(profile, rounds.visits)
         profile.anchor_s = anchor_median(rounds.anchor_calibration_s) or profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
@@ -204,7 +205,10 @@ def _document(
 
 @dataclass
 class _Rounds:
+    """`visits`: of the keys, those in the chosen rounds; number 0 was the warm-up's."""
+
     chosen: list[int]
+    visits: list[int]
     rejected: int
     plain_s: list[float]
     anchor_steps_s: list[float]
@@ -222,15 +226,17 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
     quiet: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
-    most = ROUNDS + ROUNDS // 2
+    most, several = ROUNDS + ROUNDS // 2, len(everyone)
     for turn in range(most):
         watch = stand.watch()
-        stand.visit(turn + 1)
-        in_calibration = stand.anchors()
-        order = everyone[turn % len(everyone) :] + everyone[: turn % len(everyone)]
-        for contender in order:
+        in_steps, in_calibration = [], []
+        for place in range(several):
+            stand.visit(1 + turn * several + place)
+            in_calibration += stand.anchors()
+            contender = everyone[(turn + place) % several]
             contender.run(stand.periods * contender.program.unit)
-        anchors.append((stand.anchors(), in_calibration))
+            in_steps += stand.anchors()
+        anchors.append((in_steps, in_calibration))
         plain_s.append(stand.plain_s(plain, stand.plain_steps)[1:])
         if not watch.stop().rejected:
             quiet.append(turn)
@@ -242,6 +248,7 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
     chosen = quiet if len(quiet) >= ROUNDS // 2 else list(range(done))
     return _Rounds(
         chosen,
+        [1 + r * several + place for r in chosen for place in range(several)],
         done - len(quiet),
         [s for r in chosen for s in plain_s[r]],
         [s for r in chosen for s in anchors[r][0]],

@@ -191,7 +191,7 @@ class GpuStand:
         """Watch clocks, throttling and other processes."""
         return GpuWatch(self._uuid)
 
-    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
+    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
         """Nothing: keys are measured before."""
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:

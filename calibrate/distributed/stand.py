@@ -105,10 +105,10 @@ class CpuTeamStand(CpuStand):
         """None: one process's anchor would make the others wait, and no process can say for how long."""
         return []
 
-    def take_over(self, profile: Profile, rounds: Sequence[int]) -> None:
-        """The samples of keys and collectives; round 0 is the warm-up's."""
-        super().take_over(profile, rounds)
-        self._collectives.store(profile, [r + 1 for r in rounds])
+    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
+        """The samples of keys and collectives."""
+        super().take_over(profile, visits)
+        self._collectives.store(profile, visits)
 
     def about(self) -> dict[str, object]:
         """With the number of processes."""
