@@ -63,11 +63,11 @@ class Stand(Protocol):
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
         """Make the backend. Keys of `plans` will be measured in rounds, if this stand does that."""
 
-    def visit(self, turn: int) -> None:
-        """Before each strategy's steps: measure the keys once more, if this stand does that."""
+    def visit(self, turn: int) -> list[float]:
+        """Before each strategy's steps: measure the keys once more, if this stand does that; seconds of the anchor op meanwhile."""
 
     def anchors(self) -> list[float]:
-        """Seconds of the anchor op since this was last asked."""
+        """Seconds of the anchor op since the last visit."""
 
     def watch(self):
         """Something whose `stop().rejected` says whether the machine was disturbed meanwhile."""
@@ -132,9 +132,11 @@ class CpuStand:
         for plan in plans:
             self._sampler.add(plan, plan.keys(machine))
 
-    def visit(self, turn: int) -> None:
-        """Visit every key once."""
+    def visit(self, turn: int) -> list[float]:
+        """Visit every key once. What the anchors took before, and nobody asked for, is dropped."""
+        self.anchors()
         self._sampler.visit(list(self._sampler.samples), turn)
+        return self.anchors()
 
     def anchors(self) -> list[float]:
         """What the workers' anchors took."""
@@ -145,7 +147,8 @@ class CpuStand:
         return Watch()
 
     def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
-        """The keys' samples."""
+        """The keys' samples. Anchors that nobody asked for are none of them."""
+        self.anchors()
         store(self._sampler, profile, visits)
 
     def plain_s(self, plain: Reference, steps: int) -> list[float]:
@@ -169,7 +172,12 @@ class CpuStand:
     def about(self) -> dict[str, object]:
         """CPU, cores and version; of several groups of cores, how many and what joins them."""
         groups = {"devices": self._devices, "link": self._link} if self._devices > 1 else {}
-        return {"kind": "cpu", "name": self.identity.cpu, "cores": self.identity.cores, "torch": self.identity.torch, **groups}
+        return {**about_cpu(self.identity), **groups}
+
+
+def about_cpu(identity: Identity) -> dict[str, object]:
+    """A CPU and the version of torch as documents describe them."""
+    return {"kind": "cpu", "name": identity.cpu, "cores": identity.cores, "torch": identity.torch}
 
 
 def anchor_median(samples: Sequence[float]) -> float | None:

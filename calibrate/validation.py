@@ -221,7 +221,6 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
         contender.program.run(WARM_UP + contender.program.unit)
     stand.plain_s(plain, WARM_UP)
     stand.visit(0)
-    stand.anchors()
     total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []
@@ -231,13 +230,11 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
         watch = stand.watch()
         in_steps, in_calibration = [], []
         for place in range(several):
-            stand.visit(1 + turn * several + place)
-            in_calibration += stand.anchors()
+            in_calibration += stand.visit(1 + turn * several + place)
             contender = everyone[(turn + place) % several]
             contender.run(stand.periods * contender.program.unit)
-            found = stand.anchors()
             if contender.plan is everyone[-1].plan:  # the baseline's; beside other lanes the anchor takes longer without any drift
-                in_steps += found
+                in_steps += stand.anchors()
         anchors.append((in_steps, in_calibration))
         plain_s.append(stand.plain_s(plain, stand.plain_steps)[1:])
         if not watch.stop().rejected:

@@ -37,11 +37,7 @@ def error(given: Job, machine, backend, options: str, steps: int = STEPS) -> flo
 @pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
 def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
     assert error(job("every_layer"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
-
-
-@pytest.mark.parametrize("options", ["scan=linear,jacobian=dense", "level=1,jacobian=csr", "scan=blelloch"])
-def test_gradients_of_lenet5(options, two_cores, backend):
-    assert error(Job("lenet5", 2, precision="fp64"), two_cores, backend, options) < 1e-10
+    assert error(Job("lenet5", 2, precision="fp64"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
 
 
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
@@ -54,12 +50,13 @@ def test_float32_differs_by_rounding_only(two_cores, backend):
     assert error(Job("lenet5", 16), two_cores, backend, "scan=blelloch") < 1e-4
 
 
-def test_vgg11_is_a_chain(two_cores):
-    planned(Job("vgg11", 2, image_size=32), two_cores, "scan=linear").validate(two_cores)
+def test_vgg11_is_a_chain(two_cores, backend):
+    """Compared after one step: its untrained layers let rounding grow from step to step."""
+    assert error(Job("vgg11", 2, image_size=32), two_cores, backend, "scan=linear", steps=1) < 1e-4
 
 
 def test_a_pruned_network_has_few_entries(two_cores, backend):
-    """VGG-11 with 97 % of its weights zero for good."""
+    """97 % of its weights are zero for good."""
     assert error(Job("vgg11_pruned", 1, precision="fp64"), two_cores, backend, "level=1", steps=2) < 1e-10
 
 

@@ -70,7 +70,8 @@ def test_all_that_the_allocator_counted_is_somewhere(backend):
     assert max(abs(other) for _, _, other in seen[3:]) < 0.1 * MB
 
 
-@pytest.mark.parametrize(("update", "overlap"), [("baseline", "on"), ("forward-fusion", "off"), ("backward-fusion", "on")])
+@pytest.mark.parametrize("update", ["baseline", "forward-fusion", "backward-fusion"])
+@pytest.mark.parametrize("overlap", ["on", "off"])
 def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, overlap):
     job = Job("lenet5", 64)
     tensors = job_tensors(job, job.build(), job.graph())

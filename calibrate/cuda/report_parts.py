@@ -282,14 +282,8 @@ def _found_validation(case: Case, place: Place) -> Result | None:
         found = Validation.load(place.folder / case.file)
     except UnusableFileError:
         return None
-    expected = (
-        place.about(case.partitions),
-        case.target.model,
-        case.target.batch,
-        case.mode,
-        case.precision,
-        f"{case.optimizer}:{case.form}",
-    )
+    device, target = place.about(case.partitions), case.target
+    expected = (device, target.model, target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
     same = (found.device, found.model, found.batch_size, found.mode, found.precision, found.optimizer) == expected
     asked = [strategies.parse(text) for text in case.strategies]
     there = [(row.strategy, row.options) for row in found.results]

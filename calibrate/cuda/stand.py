@@ -180,8 +180,9 @@ class GpuStand:
         """Make the backend. Nothing is measured in rounds."""
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
-    def visit(self, turn: int) -> None:
+    def visit(self, turn: int) -> list[float]:
         """Nothing: keys are measured before."""
+        return []
 
     def anchors(self) -> list[float]:
         """The anchor, timed now."""

@@ -21,7 +21,7 @@ from ..noise import Watch
 from ..planned import machine_here
 from ..sampler import Sampler
 from ..session import ROUNDS, Progress, calibrate
-from ..stand import PREVIEW_ROUNDS, CpuStand
+from ..stand import PREVIEW_ROUNDS, CpuStand, about_cpu
 from .collectives import CollectiveSampler, unmeasured
 
 GLOO = "gloo"
@@ -92,10 +92,11 @@ class CpuTeamStand(CpuStand):
             self._sampler.add(plan, plan.keys(machine))
             self._collectives.add(plan)
 
-    def visit(self, turn: int) -> None:
+    def visit(self, turn: int) -> list[float]:
         """Visit every key in this process, and every collective in all."""
-        super().visit(turn)
+        anchors = super().visit(turn)
         self._collectives.visit()
+        return anchors
 
     def watch(self) -> Watch:
         """Watch for work that is none of this node's processes'."""
@@ -112,5 +113,4 @@ class CpuTeamStand(CpuStand):
 
     def about(self) -> dict[str, object]:
         """With the number of processes."""
-        own = {name: said for name, said in super().about().items() if name not in ("devices", "link")}
-        return {**own, "processes": self._team.ranks.world, "library": GLOO}
+        return {**about_cpu(self.identity), "processes": self._team.ranks.world, "library": GLOO}
