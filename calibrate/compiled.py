@@ -8,8 +8,9 @@ import torch
 
 from executors.binding import Binding, Instance
 from executors.forms import PLAIN, Forms
-from executors.kernels import handlers
-from simulator.plan import INPUT, Plan, Segment, Task, Value
+from executors.kernels.registry import handlers
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT, Segment, Task, Value
 
 
 class Compiled(NamedTuple):

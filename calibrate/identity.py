@@ -5,11 +5,10 @@ from pathlib import Path
 
 import torch
 
+from calibrate.device_record import DeviceRecord
+from executors.cpu.workers import available_cores
 from executors.cuda.driver import Driver
-from executors.workers import available_cores
 from traces.profile import Identity
-
-from .device_record import DeviceRecord
 
 
 def this_cpu() -> Identity:

@@ -9,10 +9,10 @@ from executors.forms import PLAIN
 from executors.reference import Reference
 from executors.run import WARM_UP, Backend, Executable
 from executors.tensors import job_tensors
-from simulator.built import Built
-from simulator.factory import brief
 from simulator.job import Job
-from simulator.plan import Plan
+from simulator.models.built import Built
+from simulator.models.factory import brief
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
 STEPS = 5

@@ -9,7 +9,8 @@ import torch
 
 from executors.binding import op_tasks
 from simulator.bodies.op_class import op_class
-from simulator.plan import OPTIMIZER_STATE, Plan, Task, Value
+from simulator.plan.plan import Plan
+from simulator.plan.task import OPTIMIZER_STATE, Task, Value
 
 #: Optimizer state that holds sums of squares: never negative.
 _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})

@@ -2,24 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 
-from executors.workers import available_cores
-from simulator import strategies
-from simulator.costs import CostModel, measurable
-from simulator.engine import GRAPH
-from simulator.explain import overfull_words
+from calibrate.operands import geometries
+from executors.cpu.workers import available_cores
+from simulator.costs.model import CostModel, measurable
+from simulator.engine.simulation import GRAPH
 from simulator.job import Job
-from simulator.machine import Machine, Memory
-from simulator.memory import carried_bytes
+from simulator.machine.machine import Machine, Memory
+from simulator.machine.this_cpu import ALIAS_LINK, this_cpu
+from simulator.memory.over_time import carried_bytes
 from simulator.options import option_values
-from simulator.plan import Plan
-from simulator.predict import Forecast, forecast
-from simulator.this_cpu import ALIAS_LINK, this_cpu
+from simulator.plan.plan import Plan
+from simulator.predict.explain import overfull_words
+from simulator.predict.forecast import Forecast, forecast
+from simulator.strategies import registry as strategies
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.sizes import gigabytes
-
-from .operands import geometries
 
 
 def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:

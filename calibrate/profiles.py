@@ -3,10 +3,9 @@
 import logging
 from pathlib import Path
 
+from calibrate.identity import this_cpu
 from traces.profile import Identity, Profile
 from traces.profile_files import default_path
-
-from .identity import this_cpu
 
 log = logging.getLogger("stepcast")
 

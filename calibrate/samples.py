@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs import looped
-from simulator.plan import Task
+from simulator.costs.model import looped
+from simulator.plan.task import Task
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
 

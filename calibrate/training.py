@@ -11,20 +11,19 @@ from typing import Protocol
 
 import torch
 
+from calibrate.cpu.session import Progress
+from calibrate.cpu.testbed import Stand
+from calibrate.numerics import reference
 from executors.binding import draws_mask, op_tasks
 from executors.reference import Reference
 from executors.run import Execution, Run
 from executors.tensors import job_tensors
-from simulator.built import Built
-from simulator.factory import training_step
 from simulator.job import Job
-from simulator.plan import Plan
+from simulator.models.built import Built
+from simulator.models.factory import training_step
+from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
 from traces.training import Curve
-
-from .numerics import reference
-from .session import Progress
-from .stand import Stand
 
 #: Name of the curve of plain PyTorch.
 AUTOGRAD = "autograd"

@@ -10,25 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from calibrate.cpu.session import Progress
+from calibrate.cpu.testbed import CpuStand, Stand, anchor_median
+from calibrate.numerics import Expected, Numerics, compare, reference, steps_to_compare
+from calibrate.planned import plan_all, require_memory_together, skipped_row
 from executors.measured import Measured, timeline_of
 from executors.reference import Reference
 from executors.run import WARM_UP, Executable
 from executors.tensors import job_tensors
-from simulator import strategies
-from simulator.built import Built
-from simulator.costs import CostModel
-from simulator.factory import training_step
+from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.machine import Machine
-from simulator.plan import Plan
-from simulator.predict import Forecast, forecast
+from simulator.machine.machine import Machine
+from simulator.models.built import Built
+from simulator.models.factory import training_step
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import Forecast, forecast
+from simulator.strategies import registry as strategies
 from traces.comparison import Comparison, Validation, ValidationResult
 from traces.profile import Profile
-
-from .numerics import Expected, Numerics, compare, reference, steps_to_compare
-from .planned import plan_all, require_memory_together, skipped_row
-from .session import Progress
-from .stand import CpuStand, Stand, anchor_median
 
 #: Rounds that count; each gives every strategy some step times.
 ROUNDS = 10

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from simulator.aten_json import Slot, decode, decode_item, resolve
-from simulator.plan import INPUT, Operand, Plan, Task, ViewStep
-
-from .distributed.local import LocalPlan
-from .forms import PLAIN, Forms
+from executors.distributed.local import LocalPlan
+from executors.forms import PLAIN, Forms
+from simulator.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT, Operand, Task, ViewStep
 
 #: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
 DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")

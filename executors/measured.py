@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from simulator.memory import memory_over_time
-from simulator.memory_kinds import with_memory
-from simulator.plan import Plan
+from simulator.memory.kinds import with_memory
+from simulator.memory.over_time import memory_over_time
+from simulator.plan.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 

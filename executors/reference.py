@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from executors.dropout import DeterministicDropout, MathWhereAttentionDrops
+from executors.forms import Forms
+from executors.kernels.update import torch_optimizer
 from traces.errors import StepcastError
-
-from .dropout import DeterministicDropout, MathWhereAttentionDrops
-from .forms import Forms
-from .kernels.update import torch_optimizer
 
 
 def split(batch: object, parts: int) -> list:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import torch
 
-from simulator.plan import PARAMETER
-
-from .binding import Binding, apply_views
+from executors.binding import Binding, apply_views
+from simulator.plan.task import PARAMETER
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:

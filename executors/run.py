@@ -6,15 +6,15 @@ from typing import Protocol
 
 import torch
 
-from simulator.factory import brief
-from simulator.plan import Plan, Task
+from executors.binding import Binding
+from executors.distributed.ranks import PeerLostError
+from executors.forms import Forms
+from executors.measured import Measured, Passage, timeline_of
+from simulator.models.factory import brief
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 from traces.errors import StepcastError
 from traces.timeline import Timeline
-
-from .binding import Binding
-from .distributed.ranks import PeerLostError
-from .forms import Forms
-from .measured import Measured, Passage, timeline_of
 
 
 @dataclass

@@ -2,11 +2,10 @@
 
 import torch
 
-from simulator.built import Built
+from executors.kernels.update import initial_state
 from simulator.graph import TrainingGraph
 from simulator.job import Job
-
-from .kernels.update import initial_state
+from simulator.models.built import Built
 
 
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:

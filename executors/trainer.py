@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from simulator.built import Built
+from executors.kernels.update import state_dict
+from executors.run import Backend
+from executors.tensors import job_tensors
 from simulator.job import Job
-from simulator.plan import Plan
-
-from .kernels.update import state_dict
-from .run import Backend
-from .tensors import job_tensors
+from simulator.models.built import Built
+from simulator.plan.plan import Plan
 
 
 class Trainer:

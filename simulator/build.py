@@ -10,17 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from traces.errors import StepcastError
-
-from .bodies.copy import ALIAS, KERNEL, LINK, Copy
-from .bodies.opcall import OpCall
-from .bodies.oplist import OpList, Step
-from .bodies.update import STATE, Update, state_shape
-from .graph import Op, TrainingGraph
-from .job import Job
-from .machine import HOST, Machine
-from .options import option_values
-from .plan import (
+from simulator.bodies.copy import ALIAS, KERNEL, LINK, Copy
+from simulator.bodies.opcall import OpCall
+from simulator.bodies.oplist import OpList, Step
+from simulator.bodies.update import STATE, Update, state_shape
+from simulator.graph import Op, TrainingGraph
+from simulator.job import Job
+from simulator.machine.machine import HOST, Machine
+from simulator.options import option_values
+from simulator.plan.plan import Plan
+from simulator.plan.task import (
     ACTIVATION,
     BACKWARD,
     BUFFER,
@@ -33,14 +32,14 @@ from .plan import (
     TRANSFER,
     UPDATE,
     Operand,
-    Plan,
     Segment,
     Storage,
     Task,
     Value,
     ViewStep,
 )
-from .views import contiguous
+from simulator.plan.views import contiguous
+from traces.errors import StepcastError
 
 
 class PlanBuilder:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .bodies.opcall import OpCall
-from .plan import BACKWARD, Operand, Value
+from simulator.bodies.opcall import OpCall
+from simulator.plan.task import BACKWARD, Operand, Value
 
 
 @dataclass(frozen=True, slots=True)

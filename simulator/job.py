@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
+from simulator.bodies.update import check_form, hyper_parameters
+from simulator.graph import TrainingGraph
 from traces.errors import StepcastError, UnknownNameError
-
-from .bodies.update import check_form, hyper_parameters
-from .graph import TrainingGraph
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
@@ -84,7 +83,7 @@ class Job:
     @cached_property
     def factory(self):
         """The model's factory (`factory.Factory`)."""
-        from .models import find_factory
+        from simulator.models.find import find_factory
 
         return find_factory(self.model, self.image_size)
 
@@ -92,7 +91,7 @@ class Job:
         """Make module, inputs and target (`built.Built`) for `batch` samples, seeded, in the job's precision and layout."""
         import torch
 
-        from .factory import call_factory
+        from simulator.models.factory import call_factory
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
@@ -132,12 +131,12 @@ class Job:
         return self._graphs[wanted]
 
     def _cached(self, batch: int, parts: int) -> TrainingGraph:
-        from . import graph_cache
+        from simulator.capture import cache as graph_cache
 
         key = (self.factory.name, self.factory.fingerprint, batch, parts, self.dtype, self.layout)
         graph = graph_cache.load(key)
         if graph is None:
-            from .capture import capture
+            from simulator.capture.capture import capture
 
             graph = capture(lambda: self.build(batch), batch, float(parts))
             graph_cache.store(key, graph)

@@ -9,7 +9,7 @@ os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
 
 import pytest
 
-from simulator.machine import Device, Machine, Memory
+from simulator.machine.machine import Device, Machine, Memory
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def two_cores() -> Machine:
 @pytest.fixture(scope="session")
 def backend(two_cores):
     """The CPU executor on that machine."""
-    from executors.cpu import CpuBackend
+    from executors.cpu.backend import CpuBackend
 
     return CpuBackend(two_cores)
 
@@ -30,7 +30,7 @@ def backend(two_cores):
 @pytest.fixture(scope="session")
 def stepcast(tmp_path_factory):
     """The command line in a warm process, away from the repository."""
-    from cli_process import Runner
+    from tests.support.cli_process import Runner
 
     runner = Runner(tmp_path_factory.mktemp("stepcast"))
     yield runner

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .documents import Data, Document
-from .held import AtPeak
-from .timeline import CriticalSpan, DeviceUse, Span, Timeline
+from traces.documents import Data, Document
+from traces.memory_use import AtPeak
+from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
 
 #: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
 SIGN_MARGIN = 0.03

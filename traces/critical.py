@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from .timeline import CriticalSpan, Span, Timeline
+from traces.timeline import CriticalSpan, Span, Timeline
 
 #: Two records of one start may differ by this much: a nanosecond, below the resolution of every timer used.
 TOLERANCE_S = 1e-9

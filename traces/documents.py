@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import UnusableFileError
-from .files import read_document, write_json
+from traces.errors import UnusableFileError
+from traces.files import read_document, write_json
 
 
 class Data(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .errors import StepcastError, UnusableFileError
+from traces.errors import StepcastError, UnusableFileError
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> Path:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .comparison import Validation, ValidationResult
-from .documents import Data, Document
+from traces.comparison import Validation, ValidationResult
+from traces.documents import Data, Document
 
 REPORT, FACTS, README, VALIDATIONS = "report.json", "facts.json", "README.md", "validations"
 #: A result is good whose error is at most this, or twice the spread of the baseline interleaved with itself.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from .timeline import Span, Timeline
+from traces.timeline import Span, Timeline
 
 
 def lanes(timeline: Timeline, spans: Sequence[Span]) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from .timeline import Span, Timeline
+from traces.timeline import Span, Timeline
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 

@@ -9,10 +9,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from .critical import critical_spans
-from .files import write_json
-from .lanes import lanes
-from .timeline import Cause, Span, Timeline
+from traces.critical import critical_spans
+from traces.files import write_json
+from traces.lanes import lanes
+from traces.timeline import Cause, Span, Timeline
 
 Event = dict[str, Any]
 #: (task, later task, how many periods later): an arrow between two tasks of a plan.

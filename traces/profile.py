@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from . import garbage
-from .collectives import CollectiveLaw
-from .errors import StepcastError, UnusableFileError
-from .files import first_fault, read_document, write_json
+from traces import garbage
+from traces.collectives import CollectiveLaw
+from traces.errors import StepcastError, UnusableFileError
+from traces.files import first_fault, read_document, write_json
 
 SCHEMA = "stepcast.profile/1"
 

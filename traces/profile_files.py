@@ -9,8 +9,8 @@ from pathlib import Path
 
 import platformdirs
 
-from .errors import UnusableFileError
-from .files import cannot_write
+from traces.errors import UnusableFileError
+from traces.files import cannot_write
 
 
 def default_folder() -> Path:

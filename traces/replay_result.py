@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from .documents import Data, Document
+from traces.documents import Data, Document
 
 
 class ReplayStep(Data):

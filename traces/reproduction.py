@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
-from .comparison import Shares
-from .documents import Data, Document
+from traces.comparison import Shares
+from traces.documents import Data, Document
 
 #: Seconds, a speed-up, a share of 1, bytes, a number of things.
 Unit = Literal["s", "x", "share", "bytes", "count"]

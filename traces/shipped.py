@@ -9,9 +9,9 @@ import os
 from functools import cache
 from pathlib import Path
 
-from .comparison import Validation
-from .errors import StepcastError
-from .profile import Profile, slug
+from traces.comparison import Validation
+from traces.errors import StepcastError
+from traces.profile import Profile, slug
 
 FILES = {False: "profile.json.gz", True: "profile-tf32.json.gz"}
 

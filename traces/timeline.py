@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from .errors import UnusableFileError
-from .files import first_fault, read_document, write_json
-from .held import HeldByKind
+from traces.errors import UnusableFileError
+from traces.files import first_fault, read_document, write_json
+from traces.memory_use import HeldByKind
 
 SCHEMA = "stepcast.timeline/1"
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from .documents import Data, Document
+from traces.documents import Data, Document
 
 #: What a model without a data set trains on.
 ONE_BATCH = "one batch, repeated"

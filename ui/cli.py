@@ -337,7 +337,7 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
 
 
 def _where(device, devices, mode, link, memory_limit_gb=None):
-    from .where import Where
+    from ui.placement import Where
 
     return Where.asked(device, devices, mode, link, memory_limit_gb)
 
@@ -381,8 +381,8 @@ def _ranks():
 
 def _leave_team(status: int) -> None:
     """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
+    from executors.distributed.control import leave
     from executors.distributed.ranks import PeerLostError
-    from executors.distributed.team import leave
     from traces.errors import StepcastError
 
     try:

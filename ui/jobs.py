@@ -6,26 +6,26 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from calibrate.cpu.testbed import CpuStand, Stand
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.profiles import foreign, own_profile
-from calibrate.stand import CpuStand, Stand
-from simulator import strategies, workloads
 from simulator.bodies.update import FORMS, STATE
-from simulator.costs import CostModel
-from simulator.explain import explain
+from simulator.costs.model import CostModel
 from simulator.job import PRECISIONS, Job
-from simulator.machine import Machine
-from simulator.predict import check_shared, forecast_many, prediction
-from simulator.presets import THIS_CPU, load_machine, machine_names, product_of
-from simulator.this_cpu import link_bytes_per_s, this_cpu
-from simulator.this_gpu import THIS_GPU, gpu_machine
+from simulator.machine.machine import Machine
+from simulator.machine.presets import THIS_CPU, load_machine, machine_names, product_of
+from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
+from simulator.machine.this_gpu import THIS_GPU, gpu_machine
+from simulator.predict.explain import explain
+from simulator.predict.forecast import check_shared, forecast_many, prediction
+from simulator.strategies import registry as strategies
+from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Profile, slug
 from traces.profile_files import default_folder
 from traces.shipped import shipped_profile
-
-from .app_model import Choices, Forecast, Refusal, Request
-from .where import HERE, Where
+from ui.app.model import Choices, Forecast, Refusal, Request
+from ui.placement import HERE, Where
 
 #: So many of a profile's notes are told with a prediction.
 MOST_NOTES = 3
@@ -88,19 +88,19 @@ def _stand(where: Where, precision: str) -> Stand:
         if precision == "tf32":
             raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
         if where.ranks is not None:
-            from calibrate.distributed.stand import CpuTeamStand
-            from executors.distributed.team import lead
+            from calibrate.distributed.testbed import CpuTeamStand
+            from executors.distributed.control import lead
 
             return CpuTeamStand(lead(where.ranks))
         return CpuStand(where.devices or 1, where.link)
-    from calibrate.cuda.stand import GpuStand
+    from calibrate.cuda.testbed import GpuStand
     from executors.cuda.torch_driver import gpu
 
     if where.ranks is not None:
         if device != "cuda":
             raise StepcastError(f"--device {device}: under torchrun every process has the GPU of its own number; use --device cuda")
         from calibrate.distributed.gpus import GpuTeamStand
-        from executors.distributed.team import lead
+        from executors.distributed.control import lead
 
         return GpuTeamStand(lead(where.ranks), gpu(where.ranks.local_rank), mode, precision)
     return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=where.devices or 1)

@@ -2,9 +2,8 @@
 
 import torch
 
+from calibrate.cuda.bench import Bench, repeated
 from executors.cuda.driver import Driver
-
-from .bench import Bench, repeated
 
 #: Edge of the square matrices, and how many products make a sample (about a millisecond on a large GPU).
 EDGE, COPIES = 2048, 8

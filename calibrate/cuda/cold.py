@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from calibrate.cuda.bench import Issue
 from executors.cuda.driver import Driver
-
-from .bench import Issue
 
 
 @dataclass(frozen=True)

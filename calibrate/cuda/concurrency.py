@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
-
-from .bench import Bench, Effort, Issue, repeated
 
 
 @dataclass(frozen=True)

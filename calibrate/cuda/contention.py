@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from calibrate.cuda.bench import Bench, Effort, repeated
+from calibrate.cuda.concurrency import CoRun, Sizes, co_runs, named_kernels
+from calibrate.cuda.geometry import longest
+from calibrate.cuda.parts import Parts
 from executors.cuda.driver import Driver
-from simulator.beside import modelled_slow_downs
-from simulator.contention import COMPUTE, MEMORY, best_share, fit
-from simulator.cost import Cost
-from simulator.machine import Machine
-from simulator.this_gpu import gpu_machine
+from simulator.costs.contention import COMPUTE, MEMORY, best_share, fit
+from simulator.costs.cost import Cost
+from simulator.engine.co_runs import modelled_slow_downs
+from simulator.machine.machine import Machine
+from simulator.machine.this_gpu import gpu_machine
 from traces.profile import Contention, Profile
 from traces.profile import CoRun as Row
-
-from .bench import Bench, Effort, repeated
-from .concurrency import CoRun, Sizes, co_runs, named_kernels
-from .geometry import longest
-from .parts import Parts
 
 #: Saturation shares that are tried beside the machine's own.
 _SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)

@@ -6,16 +6,15 @@ op, so they are measured together: on a model of many different tiny ops, as the
 
 import statistics
 
+from calibrate.cpu.first_calls import tiny_job, tiny_plan
+from calibrate.cuda.bench import Effort
+from calibrate.cuda.sampler import CudaSampler
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.tensors import job_tensors
-from simulator.dependencies import Dependencies
-from simulator.machine import HOST, Device, HostLane, Link, Machine, Memory
-from simulator.plan import cost_key
-
-from ..unfamiliar import tiny_job, tiny_plan
-from .bench import Effort
-from .sampler import CudaSampler
+from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.keys import cost_key
 
 _WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
 

@@ -10,16 +10,15 @@ from itertools import pairwise
 
 import torch
 
+from calibrate.cuda.bench import Bench, Effort, objects_kept, repeated
+from calibrate.cuda.cold import Cold, flusher, in_turn
+from calibrate.cuda.concurrency import Sizes, co_runs, named_kernels
+from calibrate.cuda.tiny import cadence_s, cross_cadence_s, tiny_kernel
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
 from simulator.bodies.update import STATE, Update, forms
-from simulator.factory import brief
-
-from .bench import Bench, Effort, objects_kept, repeated
-from .cold import Cold, flusher, in_turn
-from .concurrency import Sizes, co_runs, named_kernels
-from .tiny import cadence_s, cross_cadence_s, tiny_kernel
+from simulator.models.factory import brief
 
 _SPLITS = (2, 4, 8)
 #: Tiny kernels in the graphs that price external events.

@@ -4,12 +4,11 @@ import logging
 import statistics
 from collections.abc import Callable
 
+from calibrate.cuda.bench import Bench, Issue, repeated
+from calibrate.cuda.queue import queue_depth
+from calibrate.cuda.tiny import cadence_s, cross_cadence_s, tiny_kernel
 from traces.errors import StepcastError
 from traces.profile import Dispatch, Profile
-
-from .bench import Bench, Issue, repeated
-from .queue import queue_depth
-from .tiny import cadence_s, cross_cadence_s, tiny_kernel
 
 #: Calls per sample: far below the queue's thousand.
 _CALLS = 200

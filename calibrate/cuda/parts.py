@@ -2,11 +2,10 @@
 
 from functools import cached_property
 
+from calibrate.cuda.bench import Bench, Effort, Issue, repeated
+from calibrate.cuda.geometry import PARTITIONS, TABLE, fit_waves
 from executors.cuda.driver import Driver
 from traces.errors import StepcastError
-
-from .bench import Bench, Effort, Issue, repeated
-from .geometry import PARTITIONS, TABLE, fit_waves
 
 #: Into how many parts the GPU is split; its whole is the third size.
 _SPLITS = (4, 2)

@@ -1,8 +1,8 @@
 """How many launches a stream takes before the host must wait for the GPU."""
 
-from .bench import Bench, repeated
-from .cold import flusher
-from .tiny import tiny_kernel
+from calibrate.cuda.bench import Bench, repeated
+from calibrate.cuda.cold import flusher
+from calibrate.cuda.tiny import tiny_kernel
 
 #: More launches than this are not tried.
 MOST = 4096

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import torch
 
+from calibrate.cuda.report_place import CutShortError, Place, UnsuitedError
 from executors.cuda.driver import Driver
-from simulator.factory import brief
+from simulator.models.factory import brief
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import REPORT, GpuReport, PartRecord, summarise
-
-from .report_place import CutShortError, Place, UnsuitedError
 
 #: A part is begun unless even this share of what it is expected to take is more than what is left.
 SURE = 0.5

@@ -5,22 +5,21 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from simulator import strategies
-from simulator.factory import brief
+from calibrate.cuda.facts import measure_facts
+from calibrate.cuda.report import Part, Result, usable
+from calibrate.cuda.report_place import CutShortError, Place, UnsuitedError
+from calibrate.numerics import TOLERANCE
+from calibrate.planned import skipped_row
+from calibrate.validation import BASELINE, validate
 from simulator.job import Job
+from simulator.models.factory import brief
 from simulator.options import option_values
+from simulator.strategies import registry as strategies
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json
 from traces.gpu_report import FACTS, VALIDATIONS
 from traces.shipped import FILES
-
-from ..numerics import TOLERANCE
-from ..planned import skipped_row
-from ..validation import BASELINE, validate
-from .facts import measure_facts
-from .report import Part, Result, usable
-from .report_place import CutShortError, Place, UnsuitedError
 
 FACTS_SCHEMA = "stepcast.gpu-facts/1"
 MODES = ("eager", "graph")

@@ -5,23 +5,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from calibrate.cpu.session import Progress
+from calibrate.cuda.anchor import EDGE
+from calibrate.cuda.bench import Effort
+from calibrate.cuda.facts import Scale
+from calibrate.cuda.testbed import GpuStand, about_gpu
+from calibrate.cuda.transfers import SIZES
+from calibrate.device_record import DeviceRecord
+from calibrate.identity import this_gpu
 from executors.cuda.driver import Driver
-from simulator.machine import Machine
-from simulator.plan import Plan
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import FACTS, REPORT, VALIDATIONS
 from traces.profile import Profile
 from traces.profile_files import samples_path
 from traces.shipped import FILES
-
-from ..device_record import DeviceRecord
-from ..identity import this_gpu
-from ..session import Progress
-from .anchor import EDGE
-from .bench import Effort
-from .facts import Scale
-from .stand import GpuStand, about_gpu
-from .transfers import SIZES
 
 #: What has begun may take so many seconds more than were given.
 GRACE_S = 30.0

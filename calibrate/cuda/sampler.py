@@ -9,21 +9,21 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from calibrate.compiled import Compiled, compile_alone
+from calibrate.cuda.bench import Bench, Effort, per_copy, repeated
+from calibrate.cuda.cold import Cold, flusher, in_turn
+from calibrate.cuda.geometry import PROFILER, TABLE, longest
+from calibrate.cuda.parts import Parts
+from calibrate.operands import OperandPool, fill
+from calibrate.samples import Samples
 from executors.binding import draws_mask, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
-from simulator.costs import measurable
-from simulator.factory import brief
-from simulator.plan import Plan, Task
+from simulator.costs.model import measurable
+from simulator.models.factory import brief
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 from traces.errors import StepcastError
-
-from ..compiled import Compiled, compile_alone
-from ..operands import OperandPool, fill
-from ..samples import Samples
-from .bench import Bench, Effort, per_copy, repeated
-from .cold import Cold, flusher, in_turn
-from .geometry import PROFILER, TABLE, longest
-from .parts import Parts
 
 #: The share of the GPU's memory that one key's operands may take.
 MEMORY_SHARE = 1 / 8

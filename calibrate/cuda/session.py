@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibrate.cpu.session import Progress, missing_keys
+from calibrate.cuda.bench import Effort, objects_kept
+from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
+from calibrate.samples import save_samples, store_samples
 from executors.cuda.driver import Driver, Partition
-from simulator.machine import Machine
-from simulator.plan import Plan
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile
-
-from ..samples import save_samples, store_samples
-from ..session import Progress, missing_keys
-from .bench import Effort, objects_kept
-from .sampler import MEMORY_SHARE, CudaSampler
 
 #: Keys between two saves, which share one profiler session, at most. Few sessions: each takes about a second, and once used the profiler
 #: may slow the launches that follow. Operands, of which the profiler needs all at once, end a group early.

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from calibrate.cuda.bench import Bench, Issue, repeated
 from executors.cuda.driver import Driver
-
-from .bench import Bench, Issue, repeated
 
 _NODES = 100
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from calibrate.collective_fit import store_collective
 from executors.distributed.backend import TeamBackend, TeamProgram
 from executors.measured import Measured
 from simulator.bodies.collective import Collective
-from simulator.plan import BUFFER, Plan, Segment, Task
+from simulator.plan.plan import Plan
+from simulator.plan.task import BUFFER, Segment, Task
 from traces.collectives import law_name
 from traces.profile import Profile, Stats
-
-from ..collectives import store_collective
 
 #: Calls per visit: the first comes out of a barrier, which the processes do not leave at one moment.
 CALLS = 3

@@ -4,17 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from calibrate.cpu.session import Progress
+from calibrate.cuda.testbed import GpuStand
+from calibrate.distributed.testbed import measure_collectives
 from executors.cuda.driver import Driver
 from executors.distributed.backend import TeamBackend
-from executors.distributed.team import Team
-from simulator.machine import Machine
-from simulator.plan import Plan
+from executors.distributed.control import Team
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile
-
-from ..cuda.stand import GpuStand
-from ..session import Progress
-from .stand import measure_collectives
 
 NCCL = "nccl"
 

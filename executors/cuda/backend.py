@@ -4,17 +4,16 @@ from collections.abc import Mapping
 
 import torch
 
-from simulator.engine import EAGER, GRAPH
-from simulator.machine import Machine
-from simulator.plan import Plan
+from executors.cuda.driver import Driver, Partition
+from executors.cuda.graphs import GraphProgram
+from executors.cuda.partitions import prove_disjoint
+from executors.cuda.program import EagerProgram, Site
+from executors.forms import Forms
+from executors.run import WARM_UP
+from simulator.engine.simulation import EAGER, GRAPH
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
-
-from ..forms import Forms
-from ..run import WARM_UP
-from .driver import Driver, Partition
-from .graphs import GraphProgram
-from .partitions import prove_disjoint
-from .program import EagerProgram, Site
 
 
 class CudaBackend:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from simulator.machine import HOST
-
-from ..binding import Binding, Instance, apply_views
-from .driver import Driver
+from executors.binding import Binding, Instance, apply_views
+from executors.cuda.driver import Driver
+from simulator.machine.machine import HOST
 
 #: Tensors by the name of the value that they are.
 Placed = Mapping[str, torch.Tensor]

@@ -11,17 +11,16 @@ from itertools import pairwise
 
 import torch
 
-from simulator.plan import Plan
+from executors.binding import DRAWS, Instance
+from executors.cuda.driver import Event, Graph
+from executors.cuda.feeds import Placed, copy_all
+from executors.cuda.issue import Issuer, fork, join
+from executors.cuda.program import EagerProgram, Site
+from executors.cuda.twins import EndMarks, spread, with_starts
+from executors.measured import Measured, Passage, lengths
+from executors.run import WARM_UP
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
-
-from ..binding import DRAWS, Instance
-from ..measured import Measured, Passage, lengths
-from ..run import WARM_UP
-from .driver import Event, Graph
-from .feeds import Placed, copy_all
-from .issue import Issuer, fork, join
-from .program import EagerProgram, Site
-from .twins import EndMarks, spread, with_starts
 
 #: Replays per timed twin; the first is not counted.
 TWIN_REPLAYS = 6

@@ -4,10 +4,9 @@ Splitting the device once per part, as torch.cuda.green_contexts does, gives par
 streams, and the graphs captured on them, need it for as long as the process may use them.
 """
 
+from executors.cuda.bindings import DriverApi
+from executors.cuda.driver import Partition
 from traces.errors import StepcastError
-
-from .bindings import DriverApi
-from .driver import Partition
 
 #: cuGreenCtxStreamCreate is as old as CUDA 12.5.
 OLDEST_CUDA = 12050

@@ -6,15 +6,15 @@ The same loop runs a plan eagerly and feeds a CUDA graph's capture.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from simulator.dependencies import Dependencies
-from simulator.plan import Plan, Task
-from simulator.release import Releases, releases
-
-from ..binding import Binding, Instance
-from ..kernels import handlers
-from ..run import failure
-from .driver import Driver, Event, Stream
-from .lanes import Lane
+from executors.binding import Binding, Instance
+from executors.cuda.driver import Driver, Event, Stream
+from executors.cuda.lanes import Lane
+from executors.kernels.registry import handlers
+from executors.run import failure
+from simulator.memory.release import Releases, releases
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 
 
 class Marks(Protocol):

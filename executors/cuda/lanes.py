@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from simulator.plan import Plan
+from executors.cuda.driver import Driver, Partition, Stream
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
-
-from .driver import Driver, Partition, Stream
 
 Lane = tuple[str, int]
 

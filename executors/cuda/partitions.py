@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Sequence
 
+from executors.cuda.driver import Driver, Partition
 from traces.errors import StepcastError
-
-from .driver import Driver, Partition
 
 log = logging.getLogger("stepcast")
 

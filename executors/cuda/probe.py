@@ -2,8 +2,8 @@
 
 import torch
 
-from ..nvrtc import compiled
-from .driver import Driver, Stream
+from executors.cuda.driver import Driver, Stream
+from executors.kernels.native.nvrtc import compiled
 
 #: Numbers of SMs may have holes, so there is room for more than any GPU has SMs.
 _ROOM = 1024

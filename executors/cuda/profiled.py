@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from executors.cuda.driver import Kernel
 from traces.errors import UnusableFileError
-from traces.kineto import load_trace
-from traces.recording import COLLECTIVE, KERNEL, Recording
-
-from .driver import Kernel
+from traces.recording.kineto import load_trace
+from traces.recording.recording import COLLECTIVE, KERNEL, Recording
 
 #: The one kind of range that the trace reader keeps.
 _RANGE = "ProfilerStep#"

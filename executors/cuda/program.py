@@ -6,19 +6,18 @@ from dataclasses import dataclass
 
 import torch
 
-from simulator.machine import HOST
-from simulator.plan import Plan
-
-from ..binding import Binding, Instance
-from ..forms import Forms
-from ..measured import Measured, Passage, lengths
-from ..replicas import parameter_difference
-from ..run import WARM_UP
-from .driver import Driver, Event, Partition
-from .feeds import Feeds, Placed
-from .issue import Compiled, Issuer
-from .lanes import make_streams
-from .twins import EagerMarks, repeated, spread
+from executors.binding import Binding, Instance
+from executors.cuda.driver import Driver, Event, Partition
+from executors.cuda.feeds import Feeds, Placed
+from executors.cuda.issue import Compiled, Issuer
+from executors.cuda.lanes import make_streams
+from executors.cuda.twins import EagerMarks, repeated, spread
+from executors.forms import Forms
+from executors.measured import Measured, Passage, lengths
+from executors.replicas import parameter_difference
+from executors.run import WARM_UP
+from simulator.machine.machine import HOST
+from simulator.plan.plan import Plan
 
 #: Periods that a timed twin runs; the first are not typical.
 TWIN_PERIODS = WARM_UP + 5

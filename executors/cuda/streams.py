@@ -9,11 +9,10 @@ import weakref
 
 import torch
 
+from executors.cuda import green
+from executors.cuda.bindings import DriverApi
+from executors.cuda.driver import Partition
 from traces.errors import StepcastError
-
-from . import green
-from .bindings import DriverApi
-from .driver import Partition
 
 #: Streams per priority in PyTorch's pool (c10/cuda/CUDAStream.cpp, kStreamsPerPool).
 POOLED = 32

@@ -8,15 +8,14 @@ from contextlib import AbstractContextManager, suppress
 
 import torch
 
+from executors.cuda import green, host_calls, profiled
+from executors.cuda.bindings import DriverApi, find_driver_api, first_line
+from executors.cuda.capture import captured
+from executors.cuda.driver import GpuFacts, Kernel, Partition
+from executors.cuda.precision import set_precision
+from executors.cuda.probe import Probe
+from executors.cuda.streams import Streams
 from traces.errors import StepcastError
-
-from . import green, host_calls, profiled
-from .bindings import DriverApi, find_driver_api, first_line
-from .capture import captured
-from .driver import GpuFacts, Kernel, Partition
-from .precision import set_precision
-from .probe import Probe
-from .streams import Streams
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, streams beyond share a queue and wait for each other without cause.
 CONNECTIONS = "32"

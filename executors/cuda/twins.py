@@ -8,11 +8,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.dependencies import Dependencies
-from simulator.plan import Task
-
-from ..measured import Measured
-from .driver import Driver, Event, Stream
+from executors.cuda.driver import Driver, Event, Stream
+from executors.measured import Measured
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.task import Task
 
 SLOWER = 1.03
 #: More runs than this are not made: with events on every 64th task a run is as good as without.

@@ -8,15 +8,14 @@ from weakref import finalize
 
 import torch
 
-from simulator.machine import Machine
-from simulator.plan import Plan
-from simulator.plan_json import dump
+from executors.distributed.control import Named, Team
+from executors.distributed.device_run import Parts, cpu_seconds
+from executors.measured import Measured, Passage, lengths
+from executors.run import WARM_UP, Executable
+from simulator.machine.machine import Machine
+from simulator.plan.json import dump
+from simulator.plan.plan import Plan
 from traces.errors import StepcastError
-
-from ..measured import Measured, Passage, lengths
-from ..run import WARM_UP, Executable
-from .part import Parts, cpu_seconds
-from .team import Named, Team
 
 
 class TeamBackend:

@@ -6,13 +6,12 @@ import sys
 import time
 from typing import Any
 
-from simulator.factory import brief
-from simulator.plan_json import load
+from executors.distributed.control import Named, Team, join
+from executors.distributed.device_run import Parts, as_parameters, cpu_seconds
+from executors.distributed.ranks import GRACE_S, PeerLostError, Ranks
+from simulator.models.factory import brief
+from simulator.plan.json import load
 from traces.errors import StepcastError
-
-from .part import Parts, as_parameters, cpu_seconds
-from .ranks import GRACE_S, PeerLostError, Ranks
-from .team import Named, Team, join
 
 
 def follow(ranks: Ranks) -> int:

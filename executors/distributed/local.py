@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.bodies.collective import Collective
-from simulator.machine import HOST
-from simulator.plan import Plan, Segment, Task
+from simulator.machine.machine import HOST
+from simulator.plan.plan import Plan
+from simulator.plan.task import Segment, Task
 from traces.errors import StepcastError
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from simulator.aten_json import resolve
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
+from executors.binding import Binding, Instance
+from simulator.ops.aten_json import resolve
+from simulator.plan.task import Task
 
 
 def compile_call(task: Task, binding: Binding) -> Callable[[Instance], None]:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from executors.binding import Binding, Instance
+from executors.distributed.communicators import group_of
+from executors.distributed.local import Circle
+from executors.distributed.ranks import PeerLostError, why
 from simulator.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
-from simulator.collectives import chunks
-from simulator.plan import Operand, Task
-from simulator.rounds import SERVER
-
-from ..binding import Binding, Instance
-from ..distributed.circles import group_of
-from ..distributed.local import Circle
-from ..distributed.ranks import PeerLostError, why
+from simulator.collectives.rounds import SERVER
+from simulator.collectives.tasks import chunks
+from simulator.plan.task import Operand, Task
 
 KIND = "collective"
 #: PyTorch's backend by the kind of device.
@@ -87,7 +86,7 @@ def _operation(
 
 
 def _ranges(operands: Sequence[Operand], count: int) -> list[tuple[int, int]]:
-    """The elements of each chunk (`simulator.collectives.chunks`) in the flat tensor: one range, as chunks follow one another."""
+    """The elements of each chunk (`simulator.collectives.tasks.chunks`) in the flat tensor: one range, as chunks follow one another."""
     starts = [0]
     for operand in operands:
         starts.append(starts[-1] + operand.elements)

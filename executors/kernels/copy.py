@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import torch
 
+from executors.binding import Binding, Instance
 from simulator.bodies.copy import ALIAS
-from simulator.machine import HOST
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
+from simulator.machine.machine import HOST
+from simulator.plan.task import Task
 
 KIND = "copy"
 

@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable
 
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
+from executors.binding import Binding, Instance
+from simulator.plan.task import Task
 
 KIND = "host"
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
-from .csr.products import compile_product
+from executors.binding import Binding, Instance
+from executors.kernels.csr.products import compile_product
+from simulator.plan.task import Task
 
 KIND = "jacobian-product"
 

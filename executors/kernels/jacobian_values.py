@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 import torch
 
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
-from .csr import values as csr
-from .csr.full import in_full
-from .step_jacobians import compile_steps
+from executors.binding import Binding, Instance
+from executors.kernels.csr import values as csr
+from executors.kernels.csr.full import in_full
+from executors.kernels.step_jacobians import compile_steps
+from simulator.plan.task import Task
 
 KIND = "jacobian-values"
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from simulator.plan import Task
-
-from ..binding import Binding, Instance
-from .call import compile_call
-from .lowering import lowered
+from executors.binding import Binding, Instance
+from executors.kernels.call import compile_call
+from executors.kernels.lowering.registry import lowered
+from simulator.plan.task import Task
 
 KIND = "op"
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from simulator.plan import Task
-
-from ..binding import Binding, Instance, op_tasks
-from . import opcall
+from executors.binding import Binding, Instance, op_tasks
+from executors.kernels import opcall
+from simulator.plan.task import Task
 
 KIND = "ops"
 

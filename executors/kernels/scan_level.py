@@ -6,13 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from executors.binding import Binding, Instance
+from executors.kernels.native import compile as native
+from executors.kernels.native import scan_level as native_level
 from simulator.bodies.scan_level import ScanLevel
-from simulator.plan import Task
-from simulator.scan import order, prefix_order
-
-from ..binding import Binding, Instance
-from . import native
-from .native import scan_level as native_level
+from simulator.plan.task import Task
+from simulator.scan.algorithm import order, prefix_order
 
 KIND = "scan-level"
 

@@ -6,14 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from executors.binding import Binding
+from executors.kernels.native import compile as native
+from executors.kernels.native import jacobian_values as native_values
 from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.plan import Task
-from simulator.recurrent.steps import gru_factors
-from simulator.scan import order
-
-from ..binding import Binding
-from . import native
-from .native import jacobian_values as native_values
+from simulator.ops.recurrent.steps import gru_factors
+from simulator.plan.task import Task
+from simulator.scan.algorithm import order
 
 
 def rnn_steps(rule: RnnSteps, places: Tensor, states: Tensor, w_hh: Tensor) -> Tensor:

@@ -16,11 +16,10 @@ from torch.optim.adamw import adamw
 from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
+from executors.binding import Binding, Instance
 from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
-from simulator.plan import Task
+from simulator.plan.task import Task
 from traces.errors import StepcastError
-
-from ..binding import Binding, Instance
 
 KIND = "update"
 

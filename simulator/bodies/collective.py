@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .work import Work
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Operand, Task
+    from simulator.plan.task import Operand, Task
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .work import Work
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 #: How bytes get from one device to the other: over the machine's links; by a kernel of the task's device, where both lie in one memory;
 #: or not at all, as the target is a second name of the source's memory.

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator
 
-from .csr.product import ProductPattern, Recipe
-from .csr.rules import ElementwiseRule, LinearRule
-from .work import Work, geometry
+from simulator.bodies.csr.product import ProductPattern, Recipe
+from simulator.bodies.csr.rules import ElementwiseRule, LinearRule
+from simulator.plan.keys import geometry
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Operand, Task
+    from simulator.plan.task import Operand, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ A rule is plain data with a tag `of`. It offers `key` (its part of a cost key), 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .csr.rules import Rule as CsrRule
+from simulator.bodies.csr.rules import Rule as CsrRule
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 @dataclass(frozen=True, slots=True)
 class RnnSteps:
     """Of `m` successive steps of a vanilla RNN: W_hh^T diag(f'(h_t)), f' by the step's output.
 
-    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H], in the order of `simulator.scan.order`: the scan
+    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H], in the order of `simulator.ops.recurrent.scan_order.order`: the scan
     begins with the last step. With `leftmost` element 0 of the scan is the gradient and stands in no matrix: m states make elements 1 to m.
     """
 

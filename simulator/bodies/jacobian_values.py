@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator
 
-from .jacobian_rules import Rule
-from .work import Work, geometry
+from simulator.bodies.jacobian_rules import Rule
+from simulator.plan.keys import geometry
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 @dataclass(frozen=True, slots=True)

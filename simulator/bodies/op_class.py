@@ -5,10 +5,10 @@ A class with a dot is part of the one before the dot, which stands in where a ta
 
 from typing import TYPE_CHECKING
 
-from .work import Work
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 _BY_NAME = {

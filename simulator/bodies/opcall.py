@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .op_class import work_of
-from .work import Work, geometry
+from simulator.bodies.op_class import work_of
+from simulator.plan.keys import geometry
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 @dataclass(frozen=True, slots=True)

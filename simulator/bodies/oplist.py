@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
-from ..plan import Operand
-from .op_class import work_of
-from .opcall import OpCall
-from .work import Work
+from simulator.bodies.op_class import work_of
+from simulator.bodies.opcall import OpCall
+from simulator.plan.task import Operand, Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 @dataclass(frozen=True, slots=True)

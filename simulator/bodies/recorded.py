@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .work import Work
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 CATEGORIES = ("kernel", "memcpy", "memset", "collective")
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .work import Work, geometry
+from simulator.plan.keys import geometry
+from simulator.plan.task import Work
 
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 #: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. Beyond it the blocks of matrices
 #: that one SM holds are so small a part that a library's batched products, several kernels, do better.
@@ -15,7 +16,7 @@ FUSED_WIDTH = 128
 
 @dataclass(frozen=True, slots=True)
 class ScanLevel:
-    """A level of `elements` m in the order of `simulator.scan.order`: transposed Jacobians [m, B, H, H], gradients [B, H].
+    """A level of `elements` m in the order of `simulator.ops.recurrent.scan_order.order`: transposed Jacobians [m, B, H, H], gradients [B, H].
 
     up      pairs to the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
     linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `scan.prefix_order`

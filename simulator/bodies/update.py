@@ -6,12 +6,12 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from simulator.plan.keys import geometry
+from simulator.plan.task import Work
 from traces.errors import StepcastError, UnknownNameError
 
-from .work import Work, geometry
-
 if TYPE_CHECKING:
-    from ..plan import Task
+    from simulator.plan.task import Task
 
 
 #: Names of the per-parameter state tensors, as torch.optim calls them, in the order of the operands.

@@ -7,9 +7,10 @@ so what optimizer fusion gains by locality.
 
 from collections import OrderedDict
 
-from ..machine import Machine
-from ..memory import access_counts
-from ..plan import Operand, Plan
+from simulator.machine.machine import Machine
+from simulator.memory.over_time import access_counts
+from simulator.plan.plan import Plan
+from simulator.plan.task import Operand
 
 
 class Cache:

@@ -5,12 +5,11 @@ The host appears as a span of its own, from the moment it last had to wait to th
 
 from collections.abc import Sequence
 
+from simulator.engine.unroll import Unrolled
+from simulator.plan.dependencies import Dependencies
 from traces.timeline import Cause, CriticalSpan
 
-from ..dependencies import Dependencies
-from .unroll import Unrolled
-
-#: By the codes of `simulator.lanes`.
+#: By the codes of `engine.lanes`.
 CAUSES = tuple(Cause)
 
 

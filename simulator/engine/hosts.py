@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from simpy import Event
 
-from ..dependencies import Dependencies
-from ..machine import HostLane
-from .lanes import LAUNCH, Lane, World
+from simulator.engine.lanes import LAUNCH, Lane, World
+from simulator.machine.machine import HostLane
+from simulator.plan.dependencies import Dependencies
 
 
 class IssueTimes:

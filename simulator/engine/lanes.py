@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from simpy import Environment, Event
 
-from .clock import delay_until
-from .links import Links, Route, Transfer
-from .sms import Kernel, Shape, Sms
-from .unroll import Unrolled
+from simulator.engine.clock import delay_until
+from simulator.engine.links import Links, Route, Transfer
+from simulator.engine.sms import Kernel, Shape, Sms
+from simulator.engine.unroll import Unrolled
 
 if TYPE_CHECKING:
-    from .hosts import EagerHost, GraphHost
+    from simulator.engine.hosts import EagerHost, GraphHost
 
 #: Codes of `traces.timeline.Cause`, in the order of that enum.
 DEPENDENCY, LANE, LAUNCH, LINK, SMS, START = range(6)

@@ -19,13 +19,12 @@ from typing import NamedTuple
 import networkx
 from simpy import Environment, Event
 
+from simulator.bodies.collective import Collective
+from simulator.collectives.laws import measured_parts
+from simulator.collectives.rounds import rounds
+from simulator.engine.clock import Settling, Timer, delay_until
+from simulator.machine.machine import HOST, Link, Machine
 from traces.errors import StepcastError
-
-from ..bodies.collective import Collective
-from ..collective_laws import measured_parts
-from ..machine import HOST, Link, Machine
-from ..rounds import rounds
-from .clock import Settling, Timer, delay_until
 
 
 class Route(NamedTuple):

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from simpy import Environment, Event
 
-from ..cost import Cost
-from .clock import Settling, Timer, delay_until
+from simulator.costs.cost import Cost
+from simulator.engine.clock import Settling, Timer, delay_until
 
 #: How far from a wave border, in waves, counts as on it: rounding only.
 _ON_BORDER = 1e-9

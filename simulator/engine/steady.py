@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from .unroll import Unrolled
+from simulator.engine.unroll import Unrolled
 
 #: Two successive rounds agree within this share.
 AGREE = 1e-3

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulator.plan.plan import Plan
+from simulator.plan.task import COLLECTIVE, TRANSFER
 from traces.timeline import DeviceUse, Span, busy_seconds
-
-from ..plan import COLLECTIVE, TRANSFER, Plan
 
 _MOVING = (TRANSFER, COLLECTIVE)
 

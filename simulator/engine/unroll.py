@@ -5,7 +5,7 @@ Execution t is task `t % size` of period `t // size`. Numbers follow the sequent
 
 from array import array
 
-from ..dependencies import Dependencies
+from simulator.plan.dependencies import Dependencies
 
 NAN = float("nan")
 

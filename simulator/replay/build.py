@@ -1,30 +1,30 @@
 """From recordings to a replay: the plan, the machine and the iterations.
 
 The work of a device costs its recorded duration, host calls and gaps their recorded time, and nothing else of the recorded times enters:
-when a kernel starts follows from the launches, streams and waits that `traces.synchronisation` recovers.
+when a kernel starts follows from the launches, streams and waits that `traces.recording.synchronisation` recovers.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces import iterations as iterations_of
+from simulator.bodies.recorded import Recorded
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.plan import Plan
+from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
+from simulator.replay.compare import boundaries
+from simulator.replay.host import add_threads
+from simulator.replay.nodes import ARRIVAL, HOST, Graph, Node, short_name
+from simulator.replay.ranks import joined, transfer_s
+from simulator.replay.replay import Replay, Step
 from traces.errors import StepcastError
-from traces.iterations import Iterations
-from traces.kineto import load_trace
-from traces.recording import COLLECTIVE as COLLECTIVE_WORK
-from traces.recording import MEMCPY, Recording
-from traces.synchronisation import UNEXPLAINED_S, Order, recover
+from traces.recording import iterations as iterations_of
+from traces.recording.iterations import Iterations
+from traces.recording.kineto import load_trace
+from traces.recording.recording import COLLECTIVE as COLLECTIVE_WORK
+from traces.recording.recording import MEMCPY, Recording
+from traces.recording.synchronisation import UNEXPLAINED_S, Order, recover
 from traces.timeline import Span, Timeline
-
-from ..bodies.recorded import Recorded
-from ..machine import Device, Machine, Memory
-from ..plan import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Plan, Segment
-from . import Replay, Step
-from .compare import boundaries
-from .host import add_threads
-from .nodes import ARRIVAL, HOST, Graph, Node, short_name
-from .ranks import joined, transfer_s
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
-from traces.recording import COLLECTIVE, KERNEL
-from traces.synchronisation import UNEXPLAINED_S
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.replay.nodes import ARRIVAL
+from simulator.replay.replay import Replay, Step
+from traces.recording.recording import COLLECTIVE, KERNEL
+from traces.recording.synchronisation import UNEXPLAINED_S
 from traces.timeline import Span, Timeline, busy_seconds
-
-from ..plan import Plan, Task
-from . import Replay, Step
-from .nodes import ARRIVAL
 
 #: Placed worse than this is worth a line.
 MISPLACED_S = 1e-6

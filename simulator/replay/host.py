@@ -6,12 +6,11 @@ from the end of what it waits for to its return. What lies between is a gap: Pyt
 
 from dataclasses import dataclass, field
 
-from traces.iterations import Iterations
-from traces.recording import CallKind, Recording
-from traces.synchronisation import Order
-from traces.threads import hand_overs
-
-from .nodes import Graph, Key
+from simulator.replay.nodes import Graph, Key
+from traces.recording.iterations import Iterations
+from traces.recording.recording import CallKind, Recording
+from traces.recording.synchronisation import Order
+from traces.recording.threads import hand_overs
 
 GAP = "gap"
 _SILENT = (CallKind.STREAM_WAIT, CallKind.EVENT_RECORD)

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from ..bodies.host import Host
-from ..bodies.recorded import Recorded
-from ..plan import FORWARD, Task
+from simulator.bodies.host import Host
+from simulator.bodies.recorded import Recorded
+from simulator.plan.task import FORWARD, Task
 
 HOST = "host"
 #: Ends the label of the moment when a rank reaches a collective; the transfer is the next task of its lane.

@@ -7,7 +7,7 @@ off; pairs whose ends then lie far apart are not joined. Communicators are not r
 from collections.abc import Sequence
 from statistics import median
 
-from traces.recording import COLLECTIVE, Work
+from traces.recording.recording import COLLECTIVE, Work
 
 #: Ends of one collective agree within this, or within half of its transfer.
 AGREE_S = 100e-6

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..bodies.opcall import OpCall
-from ..bodies.oplist import OpList, Step
-from ..bodies.scan_level import ScanLevel
-from ..bodies.work import Body
-from ..plan import Operand, Task
-from ..views import contiguous, entry, part, transposed, with_dim, without_dim
-from . import exclusive_scan, full_level
+from simulator.bodies.opcall import OpCall
+from simulator.bodies.oplist import OpList, Step
+from simulator.bodies.scan_level import ScanLevel
+from simulator.plan.task import Body, Operand, Task
+from simulator.plan.views import contiguous, entry, part, transposed, with_dim, without_dim
+from simulator.scan.algorithm import exclusive_scan, full_level
 
 
 class Place(Protocol):

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulator.bodies.csr.rules import Rule
+from simulator.build import PlanBuilder
+from simulator.layers.graph import DX
+from simulator.plan.task import Operand, Task
+from simulator.scan.jacobian_of import jacobian_of
 from traces.errors import StepcastError
-
-from ..bodies.csr.rules import Rule
-from ..build import PlanBuilder
-from ..layer_graph import DX
-from ..plan import Operand, Task
-from .jacobian_of import jacobian_of
 
 #: What capture calls the layer of the loss, whose own ops make the chain's first gradient.
 _LOSS = "loss"

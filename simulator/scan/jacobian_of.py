@@ -5,11 +5,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from traces.errors import StepcastError
-
-from ..bodies.csr.elementwise import ELEMENTWISE
-from ..bodies.csr.mask import Mask
-from ..bodies.csr.rules import (
+from simulator.bodies.csr.elementwise import ELEMENTWISE
+from simulator.bodies.csr.mask import Mask
+from simulator.bodies.csr.rules import (
     AdaptiveAveragePoolRule,
     AveragePoolRule,
     ConvolutionRule,
@@ -18,8 +16,9 @@ from ..bodies.csr.rules import (
     MaxPoolRule,
     Rule,
 )
-from ..graph import Op, TrainingGraph
-from ..plan import BUFFER, PARAMETER, Operand
+from simulator.graph import Op, TrainingGraph
+from simulator.plan.task import BUFFER, PARAMETER, Operand
+from traces.errors import StepcastError
 
 #: Of `stepcast::pruned`, the op that applies a fixed mask to a weight.
 PRUNED = "stepcast.pruned.default"

@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from simulator.bodies.csr.product import ProductPattern, Recipe
+from simulator.bodies.csr.rules import LinearRule
+from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
+from simulator.bodies.jacobian_values import JacobianValues
+from simulator.bodies.opcall import OpCall
+from simulator.build import PlanBuilder
+from simulator.plan.task import Body, Operand, Task
+from simulator.plan.views import contiguous, shaped, transposed
+from simulator.scan.algorithm import exclusive_scan, full_level
+from simulator.scan.chain import Link, layer_chain
 from traces.errors import StepcastError
-
-from ..bodies.csr.product import ProductPattern, Recipe
-from ..bodies.csr.rules import LinearRule
-from ..bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
-from ..bodies.jacobian_values import JacobianValues
-from ..bodies.opcall import OpCall
-from ..bodies.work import Body
-from ..build import PlanBuilder
-from ..plan import Operand, Task
-from ..views import contiguous, shaped, transposed
-from . import exclusive_scan, full_level
-from .chain import Link, layer_chain
 
 #: A product of sparse matrices with at least this share of entries is kept as a full one, which batched products are faster at.
 FULL_FROM = 0.25

@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from simulator.bodies.jacobian_rules import GruSteps, RnnSteps, Rule
+from simulator.bodies.jacobian_values import JacobianValues
+from simulator.bodies.opcall import OpCall
+from simulator.build import PlanBuilder
+from simulator.plan.task import BACKWARD, FORWARD, Body, Operand, Task
+from simulator.plan.views import entry, part
+from simulator.scan.algorithm import blocks, full_level
+from simulator.scan.batches import scan_tasks
 from traces.errors import StepcastError
-
-from ..bodies.jacobian_rules import GruSteps, RnnSteps, Rule
-from ..bodies.jacobian_values import JacobianValues
-from ..bodies.opcall import OpCall
-from ..bodies.work import Body
-from ..build import PlanBuilder
-from ..plan import BACKWARD, FORWARD, Operand, Task
-from ..views import entry, part
-from . import blocks, full_level
-from .batches import scan_tasks
 
 
 class _Cell(NamedTuple):

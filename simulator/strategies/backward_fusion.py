@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..build import PlanBuilder, insert
-from ..plan import Plan
+from simulator.build import PlanBuilder, insert
+from simulator.plan.plan import Plan
 
 NAME = "backward-fusion"
 ABOUT = "update each layer in backward, as soon as its gradient is complete and its old value is no longer read"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..build import PlanBuilder
-from ..plan import Plan
+from simulator.build import PlanBuilder
+from simulator.plan.plan import Plan
 
 NAME = "baseline"
 ABOUT = "forward, backward, then the optimizer: what PyTorch does by itself"

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simulator.build import PlanBuilder
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.scan.layers import MOST_TERMS, LayerScan
+from simulator.scan.recurrent import RecurrentScan, is_recurrent
 from traces.errors import StepcastError
 from traces.timeline import Timeline
-
-from ..build import PlanBuilder
-from ..costs import CostModel
-from ..engine import simulate
-from ..machine import Machine
-from ..plan import Plan, Task
-from ..scan.layers import MOST_TERMS, LayerScan
-from ..scan.recurrent import RecurrentScan, is_recurrent
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..build import PlanBuilder, insert
-from ..plan import Plan
+from simulator.build import PlanBuilder, insert
+from simulator.plan.plan import Plan
 
 NAME = "forward-fusion"
 ABOUT = "delay each layer's update until just before its next forward"

@@ -11,14 +11,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal
 
+from simulator.build import PlanBuilder, insert
+from simulator.collectives.rounds import DISTRIBUTED, SERVER
+from simulator.collectives.tasks import Group
+from simulator.machine.machine import HOST
+from simulator.plan.plan import Plan
+from simulator.plan.task import Operand, Task
 from traces import garbage
 from traces.errors import StepcastError
-
-from ..build import PlanBuilder, insert
-from ..collectives import Group
-from ..machine import HOST
-from ..plan import Operand, Plan, Task
-from ..rounds import DISTRIBUTED, SERVER
 
 NAME = "image-parallel"
 ABOUT = "data parallel: every device trains on its part of the batch, and gradients are summed over all devices"

@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..bodies.host import Host
-from ..build import PlanBuilder, insert
-from ..costs import CostModel
-from ..dependencies import Dependencies
-from ..grouped import split_groups
-from ..layer_graph import DX, LayerGraph
-from ..order import by_rank
-from ..plan import Plan, Task
+from simulator.bodies.host import Host
+from simulator.build import PlanBuilder, insert
+from simulator.costs.model import CostModel
+from simulator.layers.graph import DX, LayerGraph
+from simulator.layers.grouped import split_groups
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.order import by_rank
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 
 NAME = "turbodl"
 ABOUT = "each layer's dX, dW and dB on streams of their own, the critical path first"

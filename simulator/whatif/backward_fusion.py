@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from simulator.bodies.host import Host
+from simulator.bodies.recorded import Recorded
+from simulator.plan.task import Task
+from simulator.replay.nodes import ARRIVAL
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
+from simulator.whatif.optimizer import least_kernel_s
+from simulator.whatif.parsing import MalformedError
+from simulator.whatif.phases import backward_names, recorded_form, update_runs
 from traces.errors import StepcastError
-
-from ..bodies.host import Host
-from ..bodies.recorded import Recorded
-from ..plan import Task
-from ..replay import Replay
-from ..replay.nodes import ARRIVAL
-from .edit import is_host, launches, waits_for_device, with_tasks, without
-from .optimizer import least_kernel_s
-from .parsing import MalformedError
-from .phases import backward_names, recorded_form, update_runs
 
 NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"

@@ -3,14 +3,13 @@
 from bisect import bisect_right
 from dataclasses import replace
 
+from simulator.bodies.host import Host
+from simulator.machine.machine import HostLane
+from simulator.plan.task import Task
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
+from simulator.whatif.parsing import nothing
 from traces.errors import StepcastError
-
-from ..bodies.host import Host
-from ..machine import HostLane
-from ..plan import Task
-from ..replay import Replay
-from .edit import is_host, launches, waits_for_device, with_tasks, without
-from .parsing import nothing
 
 NAME = "cuda-graph"
 FORM = "cuda-graph"

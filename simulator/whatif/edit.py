@@ -7,8 +7,8 @@ things to wait for is therefore a dictionary from lane to name.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..plan import Segment, Task
-from ..replay import Replay, Step
+from simulator.plan.task import Segment, Task
+from simulator.replay.replay import Replay, Step
 
 Lane = tuple[str, int]
 

@@ -1,8 +1,8 @@
 """A faster or slower host."""
 
-from ..replay import Replay
-from .edit import is_host, milliseconds, with_durations
-from .parsing import scaling
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import is_host, milliseconds, with_durations
+from simulator.whatif.parsing import scaling
 
 NAME = "host"
 FORM = "host*=FACTOR"

@@ -1,9 +1,9 @@
 """Faster or slower kernels."""
 
-from ..replay import Replay
-from .edit import with_durations
-from .matching import matching, total_words
-from .parsing import factor, pattern_and
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import with_durations
+from simulator.whatif.matching import matching, total_words
+from simulator.whatif.parsing import factor, pattern_and
 
 NAME = "kernel"
 FORM = "kernel:REGEX*=FACTOR"

@@ -8,12 +8,11 @@ import json
 import subprocess
 import sys
 
+from simulator.plan.task import Task
+from simulator.replay.nodes import ARRIVAL
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import device_work, milliseconds
 from traces.errors import StepcastError
-
-from ..plan import Task
-from ..replay import Replay
-from ..replay.nodes import ARRIVAL
-from .edit import device_work, milliseconds
 
 #: Characters of a regular expression, and seconds that all its searches may take.
 LONGEST, TIMEOUT_S = 300, 3.0

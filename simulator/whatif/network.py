@@ -1,11 +1,10 @@
 """A faster or slower network."""
 
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import device_work, with_durations
+from simulator.whatif.matching import total_words
+from simulator.whatif.parsing import scaling
 from traces.errors import StepcastError
-
-from ..replay import Replay
-from .edit import device_work, with_durations
-from .matching import total_words
-from .parsing import scaling
 
 NAME = "network"
 FORM = "network*=FACTOR"

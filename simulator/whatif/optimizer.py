@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from simulator.bodies.update import FORMS, STATE, Update, forms
+from simulator.costs.efficiencies import update_tensors
+from simulator.plan.task import Task
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import is_host, lasting, launches, waits_for_device, with_tasks, without
+from simulator.whatif.parsing import MalformedError
+from simulator.whatif.phases import optimizer_of, recorded_form, update_runs
 from traces.errors import StepcastError
-
-from ..bodies.update import FORMS, STATE, Update, forms
-from ..efficiencies import update_tensors
-from ..plan import Task
-from ..replay import Replay
-from .edit import is_host, lasting, launches, waits_for_device, with_tasks, without
-from .parsing import MalformedError
-from .phases import optimizer_of, recorded_form, update_runs
 
 NAME = "optimizer"
 FORM = "optimizer=foreach|fused"

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Collection, Sequence
 
+from simulator.bodies.update import FORMS, STATE
+from simulator.plan.task import BACKWARD, UPDATE, Task
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import is_host, launches
 from traces.errors import StepcastError
-
-from ..bodies.update import FORMS, STATE
-from ..plan import BACKWARD, UPDATE, Task
-from ..replay import Replay
-from .edit import is_host, launches
 
 #: Kernels that only optimizers launch.
 _OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|adam|sgd_|lamb_|rmsprop|adagrad", re.IGNORECASE)

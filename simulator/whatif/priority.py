@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
+from simulator.plan.task import Task
+from simulator.replay.replay import Replay, simulate_replay
+from simulator.whatif.edit import Lane, device_work, lasting, milliseconds, with_tasks
+from simulator.whatif.matching import matching
+from simulator.whatif.parsing import MalformedError, pattern_and
 from traces.errors import StepcastError
 from traces.timeline import Timeline
-
-from ..plan import Task
-from ..replay import Replay, simulate_replay
-from .edit import Lane, device_work, lasting, milliseconds, with_tasks
-from .matching import matching
-from .parsing import MalformedError, pattern_and
 
 NAME = "priority"
 FORM = "priority:REGEX=-1"

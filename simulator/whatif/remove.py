@@ -1,11 +1,10 @@
 """Kernels left out."""
 
+from simulator.replay.replay import Replay
+from simulator.whatif.edit import device_work, is_host, launches, without
+from simulator.whatif.matching import matching, total_words
+from simulator.whatif.parsing import pattern
 from traces.errors import StepcastError
-
-from ..replay import Replay
-from .edit import device_work, is_host, launches, without
-from .matching import matching, total_words
-from .parsing import pattern
 
 NAME = "remove"
 FORM = "remove:REGEX"

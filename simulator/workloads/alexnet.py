@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from . import workload
-from .images import classification
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 _LEAST_FOR_LAST_POOL = 63  # smaller images leave less than the 3x3 map that the last pooling needs
 

@@ -5,8 +5,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from . import workload
-from .images import classification
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 _GROWTH, _WIDTH = 32, 4  # channels that each layer adds; a bottleneck has _WIDTH times as many
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from simulator.workloads.data import Batches
 from traces.errors import StepcastError
-
-from .data import Batches
 
 
 def digits(channels: int) -> Callable[[int, int, int], Batches]:

@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from . import workload
-from .digits import digits
-from .images import classification
+from simulator.workloads.digits import digits
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 _MAPS = 5  # height and width of the last feature maps of a 32x32 image
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from . import workload
-from .images import classification
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 #: Expansion, output channels, repeats and first stride of each group of inverted residuals (table 2 of the paper).
 _GROUPS = (

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import workload
-from .data import Batches, generator, stacked
+from simulator.workloads.data import Batches, generator, stacked
+from simulator.workloads.registry import workload
 
 _HIDDEN = 20
 

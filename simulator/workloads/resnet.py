@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from . import workload
-from .images import classification
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 _PAPER = "He et al. 2015, Deep residual learning for image recognition"
 

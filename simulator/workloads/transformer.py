@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import workload
+from simulator.workloads.registry import workload
 
 _DROPOUT, _SMOOTHING = 0.1, 0.1
 

@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from . import workload
-from .digits import digits
-from .images import classification
+from simulator.workloads.digits import digits
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
 
 _PAPER = "Simonyan and Zisserman 2014, Very deep convolutional networks"
 #: Convolutions per group; every group ends in max-pooling.

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ..bodies.csr.mask import Mask
-from ..pruned import PrunedConv2d, PrunedLinear
-from . import workload
-from .digits import digits
-from .images import classification
-from .vgg import VGG11
+from simulator.bodies.csr.mask import Mask
+from simulator.ops.pruned import PrunedConv2d, PrunedLinear
+from simulator.workloads.digits import digits
+from simulator.workloads.images import classification
+from simulator.workloads.registry import workload
+from simulator.workloads.vgg import VGG11
 
 _KEEP = 0.03
 

@@ -11,10 +11,9 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
-from simulator import strategies
+from simulator.strategies import registry as strategies
+from tests.benchmarks.accuracy import print_header, print_row, validated
 from traces.comparison import ValidationResult
-
-from .accuracy import print_header, print_row, validated
 
 MODELS = (("resnet50", 16, 64), ("googlenet", 16, 64), ("vgg16", 16, 32), ("densenet201", 4, 32))
 LEVELS = ("turbodl:streams=off", *strategies.get("turbodl").steps)

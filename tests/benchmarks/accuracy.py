@@ -17,10 +17,10 @@ from pathlib import Path
 
 from scipy.special import ndtri
 
-from simulator import strategies
-from simulator.discrepancy import discrepancy
+from simulator.predict.discrepancy import discrepancy
+from simulator.strategies import registry as strategies
 from traces.comparison import Validation, ValidationResult
-from ui.words import row_labels
+from ui.text.quantities import row_labels
 
 MODELS = (
     ("lenet5", 256, None),

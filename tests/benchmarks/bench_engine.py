@@ -14,9 +14,9 @@ import time
 
 import simpy
 
-from simulator.dependencies import Dependencies
-from simulator.engine import Simulation, simulate
-from tests.tiny import build, gpu, host, task
+from simulator.engine.simulation import Simulation, simulate
+from simulator.plan.dependencies import Dependencies
+from tests.support.tiny import build, gpu, host, task
 
 
 def bare_timeouts(count: int = 200_000) -> float:

@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from .accuracy import print_header, print_row, validated
+from tests.benchmarks.accuracy import print_header, print_row, validated
 
 LENGTHS, BATCHES = (64, 256, 1024, 4096), (1, 16)
 STRATEGIES = ("bppsa:scan=linear", "bppsa:scan=blelloch", "bppsa")

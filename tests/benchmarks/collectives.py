@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrate.collectives import fit_collective
-from tests.shared_data import shared_folder
+from calibrate.collective_fit import fit_collective
+from tests.support.shared_data import shared_folder
 from traces.collectives import CollectiveLaw
 
 FILE = "a100_dgx_all_reduce.csv.gz"

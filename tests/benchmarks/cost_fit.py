@@ -10,12 +10,13 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from simulator.cost import Cost
-from simulator.costs import CostModel
+from simulator.costs.cost import Cost
+from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.plan import Plan, cost_key
+from simulator.machine.this_cpu import this_cpu
+from simulator.plan.keys import cost_key
+from simulator.plan.plan import Plan
 from simulator.strategies import baseline
-from simulator.this_cpu import this_cpu
 from traces.profile import Profile
 
 

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from executors import allocator
+from executors.cpu import allocator
 from executors.kernels.csr.products import compile_product
 from simulator.bodies.csr.product import Recipe
 from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule

@@ -19,16 +19,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from simulator.costs import CostModel
-from simulator.dependencies import Dependencies
-from simulator.engine import simulate
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import simulate
 from simulator.graph import TrainingGraph
 from simulator.job import Job
-from simulator.machine import HOST, NETWORK, Machine
-from simulator.plan import Plan
-from simulator.presets import load_machine
+from simulator.machine.machine import HOST, NETWORK, Machine
+from simulator.machine.presets import load_machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
 from simulator.strategies.image_parallel import Options, plan
-from tests.shared_data import shared_folder
+from tests.support.shared_data import shared_folder
 
 FILE, PRESET, PER_NODE = "t4_ddp_imagenet_step_and_sync.csv.gz", "16xg4dn-12xlarge", 4
 #: Images per replica that are scored (others take their time, and say the same).

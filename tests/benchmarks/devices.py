@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from .accuracy import print_header, print_row, validated
+from tests.benchmarks.accuracy import print_header, print_row, validated
 
 MODELS = {"resnet18": (16, 64), "vgg16": (16, 32), "transformer_base": (8, 16)}
 LINKS = ("copy:0.5", "copy:2", "alias")

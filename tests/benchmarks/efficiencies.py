@@ -1,4 +1,4 @@
-"""How well `simulator/efficiencies.json` predicts GPUs that it has not seen: python -m tests.benchmarks efficiencies.
+"""How well `simulator/costs/efficiencies.json` predicts GPUs that it has not seen: python -m tests.benchmarks efficiencies.
 
 Three tables. Ops: every GPU left out in turn and predicted from rows fitted on the others (dense ops of a precision that one GPU alone
 measured: every model left out). Sums: device time of whole steps, of the ops that could be left out and of all from the table; a trace's
@@ -15,16 +15,16 @@ from statistics import median
 
 import numpy as np
 
-from simulator import efficiencies
-from simulator.costs import CostModel
-from simulator.efficiencies import Rows
+from simulator.costs import efficiencies
+from simulator.costs.efficiencies import Rows
+from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.predict import forecast_many
-from simulator.presets import load_machine
+from simulator.machine.presets import load_machine
+from simulator.predict.forecast import forecast_many
 from tests.benchmarks.fit_efficiencies import Scored, predict, refit, rms
 from tests.benchmarks.op_latency import read_rows
 from tests.benchmarks.public_ops import BACKWARD, FORWARD, UPDATE, Measured, Op, all_sources, neusight_ops
-from tests.shared_data import shared_folder
+from tests.support.shared_data import shared_folder
 
 #: The paper's baseline, forward fusion and backward fusion, in ms: batch 32, Adam with weight decay, one update kernel after another.
 PAPER_MS = {"baseline": 94.21, "forward-fusion": 84.42, "backward-fusion": 80.92}

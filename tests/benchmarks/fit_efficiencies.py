@@ -1,4 +1,4 @@
-"""Where the GPU rows of `simulator/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
+"""Where the GPU rows of `simulator/costs/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
 
 Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the
 time they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn,
@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator import efficiencies
-from simulator.efficiencies import Number, Row, Rows, Seconds
+from simulator.costs import efficiencies
+from simulator.costs.efficiencies import Number, Row, Rows, Seconds
 from tests.benchmarks.public_ops import BOARDS, Op, all_sources
-from tests.shared_data import shared_folder
+from tests.support.shared_data import shared_folder
 
 COMPUTE = np.geomspace(0.03, 1.3, 44)
 MEMORY = np.geomspace(0.03, 1.0, 44)

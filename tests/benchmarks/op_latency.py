@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator.bodies.recorded import Recorded
-from simulator.machine import Device, Machine, Memory
-from simulator.plan import BACKWARD, FORWARD, Plan, Segment, Task
-from simulator.replay import Replay, simulate_replay
-from tests.shared_data import shared_folder
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.plan import Plan
+from simulator.plan.task import BACKWARD, FORWARD, Segment, Task
+from simulator.replay.replay import Replay, simulate_replay
+from tests.support.shared_data import shared_folder
 
 _LAYER = re.compile(r"_(layer|h)_0_")
 _NO_LAUNCH = frozenset({

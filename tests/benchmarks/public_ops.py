@@ -18,8 +18,8 @@ from statistics import median
 from typing import NamedTuple
 
 from simulator.bodies.op_class import op_class
-from simulator.efficiencies import Site
-from traces.json_stream import items
+from simulator.costs.efficiencies import Site
+from traces.recording.json_stream import items
 
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 

@@ -8,12 +8,12 @@ number of ranks, then cached on disk) comes on top and is printed by itself.
 import sys
 import time
 
-from simulator.costs import CostModel
-from simulator.dependencies import Dependencies
-from simulator.engine import Simulation
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import Simulation
 from simulator.job import Job
-from simulator.machine import Machine
-from simulator.presets import data, preset
+from simulator.machine.machine import Machine
+from simulator.machine.presets import data, preset
+from simulator.plan.dependencies import Dependencies
 from simulator.strategies.image_parallel import Options, plan
 from traces import garbage
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from simulator.replay import simulate_replay
 from simulator.replay.build import build_replay
 from simulator.replay.compare import ReplayComparison, compare
-from tests.shared_data import shared_folder
-from traces.kineto import load_trace
+from simulator.replay.replay import simulate_replay
+from tests.support.shared_data import shared_folder
+from traces.recording.kineto import load_trace
 
 ROUNDS = 3
 

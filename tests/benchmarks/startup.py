@@ -38,11 +38,11 @@ def main() -> None:
         import torch  # noqa: F401
 
         print(f"import torch: {time.perf_counter() - begin:.2f} s")
-        from simulator import strategies
-        from simulator.costs import CostModel
+        from simulator.costs.model import CostModel
         from simulator.job import Job
-        from simulator.predict import forecast
-        from simulator.presets import load_machine
+        from simulator.machine.presets import load_machine
+        from simulator.predict.forecast import forecast
+        from simulator.strategies import registry as strategies
 
         for what in ("captured", "from the disk cache"):
             begin = time.perf_counter()

@@ -9,11 +9,11 @@ wait for the stream, and whether a tensor was meant for host or device, except f
 of them from another, or from a tensor that is not the GPU's work, it does itself and at once.
 """
 
-from .driver import FACTS, FakeGpu
-from .errors import FakeGpuError
-from .graphs import FakeGraph
-from .races import Race
-from .streams import FakeEvent, FakeStream, Ran
-from .times import Times
+from tests.fake_gpu.driver import FACTS, FakeGpu
+from tests.fake_gpu.errors import FakeGpuError
+from tests.fake_gpu.graphs import FakeGraph
+from tests.fake_gpu.races import Race
+from tests.fake_gpu.streams import FakeEvent, FakeStream, Ran
+from tests.fake_gpu.times import Times
 
 __all__ = ["FACTS", "FakeEvent", "FakeGpu", "FakeGpuError", "FakeGraph", "FakeStream", "Race", "Ran", "Times"]

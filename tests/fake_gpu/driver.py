@@ -11,15 +11,14 @@ from torch.optim import adadelta, adam, rmsprop
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from executors.cuda.driver import GpuFacts, Kernel, Partition
+from tests.fake_gpu.calls import Call, is_simulated, tensors_in
+from tests.fake_gpu.errors import FakeGpuError
+from tests.fake_gpu.graphs import HOST_CALL, Capture, FakeGraph
+from tests.fake_gpu.memory import Memories, Memory, Region
+from tests.fake_gpu.races import Order, Race
+from tests.fake_gpu.streams import Clock, FakeEvent, FakeStream, Mark, Ran
+from tests.fake_gpu.times import KernelTimes, Times
 from traces.errors import StepcastError
-
-from .calls import Call, is_simulated, tensors_in
-from .errors import FakeGpuError
-from .graphs import HOST_CALL, Capture, FakeGraph
-from .memory import Memories, Memory, Region
-from .races import Order, Race
-from .streams import Clock, FakeEvent, FakeStream, Mark, Ran
-from .times import KernelTimes, Times
 
 FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
 

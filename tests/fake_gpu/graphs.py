@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from .calls import Call, tensors_in
-from .errors import FakeGpuError
-from .memory import Memory, Region
-from .races import Order, Ticks
-from .streams import FakeEvent, FakeStream, Mark, Ran
+from tests.fake_gpu.calls import Call, tensors_in
+from tests.fake_gpu.errors import FakeGpuError
+from tests.fake_gpu.memory import Memory, Region
+from tests.fake_gpu.races import Order, Ticks
+from tests.fake_gpu.streams import FakeEvent, FakeStream, Mark, Ran
 
 if TYPE_CHECKING:
-    from .driver import FakeGpu, Work
+    from tests.fake_gpu.driver import FakeGpu, Work
 
 
 #: What the timeline calls a host call.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .memory import Memory, Region
+from tests.fake_gpu.memory import Memory, Region
 
 Ticks = dict[int, int]  # by stream, how many of its ops are known to have ended
 HOST = -1  # the host, where a stream is named

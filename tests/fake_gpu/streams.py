@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from executors.cuda.driver import Partition
-
-from .errors import FakeGpuError
-from .races import Ticks
+from tests.fake_gpu.errors import FakeGpuError
+from tests.fake_gpu.races import Ticks
 
 if TYPE_CHECKING:
-    from .driver import FakeGpu
-    from .graphs import Capture
+    from tests.fake_gpu.driver import FakeGpu
+    from tests.fake_gpu.graphs import Capture
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .memory import Memory
+from tests.fake_gpu.memory import Memory
 
 
 @dataclass(frozen=True)

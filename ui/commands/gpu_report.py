@@ -19,10 +19,10 @@ from traces.errors import StepcastError
 from traces.files import check_writable, write_atomic
 from traces.gpu_report import README, GpuReport, PartRecord
 from traces.profile import slug
-
-from .. import gpu_report_page, jobs
-from ..where import Where
-from .output import print_document
+from ui import jobs
+from ui.commands.output import print_document
+from ui.placement import Where
+from ui.reports import gpu_report as gpu_report_page
 
 
 def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:

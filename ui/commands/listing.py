@@ -5,13 +5,13 @@ from itertools import starmap
 from rich.console import Console
 from rich.table import Table
 
-from .. import words
-from .output import print_json
+from ui.commands.output import print_json
+from ui.text import quantities as words
 
 
 def models(as_json: bool) -> None:
     """Built-in models with their published parameter counts."""
-    from simulator import workloads
+    from simulator.workloads import registry as workloads
 
     found = [workloads.get(name) for name in workloads.names()]
     if as_json:
@@ -22,7 +22,7 @@ def models(as_json: bool) -> None:
 
 def strategies(as_json: bool) -> None:
     """Strategies with their options."""
-    from simulator import strategies as known
+    from simulator.strategies import registry as known
 
     found = [known.get(name) for name in known.names()]
     if as_json:
@@ -43,8 +43,8 @@ def strategies(as_json: bool) -> None:
 def machines(as_json: bool) -> None:
     """Presets, with the figures of the profiles that are shipped for them, and this machine."""
     from calibrate.gpu_profiles import own_gpu_profile
-    from simulator.presets import load_machine, machine_names, product_of
-    from simulator.this_gpu import gpu_machine
+    from simulator.machine.presets import load_machine, machine_names, product_of
+    from simulator.machine.this_gpu import gpu_machine
     from traces.shipped import shipped_profile
 
     profiles = [shipped_profile(product_of(name), tf32=False) for name in machine_names()]

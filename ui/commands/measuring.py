@@ -6,23 +6,25 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from calibrate.cpu.testbed import CpuStand, Stand
 from calibrate.planned import plan_all
 from calibrate.profiles import foreign, open_profile
-from calibrate.stand import CpuStand, Stand
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
-from simulator import strategies
-from simulator.costs import CostModel
+from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.plan_json import dump
+from simulator.plan.json import dump
+from simulator.strategies import registry as strategies
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.profile import Profile
-
-from .. import jobs, report, story, tables
-from ..where import Where
-from .output import print_document
+from ui import jobs
+from ui.commands.output import print_document
+from ui.placement import Where
+from ui.reports import report
+from ui.text import sentences as story
+from ui.text import tables
 
 #: The models of the demo: small enough for any machine, one bound by compute and one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))

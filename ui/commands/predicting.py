@@ -5,15 +5,16 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from simulator.explain import explain
 from simulator.job import Job
-from simulator.predict import check_shared, forecast_many, prediction
+from simulator.predict.explain import explain
+from simulator.predict.forecast import check_shared, forecast_many, prediction
 from traces.errors import StepcastError
 from traces.files import check_writable
-
-from .. import jobs, story, tables
-from ..where import Where
-from .output import print_document
+from ui import jobs
+from ui.commands.output import print_document
+from ui.placement import Where
+from ui.text import sentences as story
+from ui.text import tables
 
 
 def predict(

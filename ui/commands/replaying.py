@@ -7,13 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator import whatif
-from simulator.replay.replayed import ask, replayed
+from simulator.whatif import registry as whatif
+from simulator.whatif.replayed import ask, replayed
 from traces.files import check_writable
 from traces.perfetto import export
-
-from .. import replay_words
-from .output import print_document
+from ui.commands.output import print_document
+from ui.text import replays as replay_words
 
 
 def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, as_json: bool) -> None:

@@ -6,15 +6,17 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from calibrate import reproduction as measuring
+from simulator.reproduce import registry as reproduce
+from simulator.reproduce.predicting import Steps
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.reproduction import Paper, Reproduction
-
-from .. import jobs, reproduce, reproduction_report, reproduction_tables
-from ..reproduce import measuring
-from ..reproduce.predicting import Steps
-from . import listing
-from .output import print_document, print_json
+from ui import jobs
+from ui.commands import listing
+from ui.commands.output import print_document, print_json
+from ui.reports import reproduction as reproduction_report
+from ui.text import reproductions as reproduction_tables
 
 #: Narrower, and the tables' numbers break.
 LEAST_WIDTH = 120

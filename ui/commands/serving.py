@@ -7,8 +7,7 @@ from pathlib import Path
 import typer
 
 from traces.errors import StepcastError
-
-from ..app_model import start_command
+from ui.app.model import start_command
 
 
 def serve(port: int, reports: list[Path], traces: list[Path]) -> None:

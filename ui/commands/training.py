@@ -4,24 +4,25 @@ import statistics
 import sys
 from pathlib import Path
 
+from calibrate.cpu.testbed import Stand
 from calibrate.planned import plan_all, require_memory_together
 from calibrate.profiles import foreign
-from calibrate.stand import Stand
 from calibrate.training import AUTOGRAD, Training, finite
 from executors.run import WARM_UP, Run
-from simulator import strategies
-from simulator.costs import CostModel
+from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.predict import Forecast
+from simulator.predict.forecast import Forecast
+from simulator.strategies import registry as strategies
 from traces.errors import StepcastError, UnknownNameError
 from traces.files import check_writable
 from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
-
-from .. import jobs, training_report, training_words
-from ..where import Where
-from ..words import with_unit
-from .output import print_document
+from ui import jobs
+from ui.commands.output import print_document
+from ui.placement import Where
+from ui.reports import training as training_report
+from ui.text import trainings as training_words
+from ui.text.quantities import with_unit
 
 #: Some hundred bytes of a metrics file each.
 MOST_STEPS = 200_000

@@ -6,13 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from executors.kernels.csr.full import in_full
+from executors.kernels.csr.indices import on_device
+from executors.kernels.csr.sums import sum_products, weighted
 from simulator.bodies.csr.pattern import Pattern, pointers
 from simulator.bodies.csr.product import ProductPattern, Recipe
 from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct
-
-from .full import in_full
-from .indices import on_device
-from .sums import sum_products, weighted
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 

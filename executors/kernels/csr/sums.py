@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .indices import on_device
+from executors.kernels.csr.indices import on_device
 
 #: Elements of a scratch tensor: on a CPU what stays in the second-level cache with its twin; on a GPU what is worth a launch.
 _SCRATCH = {"cpu": 2**17, "cuda": 2**26}

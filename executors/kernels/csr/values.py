@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simulator.aten_json import Slot, decode, decode_item, resolve
+from executors.kernels.csr.indices import on_device
 from simulator.bodies.csr.rules import AveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
-
-from .indices import on_device
+from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 
 #: A function of the tensors read.
 Values = Callable[..., Tensor]

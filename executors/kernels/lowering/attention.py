@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from simulator.plan import Operand, Task
-
-from ...binding import Binding, Instance
-from .handover import Handover, second_result
+from executors.binding import Binding, Instance
+from executors.kernels.lowering.handover import Handover, second_result
+from simulator.plan.task import Operand, Task
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"

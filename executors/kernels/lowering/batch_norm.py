@@ -5,10 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from simulator.plan import Task
-
-from ...binding import Binding, Instance
-from .handover import Handover, second_result
+from executors.binding import Binding, Instance
+from executors.kernels.lowering.handover import Handover, second_result
+from simulator.plan.task import Task
 
 FORWARD, BACKWARD = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
 

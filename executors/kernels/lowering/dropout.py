@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable
 
-from simulator.plan import Task
-
-from ...binding import Binding, Instance
-from ...dropout import drop, key, mask
-from ..call import compile_call
+from executors.binding import Binding, Instance
+from executors.dropout import drop, key, mask
+from executors.kernels.call import compile_call
+from simulator.plan.task import Task
 
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], object]:

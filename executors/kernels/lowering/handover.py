@@ -5,9 +5,8 @@ from collections.abc import Iterable
 
 import torch
 
-from simulator.plan import Task
-
-from ...binding import Binding, Instance
+from executors.binding import Binding, Instance
+from simulator.plan.task import Task
 
 #: Where the backward ops of batch-norm and attention take the forward op's second result (save_mean, logsumexp), after which the slot is
 #: named.

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from simulator.plan import Task
-from simulator.recurrent.steps import gru_gates_from_states
-
-from ...binding import Binding, Instance
-from ..call import compile_call
+from executors.binding import Binding, Instance
+from executors.kernels.call import compile_call
+from simulator.ops.recurrent.steps import gru_gates_from_states
+from simulator.plan.task import Task
 
 RNN, GRU = "stepcast.rnn.default", "stepcast.gru.default"
 #: As cuDNN counts them.

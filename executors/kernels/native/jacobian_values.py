@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from executors.kernels.native.compile import kernel, source
 from simulator.bodies.jacobian_rules import RnnSteps, Rule
-
-from . import kernel, source
 
 _THREADS, _MATRICES = 128, 8
 

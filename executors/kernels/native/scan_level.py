@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from . import kernel, source
+from executors.kernels.native.compile import kernel, source
 
 #: Results per thread of a product, as ROWS in the source.
 _ROWS = 4

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...plan import Task
-    from .pattern import Pattern
-    from .rules import Rule
+    from simulator.bodies.csr.pattern import Pattern
+    from simulator.bodies.csr.rules import Rule
+    from simulator.plan.task import Task
 
 #: Indices are int32.
 MOST_ENTRIES = 2**31 - 1
@@ -37,7 +37,7 @@ def check(rule: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> Non
 
 def axes(rule: "Rule") -> tuple["Pattern", "Pattern"]:
     """The patterns of the vertical and of the horizontal axis."""
-    from . import windows
+    from simulator.bodies.csr import windows
 
     extents = zip((rule.height, rule.width), rule.out, strict=True)
     if rule.of == "adaptive-average-pool":

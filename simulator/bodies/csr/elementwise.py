@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .checks import check, fits
-from .store import store
+from simulator.bodies.csr.checks import check, fits
+from simulator.bodies.csr.store import store
 
 if TYPE_CHECKING:
-    from ...plan import Task
-    from .pattern import Pattern
+    from simulator.bodies.csr.pattern import Pattern
+    from simulator.plan.task import Task
 
 #: Element-wise backward ops: (gradient, what `ElementwiseRule.args` says) to the gradient times a factor per element.
 ELEMENTWISE = frozenset(
@@ -72,6 +72,6 @@ class ElementwiseRule:
 
     def pattern(self) -> "Pattern":
         """The diagonal."""
-        from .pattern import identity
+        from simulator.bodies.csr.pattern import identity
 
         return store.get(self.elements, lambda: identity(self.elements))

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .checks import axes, check, fits
-from .store import store
+from simulator.bodies.csr.checks import axes, check, fits
+from simulator.bodies.csr.store import store
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...plan import Task
-    from .pattern import Pattern
+    from simulator.bodies.csr.pattern import Pattern
+    from simulator.plan.task import Task
 
 
 class _Pooling:
@@ -46,7 +46,7 @@ class _Pooling:
 
     def pattern(self) -> "Pattern":
         """Every window's places, whatever they hold."""
-        from . import windows
+        from simulator.bodies.csr import windows
 
         return store.get(self, lambda: windows.pooling(self.channels, *axes(self), getattr(self, "kernel", (1, 1))))
 

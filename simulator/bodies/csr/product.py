@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator
 
+from simulator.bodies.csr.checks import MOST_ENTRIES
+from simulator.bodies.csr.rules import Rule
+from simulator.bodies.csr.store import store
 from traces.errors import StepcastError
 
-from .checks import MOST_ENTRIES
-from .rules import Rule
-from .store import store
-
 if TYPE_CHECKING:
-    from .pattern import Pattern
-    from .symbolic import Terms
+    from simulator.bodies.csr.pattern import Pattern
+    from simulator.bodies.csr.symbolic import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class ProductPattern:
 
     def symbolic(self) -> "Terms":
         """Which entries of the factors make up each entry. Raises StepcastError where int32 cannot number the terms."""
-        from . import symbolic
+        from simulator.bodies.csr import symbolic
 
         def make() -> "Terms":
             if self.terms > MOST_ENTRIES:

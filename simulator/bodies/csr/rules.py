@@ -5,8 +5,8 @@ of `jacobian_rules` has. Elements of a sample are numbered as in a contiguous te
 "Reads" and "values" say what a `JacobianValues` task of the rule gets and writes.
 """
 
-from .elementwise import ElementwiseRule
-from .pools import AdaptiveAveragePoolRule, AveragePoolRule, MaxPoolRule
-from .weights import ConvolutionRule, LinearRule
+from simulator.bodies.csr.elementwise import ElementwiseRule
+from simulator.bodies.csr.pools import AdaptiveAveragePoolRule, AveragePoolRule, MaxPoolRule
+from simulator.bodies.csr.weights import ConvolutionRule, LinearRule
 
 Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule | LinearRule

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import pattern as patterns
-from .pattern import Pattern
+from simulator.bodies.csr import pattern as patterns
+from simulator.bodies.csr.pattern import Pattern
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .checks import axes, check, fits
-from .mask import Mask
-from .store import store
+from simulator.bodies.csr.checks import axes, check, fits
+from simulator.bodies.csr.mask import Mask
+from simulator.bodies.csr.store import store
 
 if TYPE_CHECKING:
-    from ...plan import Task
-    from .pattern import Pattern
+    from simulator.bodies.csr.pattern import Pattern
+    from simulator.plan.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ConvolutionRule:
 
     def pattern(self) -> "Pattern":
         """The entries that some weights make different from zero; `source` is the flat position in the weight."""
-        from . import windows
+        from simulator.bodies.csr import windows
 
         geometry = (self.channels, self.out_channels, self.groups, *axes(self), self.kernel)
         if self.mask is None:
@@ -129,7 +129,7 @@ class LinearRule:
 
     def pattern(self) -> "Pattern":
         """The kept weights; `source` is the flat position in W."""
-        from . import pattern, windows
+        from simulator.bodies.csr import pattern, windows
 
         if self.mask is None:
             return store.get(self, lambda: pattern.blocks(1, self.rows, self.cols))

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import pattern as patterns
-from .pattern import Pattern
+from simulator.bodies.csr import pattern as patterns
+from simulator.bodies.csr.pattern import Pattern
 
 if TYPE_CHECKING:
-    from .mask import Mask
+    from simulator.bodies.csr.mask import Mask
 
 
 def axis(extent: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Pattern:

@@ -1,0 +1,108 @@
+"""Costs that belong to the machine and not to an op: the executor's time per task, peak rates, the cache's effective size."""
+
+import statistics
+import time
+from itertools import pairwise
+
+import torch
+
+from calibrate.cpu.first_calls import unfamiliar_s
+from calibrate.cpu.overlap import shared_overhead_s
+from executors.cpu.backend import CpuBackend
+from simulator.bodies.host import Host
+from simulator.plan.plan import Plan
+from simulator.plan.task import Segment, Task
+from traces.profile import Dispatch, Profile
+
+_TASKS = 2000
+
+
+def measure_host(backend: CpuBackend, profile: Profile) -> None:
+    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
+    device = next(iter(backend.groups))
+    gap_s = _gap_s(backend, device)
+    profile.dispatch = Dispatch(task_overhead_s=gap_s + unfamiliar_s(backend))
+    if len(backend.groups[device]) > 1:
+        profile.dispatch.shared_overhead_s = shared_overhead_s(backend, device)
+        profile.dispatch.wake_s = _wake_s(backend, device)
+    found: dict[str, float] = {}
+
+    def work(_: int) -> None:
+        found["flops"] = _peak_flops()
+        found["bandwidth"] = _bandwidth()
+        found["cache"] = _cache_bytes()
+
+    backend.workers.run(work, (0,))
+    cores = len(backend.workers.cores)
+    profile.peak_flops = {"fp32": found["flops"] * cores}
+    profile.bandwidth_bytes_per_s = found["bandwidth"]
+    profile.cache_bytes = int(found["cache"])
+
+
+def _gap_s(backend: CpuBackend, device: str) -> float:
+    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks."""
+    tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
+    program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
+    program.run(1)
+    times = program.run(1).times
+    gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
+    return statistics.median(gaps)
+
+
+def _wake_s(backend: CpuBackend, device: str) -> float:
+    """Seconds from the end of a task on a busy lane to the start of one that it releases on an idle lane: median of 200."""
+    tasks = []
+    for i in range(200):
+        tasks.append(Task(f"busy{i}", Host(3e-4), device))
+        tasks.append(Task(f"released{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
+    program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
+    program.run(1)
+    times = {item.index: item for item in program.run(1).times}
+    gaps = [times[i + 1].start_s - times[i + 1].anchor_s - times[i].end_s for i in range(0, len(tasks), 2)]
+    return statistics.median(gaps)
+
+
+def _best_s(function, repeats: int) -> float:
+    """Shortest of several runs: a rate's ceiling, not a typical time."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def _peak_flops() -> float:
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    return 2 * 512**3 / _best_s(lambda: torch.mm(a, b), 20)
+
+
+def _bandwidth() -> float:
+    source = torch.ones(16 << 20)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _best_s(lambda: target.copy_(source), 5)
+
+
+def _cache_bytes() -> float:
+    """Bytes of other data after which half of a small buffer's cached speed is lost.
+
+    A 512 KiB buffer is read right after X MiB of others were; the time goes from warm to cold as X passes the cache's effective size.
+    """
+    probe, other = torch.ones(128 << 10), torch.ones(24 << 20)
+    sizes = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 96]
+    seconds = []
+    for size in sizes:
+        samples = []
+        for _ in range(9):
+            probe.sum()
+            other[: int(size * (1 << 20)) // 4].sum()
+            begin = time.perf_counter()
+            probe.sum()
+            samples.append(time.perf_counter() - begin)
+        seconds.append(statistics.median(samples))
+    warm, cold = min(seconds), seconds[-1]
+    middle = (warm + cold) / 2
+    for size, next_size, low, high in zip(sizes, sizes[1:], seconds, seconds[1:], strict=False):
+        if low < middle <= high:
+            return (size + (next_size - size) * (middle - low) / (high - low)) * (1 << 20)
+    return sizes[-1] * (1 << 20)

@@ -1,0 +1,91 @@
+"""Making transposed Jacobians on this machine's CPU: by rule, and by autograd, one column at a time (table 1 of the BPPSA paper)."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from executors.kernels.csr.values import COMPILE
+from simulator.bodies.csr.rules import Rule
+from simulator.reproduce.bppsa_sparse import FIRST
+from traces.reproduction import Figure, Row, Table
+
+#: Table 1.
+FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}
+#: Columns that are timed of some ten thousand, and rounds of making all by rule.
+COLUMNS, ROUNDS = 64, 15
+CPU = torch.device("cpu")
+
+
+def generation_table() -> Table:
+    """Seconds of each way on one core, and how many times as long autograd takes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = tuple(_row(name, rule) for name, rule in FIRST.items())
+    finally:
+        torch.set_num_threads(threads)
+    about = (
+        f"'Predicted' is measured here, on one core of this machine: medians. By column: {COLUMNS} columns timed, times their number."
+        " By rule: values into a pattern that is there; of a max-pooling's window all, also zeros. Published: table 1, another CPU."
+    )
+    return Table(name="generation", title="Making a transposed Jacobian of one sample", about=about, rows=rows)
+
+
+def _row(name: str, rule: Rule) -> Row:
+    x, weight, saved = _operands(rule)
+    by_rule = _seconds(COMPILE[rule.of](rule, torch.float32, CPU), saved)
+    by_column = _seconds_per_column(_forward(rule, x.requires_grad_(), weight), x) * rule.cols
+    figures = (
+        Figure(name="by rule", unit="s", predicted=by_rule),
+        Figure(name="by column", unit="s", predicted=by_column),
+        Figure(name="faster", unit="x", predicted=by_column / by_rule, published=FASTER[name]),
+    )
+    return Row(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
+
+
+def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
+    """Input, weight, and what the rule reads, random."""
+    made = torch.Generator().manual_seed(0)
+    if rule.of == "convolution":
+        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=made)
+        return torch.randn(1, rule.channels, rule.height, rule.width, generator=made), weight, (weight,)
+    if rule.of == "elementwise":
+        x = torch.randn(1, rule.elements, generator=made)
+        return x, None, (functional.relu(x),)
+    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=made)
+    return x, None, (functional.max_pool2d(x, rule.kernel, rule.stride, return_indices=True)[1],)
+
+
+def _forward(rule: Rule, x: Tensor, weight: Tensor | None) -> Tensor:
+    if rule.of == "convolution":
+        return functional.conv2d(x, weight, stride=rule.stride, padding=rule.padding)
+    return functional.relu(x) if rule.of == "elementwise" else functional.max_pool2d(x, rule.kernel, rule.stride)
+
+
+def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:
+    values(*saved)
+    return median(_timed(lambda: values(*saved)) for _ in range(ROUNDS))
+
+
+def _seconds_per_column(out: Tensor, x: Tensor) -> float:
+    """In which autograd gives the gradient of one element of `out` by `x`: the median of `COLUMNS` elements spread over `out`."""
+    seed = torch.zeros_like(out)
+    flat, step = seed.view(-1), max(1, out.numel() // COLUMNS)
+
+    def column(place: int) -> None:
+        flat[place] = 1.0
+        torch.autograd.grad(out, x, seed, retain_graph=True)
+        flat[place] = 0.0
+
+    column(0)
+    return median(_timed(lambda place=place: column(place)) for place in range(0, out.numel(), step))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

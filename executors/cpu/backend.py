@@ -1,0 +1,254 @@
+"""The CPU backend: a device is a group of cores, an SM is a core, a task takes exactly one core.
+
+Every core has one pinned worker. A worker picks the most urgent head of a stream whose dependencies are done, runs it, and goes on by
+itself; there is no host lane. Streams are serial, so a plan with one stream runs on one worker without any scheduling.
+"""
+
+import gc
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from executors.binding import Binding, Instance, storage_users
+from executors.cpu import allocator
+from executors.cpu.anchor import Anchor
+from executors.cpu.links import wire_of
+from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
+from executors.cpu.schedule import Entry, Schedule
+from executors.cpu.workers import Callers, Workers, available_cores
+from executors.forms import PLAIN
+from executors.kernels.registry import handlers
+from executors.measured import Measured, Passage, ends_from_start, lengths
+from executors.replicas import parameter_difference
+from executors.run import WARM_UP, failure
+from simulator.machine.machine import Machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from traces.errors import StepcastError
+
+#: In place of a worker's position: a thread that is on no core of its own.
+NOWHERE = -1
+
+
+class CpuBackend:
+    """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
+
+    mode = "eager"
+    unit = 1
+    forms = PLAIN
+    torch_device = torch.device("cpu")
+
+    def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
+        """`cores`: to take, in this order; default: all that this process may use."""
+        cores = deque(available_cores() if cores is None else cores)
+        self.groups: dict[str, tuple[int, ...]] = {}
+        positions: list[int] = []
+        for device in machine.devices:
+            if len(cores) < device.sms:
+                total = sum(d.sms for d in machine.devices)
+                raise StepcastError(
+                    f"machine {machine.name} has {total} cores; this process may use {len(available_cores())}; ask for fewer"
+                )
+            group = [cores.popleft() for _ in range(device.sms)]
+            self.groups[device.name] = tuple(range(len(positions), len(positions) + len(group)))
+            positions += group
+        self.machine = machine
+        self.workers = Workers(tuple(positions))
+        self.callers = Callers()
+        self.anchors = [Anchor() for _ in positions] if anchor else None
+
+    def device(self, name: str) -> torch.device:
+        """Every group of cores computes on torch's CPU device."""
+        return torch.device("cpu")
+
+    def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> "CpuExecutable":
+        """Bind a plan to copies of `tensors`."""
+        return CpuExecutable(self, plan, tensors, seed, keep)
+
+    def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
+        """Highest bytes that the allocator held for each device of the plan in untimed steps, task after task; see `memory_watch`."""
+        if allocator.allocated_bytes() is None:
+            return {}
+        program = CpuExecutable(self, plan, tensors, seed, ())
+        program.watch = MemoryWatch(plan, program.binding)
+        program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
+        return program.watch.peaks()
+
+
+class CpuExecutable:
+    """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
+
+    unit = 1
+    warm_up = WARM_UP - 1  # the first period has no step length of its own
+    twin_overhead = 0.0  # steps time their tasks themselves
+
+    def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+        self.backend, self.plan = backend, plan
+        self.tasks = plan.tasks
+        self.binding = Binding(plan, tensors, backend.device, seed)
+        self.dependencies = Dependencies(plan)
+        compile_by_kind = handlers()
+        self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
+        self._wires = [wire_of(task, backend.machine) for task in self.tasks]
+        index, self._users = storage_users(plan, self.tasks)
+        self._waiting = [0] * len(index)
+        for users in self._users:
+            for storage in users:
+                self._waiting[storage] += 1
+        slots = self.binding.slots_by_storage((*keep, *plan.losses))
+        self._freed: list[list[int]] = [slots.get(storage, []) for storage in index]
+        self._keep = keep
+        self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
+        self._instances: dict[int, Instance] = {}
+        self._period = 0  # of the current prologue
+        self._first_iteration = 0
+        self._calls = 0
+        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.kept: dict[str, torch.Tensor] = {}
+        self.watch: MemoryWatch | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Iterations begun so far: the number of the next one."""
+        return self._first_iteration + self._period
+
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+        """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
+        for i in range(steps):
+            iteration = self._period + i
+            instance = Instance(self._first_iteration + iteration, len(self.binding.slot), self._waiting.copy())
+            self.binding.feed(instance, self._inputs if inputs is None else {**self._inputs, **inputs[i]})
+            self._instances[iteration] = instance
+        entries = self._entries(self._period, self._period + steps, self._period + steps)
+        self._period += steps
+        return self._passage(self._go(entries))
+
+    def sync(self) -> Passage:
+        """Run what lags behind, so that all iterations begun are complete."""
+        end = self._period + self.dependencies.largest_lag
+        measured = self._go(self._entries(self._period, end, self._period), self._period)
+        self._first_iteration += self._period
+        self._period = 0
+        return self._passage(measured)
+
+    def trace(self) -> list[Measured]:
+        """The times of a few more periods."""
+        return list(self.run(WARM_UP).times)
+
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """See Executable."""
+        return parameter_difference(self.binding, expected)
+
+    @staticmethod
+    def _passage(measured: list[Measured]) -> Passage:
+        ends_s = ends_from_start(measured)
+        return Passage(lengths(ends_s), tuple(measured), ends_s)
+
+    def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
+        return [
+            (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
+        ]
+
+    def _go(self, entries: list[Entry], iterations: int | None = None) -> list[Measured]:
+        """Run entries in order; `iterations` is known when draining, and decides which tasks are skipped."""
+        if not entries:
+            return []
+        self._calls += 1
+        lanes = {task.lane for task in self.tasks}
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._wires))
+            measured = self._serial(entries) if one_by_one else self._parallel(entries, iterations)
+        finally:
+            if was_enabled:
+                gc.enable()
+        self._finish(entries)
+        return measured
+
+    def _serial(self, entries: list[Entry]) -> list[Measured]:
+        """One lane: one worker runs everything in order; the cores of the group take turns from call to call.
+
+        Under a watch it runs those of all lanes.
+        """
+        group = self.backend.groups[self.tasks[0].device]
+        measured: list[Measured] = []
+
+        def work(position: int) -> None:
+            measured.extend(self._one(entry, position, release=True) for entry in entries)
+
+        self.backend.workers.run(work, (group[self._calls % len(group)],))
+        return measured
+
+    def _one(self, entry: Entry, position: int, release: bool) -> Measured:
+        """Run one task. `release`: drop what nothing waits for; of several workers that is the schedule's to serialise."""
+        period, index = entry
+        instance = self._instances[period - self.tasks[index].lag]
+        anchors = self.backend.anchors
+        anchor_ns = anchors[position].tick() if anchors and position >= 0 else 0
+        if self.watch is not None:
+            self.watch.before(instance, period)
+        begin = time.perf_counter_ns()
+        try:
+            self._run[index](instance)
+        except Exception as error:
+            raise failure(self.tasks[index], error) from error
+        if self.watch is not None:
+            self.watch.ran(index)
+        if release:
+            self._release(instance, index)
+        end = time.perf_counter_ns()
+        return Measured(index, period, begin * 1e-9, end * 1e-9, position, anchor_ns * 1e-9)
+
+    def _release(self, instance: Instance, index: int) -> None:
+        """Drop the tensors of storages that no task of the iteration waits for any more."""
+        waiting = instance.waiting
+        for storage in self._users[index]:
+            waiting[storage] -= 1
+            if not waiting[storage]:
+                for slot in self._freed[storage]:
+                    instance.slots[slot] = None
+                if self.watch is not None:
+                    self.watch.dropped(storage)
+
+    def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
+        """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
+        schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
+        positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
+        device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
+        measured: list[Measured] = []
+
+        def ended(item: Measured, end_s: float | None) -> None:
+            measured.append(item if end_s is None else replace(item, end_s=end_s))
+            self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
+
+        def serve(server: str, position: int) -> None:
+            entry = schedule.first(server)
+            while entry is not None:
+                try:
+                    item = self._one(entry, position, release=False)
+                except BaseException:
+                    schedule.stop()
+                    raise
+                entry = schedule.advance(entry, server, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
+
+        networks = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
+        wait = self.backend.callers.start(lambda server: serve(server, NOWHERE), networks)
+        # Where a worker fails nobody waits for collectives: they may be waiting for other processes.
+        self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
+        wait()
+        return sorted(measured, key=lambda m: m.start_s)
+
+    def _finish(self, entries: list[Entry]) -> None:
+        """Collect losses that are known, and drop iterations whose last task has run."""
+        last_period = entries[-1][0]
+        for iteration, instance in sorted(self._instances.items()):
+            losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
+            if all(loss is not None for loss in losses):
+                self.losses[instance.iteration] = losses
+            if iteration + self.dependencies.largest_lag <= last_period:
+                self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep if name in self.binding.slot}
+                del self._instances[iteration]

@@ -1,0 +1,281 @@
+"""Records the aten ops that a training step issues below autograd.
+
+Storages tell views from new tensors, so views never become ops. With `capture`, the one place that touches PyTorch's private modules
+(torch._subclasses, torch.utils._python_dispatch).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from simulator.bodies.opcall import OpCall
+from simulator.graph import Op
+from simulator.ops.aten_json import encode, name_of
+from simulator.ops.recurrent.ops import launches
+from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
+from traces.errors import StepcastError
+
+#: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
+HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
+#: Ops whose joint form computes dX and dW at once, chosen by their `output_mask`. They are recorded as two ops.
+SPLIT_BY_MASK = frozenset(
+    {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
+)
+#: Matrix products of queries' by keys' length in attention, which the registry of FLOP formulas lacks in this form, and where its query
+#: is. As PyTorch counts the other forms: the backward pass computes the scores again, and causal masks save nothing.
+ATTENTION_PRODUCTS = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
+}
+RANDOM = ("rand", "normal", "multinomial", "uniform")
+MAX_CONSTANT_ELEMENTS = 65_536
+
+
+class UnknownContentError(Exception):
+    """The step reads a tensor that the factory made under fake tensors and did not register."""
+
+
+class Recorder(TorchDispatchMode):
+    """Turns dispatched aten ops into `Op`s; keeps every tensor alive so that identities stay unique."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops: list[Op] = []
+        self.values: dict[str, Value] = {}
+        self.storage_bytes: dict[str, int] = {}
+        self.constants: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.phase, self.layer = FORWARD, ""
+        self._operands: dict[int, Operand] = {}
+        self._offsets: dict[str, int] = {}
+        self._by_storage: dict[int, str] = {}
+        self._data: set[int] = set()  # storages whose content depends on parameters, buffers or inputs
+        self._alive: list[Any] = []
+        self._names: dict[str, int] = {}
+
+    def enter(self, layer: str) -> None:
+        """Ops recorded from now on belong to `layer`."""
+        self.layer = layer
+
+    def define(self, name: str, tensor: torch.Tensor, kind: str) -> Operand:
+        """Make `tensor` a value called `name`; a second value on a known storage lies on that storage."""
+        self._alive.append(tensor)
+        storage = tensor.untyped_storage()
+        if kind in (PARAMETER, INPUT) or (kind == BUFFER and not name.startswith("constant:")):
+            self._data.add(storage._cdata)
+        shared = self._by_storage.setdefault(storage._cdata, name)
+        if shared == name:
+            self.storage_bytes[name] = storage.nbytes()
+        self.values[name] = Value(name, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype), "", kind, shared)
+        self._offsets[name] = tensor.storage_offset()
+        self._operands[id(tensor)] = self.values[name].operand()
+        return self._operands[id(tensor)]
+
+    def operand(self, tensor: torch.Tensor) -> Operand:
+        """The operand of a tensor seen before; a tensor seen for the first time is a constant of the model or a new face of a known one."""
+        known = self._operands.get(id(tensor))
+        if known is not None:
+            return known
+        base = self._by_storage.get(tensor.untyped_storage()._cdata)
+        if base is None:
+            return self._constant(tensor)
+        face = Operand(base, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype))
+        if not self._whole(tensor, face):
+            args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
+            face = replace(face, views=(ViewStep("aten.as_strided.default", args),))
+        self._remember(tensor, face)
+        return face
+
+    def _reface(self, tensor: torch.Tensor) -> None:
+        """A tensor whose shape and strides were changed in place (transpose_) is from now on another view of its storage."""
+        base = self.values[self._operands[id(tensor)].value].operand()
+        face = replace(base, shape=tuple(tensor.shape), strides=tuple(tensor.stride()))
+        if not self._whole(tensor, face):
+            args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
+            face = replace(face, views=(ViewStep("aten.as_strided.default", args),))
+        self._remember(tensor, face)
+
+    def _constant(self, tensor: torch.Tensor) -> Operand:
+        if isinstance(tensor, FakeTensor):
+            raise UnknownContentError
+        if tensor.numel() > MAX_CONSTANT_ELEMENTS:
+            raise StepcastError(
+                f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected it registered;"
+                " use register_buffer"
+            )
+        name = f"constant:{len(self.constants)}"
+        with unset_fake_temporarily():
+            self.constants[name] = tensor.tolist()
+        return self.define(name, tensor, BUFFER)
+
+    def _remember(self, tensor: torch.Tensor, operand: Operand) -> None:
+        self._alive.append(tensor)
+        self._operands[id(tensor)] = operand
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the op on fake tensors and record it."""
+        kwargs = kwargs or {}
+        self._check_data_flow(func, args, kwargs)
+        result = func(*args, **kwargs)
+        self._follow_data(args, kwargs, result)
+        results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
+        if results or func._schema.is_mutable:
+            mask = _mask_position(func)
+            if mask is not None and args[mask][0] and any(args[mask][1:]):
+                only_x = [True] + [False] * (len(args[mask]) - 1)
+                rest = [False, *args[mask][1:]]
+                outs = list(result)
+                self._op(func, (*args[:mask], only_x, *args[mask + 1 :]), kwargs, [outs[0], *[None] * (len(outs) - 1)])
+                self._op(func, (*args[:mask], rest, *args[mask + 1 :]), kwargs, [None, *outs[1:]])
+            else:
+                self._op(func, args, kwargs, _as_list(result))
+        return result
+
+    def _check_data_flow(self, func, args, kwargs) -> None:
+        """Refuse an op whose result on the host, or whose shape, depends on the values of parameters or data. Fake tensors raise before."""
+        tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        if tags.intersection(func.tags) and self._reads_data(args, kwargs):
+            raise StepcastError(
+                f"the training step reads tensor values to decide what to do ({func}); expected a step whose ops do not depend on the data;"
+                " remove .item(), boolean indexing or value-dependent branches"
+            )
+
+    def _reads_data(self, args, kwargs) -> bool:
+        tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
+        return any(tensor.untyped_storage()._cdata in self._data for tensor in tensors)
+
+    def _follow_data(self, args, kwargs, result: Any) -> None:
+        """What is computed from parameters and data is data."""
+        if self._reads_data(args, kwargs):
+            self._data.update(t.untyped_storage()._cdata for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
+
+    def _op(self, func, args, kwargs, results: list[Any]) -> None:
+        if torch.Tag.inplace_view in func.tags:
+            self._reface(args[0])
+            return
+        mutated = _mutated(func, args, kwargs)
+        if not mutated and self._view(func, args, kwargs, results):
+            return
+        if func.is_view and self._knows(args[0]):  # as a task it would hide that two values share memory
+            raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
+        encoder = _Inputs(self, mutated)
+        text, named = encode(args, kwargs, encoder)
+        reads, mutates = encoder.finish()
+        text, named = encoder.renumber(text), encoder.renumber(named)
+        name = self._name(func)
+        writes, outputs = [], []
+        known = {id(t) for t in mutated}
+        for position, tensor in enumerate(results):
+            if not isinstance(tensor, torch.Tensor) or id(tensor) in known:
+                continue
+            if tensor.untyped_storage()._cdata in self._by_storage:
+                self.operand(tensor)  # an in-place op's result, seen as a new object
+                continue
+            kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
+            writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
+            outputs.append(position)
+        if any(part in str(func).split(".")[1] for part in RANDOM):
+            self.notes.append(f"draws random numbers in {self.layer or 'the model'} ({func})")
+        body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
+        self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
+
+    def _knows(self, tensor: Any) -> bool:
+        """Whether it lies on a storage seen before; a real tensor among fake ones is a constant, and nobody changes that."""
+        return isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata in self._by_storage
+
+    def _view(self, func, args, kwargs, results: list[Any]) -> bool:
+        """Remember results that alias the first tensor argument as views of it; False when the op computes something."""
+        source = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)), None)
+        tensors = [r for r in results if isinstance(r, torch.Tensor)]
+        if source is None or any(t.untyped_storage()._cdata != source.untyped_storage()._cdata for t in tensors):
+            return False
+        base = self.operand(source)
+        text, _ = encode(args[1:], {})
+        for position, tensor in enumerate(tensors):
+            if id(tensor) in self._operands:
+                continue
+            face = Operand(base.value, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype))
+            if self._whole(tensor, face):  # a view that undoes earlier ones, such as t of t
+                self._remember(tensor, face)
+                continue
+            face = replace(face, views=base.views)
+            if face != base or source.storage_offset() != tensor.storage_offset():
+                step = ViewStep(str(func), text if not kwargs else encode(args[1:], kwargs)[0], position if len(tensors) > 1 else None)
+                face = replace(face, views=(*base.views, step))
+            self._remember(tensor, face)
+        return True
+
+    def _whole(self, tensor: torch.Tensor, face: Operand) -> bool:
+        return tensor.storage_offset() == self._offsets[face.value] and face == self.values[face.value].operand()
+
+    def _name(self, func) -> str:
+        base = f"{self.layer or 'model'}/{str(func).split('.')[1]}"
+        count = self._names[base] = self._names.get(base, 0) + 1
+        return base if count == 1 else f"{base}#{count}"
+
+
+def _mask_position(func) -> int | None:
+    if str(func) not in SPLIT_BY_MASK:
+        return None
+    return next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "output_mask")
+
+
+def _as_list(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _mutated(func, args, kwargs) -> list[torch.Tensor]:
+    """Tensor arguments that the op changes, by its schema or the table of hidden mutations."""
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        hidden = position in HIDDEN_MUTATIONS.get(str(func), ()) and args[5]
+        if hidden or (argument.alias_info is not None and argument.alias_info.is_write):
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+    return found
+
+
+def _flops(func, args, kwargs, results) -> float:
+    if func is torch.ops.aten.convolution_backward.default:  # the registry's formula takes a grouped convolution's dW for a dense one
+        grad_out, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+        outer = inputs if transposed else grad_out
+        return 2.0 * outer.numel() * (weight.numel() // weight.shape[0]) * (mask[0] + mask[1])
+    if str(func) in ATTENTION_PRODUCTS:
+        products, query = ATTENTION_PRODUCTS[str(func)]
+        return 2.0 * products * args[query].numel() * args[query + 1].shape[-2]
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is None:
+        return 0.0
+    return float(formula(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))
+
+
+class _Inputs:
+    """Numbers an op's tensor arguments: first those it reads, then those it changes."""
+
+    def __init__(self, recorder: Recorder, mutated: list[torch.Tensor]):
+        self._recorder = recorder
+        self._mutated = {id(t) for t in mutated}
+        self._reads: dict[Operand, int] = {}
+        self._mutates: dict[Operand, int] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> str:
+        """A placeholder for the tensor, final only after `renumber`."""
+        operand = self._recorder.operand(tensor)
+        table, mark = (self._mutates, "m") if id(tensor) in self._mutated else (self._reads, "r")
+        return f"{mark}{table.setdefault(operand, len(table))}"
+
+    def finish(self) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        """(reads, mutates)."""
+        return tuple(self._reads), tuple(self._mutates)
+
+    def renumber(self, text: str) -> str:
+        """Replace placeholders by positions in reads + mutates."""
+        for mark, table, first in (("r", self._reads, 0), ("m", self._mutates, len(self._reads))):
+            for position in table.values():
+                text = text.replace(f'{{"$":"{mark}{position}"}}', f'{{"$":{first + position}}}')
+        return text

@@ -1,0 +1,195 @@
+"""What a task takes on hardware nobody measured: the committed table `efficiencies.json`, a roofline per op class.
+
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)), or with the sum of the two where a row `adds`. Every
+number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under "sources".
+CPU rows hold for one core. GPU rows: tests/benchmarks/fit_efficiencies.py; their score on GPUs left out: tests/benchmarks/efficiencies.py.
+"""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from simulator.machine.machine import Device, Memory
+from simulator.plan.task import Operand, Task
+
+TABLE = Path(__file__).with_name("efficiencies.json")
+#: Classes whose kernels use tensor cores, where the precision allows.
+DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
+#: Stands for classes that the table lacks.
+DEFAULT_CLASS = "elementwise"
+#: Tensors that an update which is not fused touches, of optimizers that the table lacks.
+DEFAULT_TENSORS = 20.0
+
+
+class Number(NamedTuple):
+    """A number, one standard deviation of its logarithm, and the name of its source."""
+
+    value: float
+    error: float
+    source: str
+
+
+class Row(BaseModel):
+    """One op class: shares of peak FLOP/s (by precision) and of bandwidth, least time of a kernel (an op call) and what a cold one adds.
+
+    `adds`: loading and computing take turns (tiles in and out, layouts changed) rather than overlap, as fast from the cache as from memory.
+    `tile` is the number of output elements per block; a kernel also splits its FLOPs over blocks of `split_flops` until the SMs are full.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    compute: dict[str, Number]
+    memory: Number
+    least_s: Number
+    adds: bool = False
+    cold_start_s: Number | None = None
+    tile: Number | None = None
+    blocks_per_sm: Number | None = None
+    split_flops: Number | None = None
+
+
+class Rows(BaseModel):
+    """The classes of one kind of device, and how fast its cache delivers: times its memory, or bytes/s to each SM."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    warm_bandwidth: Number | None = None
+    cache_bytes_per_s_per_sm: Number | None = None
+    classes: dict[str, Row]
+
+    def faster(self, site: "Site") -> float:
+        """How many times faster the cache delivers than the memory."""
+        if self.cache_bytes_per_s_per_sm is not None:
+            return max(1.0, self.cache_bytes_per_s_per_sm.value * site.sms / site.bandwidth_bytes_per_s)
+        return self.warm_bandwidth.value if self.warm_bandwidth is not None else 1.0
+
+    def row(self, op_class: str) -> Row:
+        """The row of a class: its own, that of the part before its dot (`update.adam:fused`, `pool.backward`), or `elementwise`."""
+        return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
+
+
+class Site(NamedTuple):
+    """What one task has at its disposal: a GPU's SMs, or one core of a CPU; the bandwidth they can draw; a last-level cache."""
+
+    kind: str
+    sms: int
+    peak_flops: dict[str, float]
+    bandwidth_bytes_per_s: float
+    cache_bytes: int
+
+    @staticmethod
+    def of(device: Device, memory: Memory, share: float) -> "Site":
+        """`share`: the part that the device has of all SMs (cores) on its memory."""
+        part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
+        drawn = memory.bandwidth_bytes_per_s * min(1.0, share * part / memory.saturation_share)
+        peaks = {name: flops * part for name, flops in device.peak_flops.items()}
+        return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes)
+
+
+class Seconds(NamedTuple):
+    """Time with all reads in the cache, with none, and the error of the number that decides."""
+
+    warm: float
+    cold: float
+    error: float
+
+
+@cache
+def table() -> dict[str, Rows]:
+    """The committed table by kind of device."""
+    document = json.loads(TABLE.read_text())
+    return {kind: Rows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
+
+
+class Terms(NamedTuple):
+    """What adds up to a time, or of which the larger counts: kernels' least times, computing, and reading and writing memory."""
+
+    least_s: float
+    compute_s: float
+    memory_s: float
+
+    @property
+    def longest(self) -> str:
+        """The name of the number that decides: `least_s`, `compute` or `memory`."""
+        return max((self.least_s, "least_s"), (self.compute_s, "compute"), (self.memory_s, "memory"))[1]
+
+
+def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Terms:
+    """The terms of work of a row's class with nothing in the cache."""
+    compute = row.compute.get(precision, row.compute["fp32"])
+    by_compute = flops / (site.peak_flops.get(precision, site.peak_flops["fp32"]) * compute.value)
+    by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
+    return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
+
+
+def seconds(
+    site: Site, op_class: str, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, rows: Rows | None = None
+) -> Seconds:
+    """What the table (or `rows`) says about work of a class."""
+    rows = rows or table()[site.kind]
+    row = rows.row(op_class)
+    part = terms(site, row, flops, moved_bytes, precision, launches)
+    faster = rows.faster(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
+    both = sum if row.adds else max
+    numbers = {"least_s": row.least_s, "compute": row.compute.get(precision, row.compute["fp32"]), "memory": row.memory}
+    cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
+    warm = part.least_s + both((part.compute_s, part.memory_s / faster))
+    return Seconds(warm, cold_start + part.least_s + both((part.compute_s, part.memory_s)), numbers[part.longest].error)
+
+
+def precision_of(task: Task, op_class: str, float32: str) -> str:
+    """Which peak counts for a task: `float32` says what dense kernels use on float32 operands (fp32 or tf32)."""
+    operands: tuple[Operand, ...] = (*task.inputs, *task.writes)
+    kinds = {o.dtype for o in operands}
+    if kinds & {"float64", "complex128"}:
+        return "fp64"
+    if op_class not in DENSE:
+        return "fp32"
+    return "bf16" if kinds & {"bfloat16", "float16"} else float32
+
+
+@cache
+def update_tensors() -> dict[str, float]:
+    """By optimizer, how many tensors of a parameter's size the forms that are not fused read and write, all passes together."""
+    document = json.loads(TABLE.read_text())
+    return {optimizer: Number(*number).value for optimizer, number in document["update_tensors"].items()}
+
+
+def traffic(task: Task) -> float:
+    """Bytes a task moves: its work's, save that an update which is not fused makes several passes."""
+    body = task.body
+    if body.kind != "update" or body.form == "fused":
+        return body.work(task).bytes
+    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in task.reads))
+
+
+def launches(task: Task, kind: str) -> int:
+    """Kernels (on a CPU: op calls) of a task, or what else each takes the least time of one: the rounds of a scan's level.
+
+    PyTorch's foreach form is a loop over the parameters on a CPU.
+    """
+    if task.body.kind == "scan-level":
+        return task.body.rounds
+    if task.body.kind == "jacobian-values" and kind == "cpu":
+        return task.body.calls
+    looped = kind == "cpu" and task.body.kind == "update" and task.body.form == "foreach"
+    return task.body.launches * (len(task.body.parameters) if looped else 1)
+
+
+def geometry(task: Task, site: Site) -> tuple[int, int]:
+    """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core."""
+    work = task.body.work(task)
+    row = table()[site.kind].row(work.op_class)
+    if site.kind == "gpu" and task.body.kind == "scan-level" and (grid := task.body.grid(task)) is not None:
+        return grid, int(row.blocks_per_sm.value)
+    if row.tile is None or row.blocks_per_sm is None:
+        return 1, 1
+    elements = sum(o.elements for o in (*task.writes, *task.mutates))
+    grid, blocks = max(1, math.ceil(elements / row.tile.value)), int(row.blocks_per_sm.value)
+    if row.split_flops is not None:
+        grid = max(grid, min(site.sms * blocks, math.ceil(work.flops / row.split_flops.value)))
+    return grid, blocks

@@ -1,0 +1,32 @@
+"""What the engine says of kernels that run beside each other: the modelled side of a co-run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.bodies.opcall import OpCall
+from simulator.costs.cost import Cost
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Device, Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import Operand, Segment, Storage, Task, Value
+
+
+def modelled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
+    """How many times longer each of two lanes of kernels takes beside the other, by SMs, bandwidth and the interpreter alone.
+
+    The kernels of a lane follow each other on `device` of `machine` from the same moment; nothing else takes time. On a CPU each lane has
+    a core.
+    """
+    sms = max(2, device.sms) if device.kind == "cpu" else device.sms
+    bare = replace(device, sms=sms, task_overhead_s=0.0, wake_s=0.0)
+    alone = Machine("beside", (bare,), (machine.memory(device.name),))
+    value = Value("x", (1,), (1,), "float32", device.name, "input", "x")
+    read = (Operand("x", (1,), (1,), "float32"),)
+    body = OpCall("aten.any.default")
+    tasks = [
+        Task(f"{lane}.{i}", body, device.name, lane, reads=read) for lane, side in enumerate((first, second)) for i in range(len(side))
+    ]
+    plan = Plan("beside", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
+    timeline = simulate(plan, alone, [*first, *second], iterations=1, use_cache=False)
+    ends = {lane: max(span.end_s for span in timeline.spans if span.lane == f"stream {lane}") for lane in (0, 1)}
+    return ends[0] / sum(cost.cold_s for cost in first), ends[1] / sum(cost.cold_s for cost in second)

@@ -1,0 +1,200 @@
+"""Machines by name: the presets of `machines.json`, and this machine's CPU.
+
+Every number of `machines.json` is `[value, source]`, the source a name under "sources". A GPU's `product` is what its driver calls it.
+
+Links are laid kind by kind. `group` GPUs in a row (0: all) have a middle of their own. `host` joins every GPU to the host, `pairs` every
+two GPUs of a group, `switch` every GPU to the group's switch (NVSwitch), `bridge` every GPU to the group's bridge (a PCI Express switch, or
+the root of a node). An `uplink` joins every bridge to the host, so that its GPUs share it, and a `network` link joins every bridge to the
+network between nodes, as the NIC that its GPUs share. Links that name a `channel` share its bandwidth.
+"""
+
+import json
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from simulator.machine.machine import HOST, NETWORK, Device, HostLane, Link, Machine, Memory
+from simulator.machine.measured_gpu import with_measured
+from simulator.machine.partitions import split
+from simulator.machine.this_cpu import ALIAS_LINK, this_cpu
+from traces.errors import StepcastError, UnknownNameError
+from traces.profile import Profile, slug
+
+DATA = Path(__file__).with_name("machines.json")
+THIS_CPU = "this-cpu"
+Sourced = tuple[float, str]
+SourcedCount = tuple[int, str]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GpuEntry(_Entry):
+    """One model of GPU."""
+
+    product: str
+    sms: SourcedCount
+    peak_flops: dict[str, Sourced]
+    memory_bytes: SourcedCount
+    bandwidth_bytes_per_s: Sourced
+    cache_bytes: SourcedCount
+    priority_levels: SourcedCount
+    copy_engines: SourcedCount
+    saturation_share: Sourced
+
+
+class HostEntry(_Entry):
+    """What the issuing thread takes; fields as in HostLane."""
+
+    dispatch_s: Sourced
+    record_s: Sourced
+    wait_s: Sourced
+    queue_depth: SourcedCount
+    graph_launch_s: Sourced
+    node_gap_s: Sourced
+    cross_gap_s: Sourced
+    callback_s: Sourced
+
+
+class LinkEntry(_Entry):
+    """One kind of link, laid for all GPUs. A way over several links has the sum of their latencies."""
+
+    kind: Literal["host", "pairs", "switch", "bridge", "uplink", "network"]
+    latency_s: Sourced
+    bandwidth_bytes_per_s: Sourced
+    duplex: bool
+    channel: str = ""
+    group: int = 0
+
+
+class MachineEntry(_Entry):
+    """Some GPUs of one model, a host, and links."""
+
+    gpu: str
+    count: int
+    host: str
+    links: list[LinkEntry]
+
+
+class Data(BaseModel):
+    """The whole of `machines.json`."""
+
+    sources: dict[str, str]
+    gpus: dict[str, GpuEntry]
+    hosts: dict[str, HostEntry]
+    machines: dict[str, MachineEntry]
+
+
+@cache
+def data() -> Data:
+    """The committed presets."""
+    return Data.model_validate(json.loads(DATA.read_text()))
+
+
+def machine_names() -> list[str]:
+    """The names that `load_machine` knows."""
+    return [*data().machines, THIS_CPU]
+
+
+def load_machine(name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK) -> Machine:
+    """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU).
+
+    `devices`: the first so many of them (None: all; of this CPU, one); of a machine of one GPU, so many partitions of that. `link`: of this
+    CPU's groups of cores. Raises UnknownNameError, and StepcastError for more devices than there are.
+    """
+    if name == THIS_CPU:
+        return this_cpu(profile, devices=devices or 1, link=link)
+    entry = data().machines.get(name)
+    if entry is None:
+        raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
+    if devices is not None and devices > entry.count > 1:
+        raise StepcastError(f"--devices {devices}: machine {name} has {entry.count}; choose 1 to {entry.count}, or another machine")
+    found = preset(name, entry, min(devices or entry.count, entry.count))
+    if profile is not None:
+        found = with_measured(found, profile)
+    return found if devices is None or devices <= entry.count else split(found, devices, profile)
+
+
+def product_of(name: str) -> str:
+    """What the GPUs of the preset called `name` are called by their driver; "" for any other machine."""
+    entry = data().machines.get(name)
+    return data().gpus[entry.gpu].product if entry is not None else ""
+
+
+def one_gpu(product: str) -> Machine | None:
+    """The preset that has a GPU called `product` and no other, or None. Older drivers leave the maker's name out."""
+    for name, entry in data().machines.items():
+        if entry.count == 1 and _unbranded(product_of(name)) == _unbranded(product):
+            return preset(name, entry)
+    return None
+
+
+def _unbranded(product: str) -> str:
+    return slug(product).removeprefix("nvidia-")
+
+
+def host_figures() -> tuple[dict[str, float], dict[str, str]]:
+    """The fields of HostLane as the newest preset's, and where each comes from."""
+    entry = data().hosts[max(data().hosts)]
+    return {field: value for field, (value, _) in entry}, {field: data().sources[source] for field, (_, source) in entry}
+
+
+def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
+    """The machine that an entry describes, with `count` GPUs instead of its own number."""
+    gpu = data().gpus[entry.gpu]
+    names = [f"cuda:{index}" for index in range(entry.count if count is None else count)]
+    host = {field: value for field, (value, _) in data().hosts[entry.host]}
+    peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
+    return Machine(
+        name,
+        tuple(
+            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], copy_engines=gpu.copy_engines[0])
+            for n in names
+        ),
+        tuple(
+            Memory(f"memory of {n}", gpu.memory_bytes[0], gpu.bandwidth_bytes_per_s[0], gpu.cache_bytes[0], gpu.saturation_share[0])
+            for n in names
+        ),
+        tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
+        tuple(link for kind in entry.links for link in _links(kind, names)),
+        _sources(entry),
+        library="nccl" if len(names) > 1 else "",
+    )
+
+
+def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
+    """Both directions of every link of a kind."""
+    return [
+        Link(a, b, entry.latency_s[0], entry.bandwidth_bytes_per_s[0], entry.duplex, entry.channel)
+        for one, other in _ends(entry, names)
+        for a, b in ((one, other), (other, one))
+    ]
+
+
+def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
+    size = entry.group or len(names)
+    groups = [names[first : first + size] for first in range(0, len(names), size)]
+    match entry.kind:
+        case "host":
+            return [(name, HOST) for name in names]
+        case "pairs":
+            return [pair for group in groups for pair in combinations(group, 2)]
+        case "switch" | "bridge":
+            return [(name, f"{entry.kind} {number}") for number, group in enumerate(groups) for name in group]
+    return [(f"bridge {number}", HOST if entry.kind == "uplink" else NETWORK) for number in range(len(groups))]
+
+
+def _sources(entry: MachineEntry) -> dict[str, str]:
+    """Where each figure of a machine comes from, by field."""
+    found: dict[str, str] = {}
+    parts: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
+    parts += [(f"{link.kind} link ", link) for link in entry.links]
+    for prefix, part in parts:
+        for field, value in part:
+            numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
+            found |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple)}
+    return found

@@ -1,0 +1,170 @@
+"""The machine we are on, seen as a CPU device: cores, caches, memory, and a nominal peak where nothing was measured."""
+
+import math
+import os
+import platform
+from dataclasses import replace
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import psutil
+
+from simulator.collectives.laws import SCALED
+from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from traces.errors import StepcastError
+
+if TYPE_CHECKING:
+    from traces.profile import Profile
+
+#: fp32 FLOPs per cycle and core: units · lanes · 2 (multiply and add). The first flag that the CPU has decides.
+FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})
+_SOURCES = MappingProxyType({
+    "peak_flops": (
+        "nominal: cores x clock x fp32 FLOPs per cycle (Agner Fog, The microarchitecture of Intel, AMD and VIA CPUs: two 256-bit FMA units "
+        "on Zen 2 to 4 and Haswell to Ice Lake client; Intel servers with two 512-bit units reach twice this)"
+    ),
+    "bandwidth": (
+        "assumed: a core draws 20 GB/s alone (a PyTorch copy on an EPYC: 24), three quarters of the cores saturate the memory (two "
+        "streaming cores were seen to take 1.25 to 1.43 times as long as one), 200 GB/s at most"
+    ),
+    "cache": "/sys/devices/system/cpu",
+    "memory": "psutil.virtual_memory",
+    "task_overhead": "this executor on an AMD EPYC (Zen 4): 5 us, 3 us more with several lanes, 20 us to wake a worker",
+})  # fmt: skip
+#: Where neither the clock nor a cache size can be read.
+_CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
+_BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
+_TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
+#: Seconds and bytes/s between two processes.
+_LOOPBACK = (1e-4, 1e9)
+#: Workers pick the most urgent stream head themselves: any number of levels would do.
+_PRIORITY_LEVELS = 64
+
+
+#: What joins groups of cores: nothing, as they have one memory; or copies, at a stated GB/s, as if they lay in memories of their own.
+ALIAS_LINK, COPY_LINK = "alias", "copy"
+
+
+def link_bytes_per_s(link: str) -> float | None:
+    """Bytes per second of `copy[:GB/s]` (without a figure: as fast as it goes); None for `alias`. Raises StepcastError for others."""
+    kind, colon, rate = link.partition(":")
+    try:
+        stated = float(rate) * 1e9 if colon else math.inf
+    except ValueError:
+        stated = 0.0
+    if link == ALIAS_LINK:
+        return None
+    if kind != COPY_LINK or not stated > 0:
+        raise StepcastError(f"link {link!r} is not one; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5")
+    return stated
+
+
+def this_cpu(
+    profile: "Profile | None" = None, cores: int | None = None, devices: int = 1, link: str = ALIAS_LINK, library: str = ""
+) -> Machine:
+    """This machine's CPU: `cores` physical cores (default: the profile's, else all available to this process) in `devices` equal groups.
+
+    `link`: what joins the groups `cpu:0`, `cpu:1` and so on, and the host (`link_bytes_per_s`). With a `library` every group is a process
+    of its own, joined to the others by that over the network; there may be more of them than cores, which they share then. A profile's
+    measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for more cores,
+    or groups of one process, than there are.
+    """
+    available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
+    count = available if cores is None else cores
+    if not 1 <= count <= available:
+        raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
+    if not 1 <= devices <= count and not library:
+        raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
+    fp32 = count * nominal_flops_per_core()
+    peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
+    bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)
+    size, last_level, overhead = psutil.virtual_memory().total, cache_bytes(), _TASK_OVERHEAD_S
+    shared, wake = _SHARED_OVERHEAD_S, _WAKE_S
+    sources = dict(_SOURCES)
+    if profile is not None:
+        scale = count / profile.identity.cores if profile.identity.cores else 1.0
+        measured = {name: flops * scale for name, flops in profile.peak_flops.items()}
+        peaks |= measured
+        bandwidth = profile.bandwidth_bytes_per_s or bandwidth
+        size, last_level = profile.memory_bytes or size, profile.cache_bytes or last_level
+        if profile.dispatch.task_overhead_s is not None:
+            overhead = profile.dispatch.task_overhead_s
+        shared = shared if profile.dispatch.shared_overhead_s is None else profile.dispatch.shared_overhead_s
+        wake = wake if profile.dispatch.wake_s is None else profile.dispatch.wake_s
+        if profile.collectives:
+            sources["collectives"] = f"{', '.join(profile.collectives)}: measured; {SCALED}"
+        sources["profile"] = f"figures measured on {profile.updated} replace those above where the profile has them"
+    names = [f"cpu:{index}" for index in range(devices)]
+    group = max(1, count // devices)
+    device = Device(
+        "",
+        "cpu",
+        group,
+        {name: flops * min(group / count, 1 / devices) for name, flops in peaks.items()},
+        "memory",
+        priority_levels=_PRIORITY_LEVELS,
+        task_overhead_s=overhead,
+        shared_overhead_s=shared,
+        wake_s=wake,
+    )
+    memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
+    rate = link_bytes_per_s(link)
+    links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
+    if rate is not None:
+        sources["link"] = f"stated: {link}"
+    if library:
+        links = tuple(Link(a, b, *_LOOPBACK) for a, b in permutations(names, 2))
+        sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
+    made = tuple(replace(device, name=name) for name in names)
+    laws = profile.collectives if profile is not None else {}
+    return Machine("this-cpu", made, (memory,), links=links, sources=sources, library=library, collectives=laws)
+
+
+def available_cores() -> int:
+    """Physical cores that this process may run on (hyper-threads of one core count once)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(psutil.cpu_count(logical=False) or 1)
+    seen = set()
+    for cpu in allowed:
+        siblings = _read(f"cpu{cpu}/topology/thread_siblings_list")
+        seen.add(siblings or str(cpu))
+    return max(1, len(seen))
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets that the CPU reports, in lower case; empty where the platform does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset({"asimd"}) if platform.machine().lower() in ("arm64", "aarch64") else frozenset()
+    found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return frozenset(found.lower().partition(":")[2].split())
+
+
+def nominal_flops_per_core() -> float:
+    """fp32 FLOP/s of one core by its vector flags and clock."""
+    flags = cpu_flags()
+    per_cycle = next((flops for flag, flops in FLOPS_PER_CYCLE.items() if flag in flags), 8.0)
+    frequency = psutil.cpu_freq()
+    mhz = max(frequency.max, frequency.current) if frequency else 0.0
+    return per_cycle * (mhz * 1e6 or _CLOCK_HZ)
+
+
+def cache_bytes() -> int:
+    """Bytes of the last-level cache of the first core."""
+    sizes = {}
+    for index in range(8):
+        level, size = _read(f"cpu0/cache/index{index}/level"), _read(f"cpu0/cache/index{index}/size")
+        if level.isdigit() and size[:-1].isdigit() and size[-1:] in "KMG":
+            sizes[int(level)] = int(size[:-1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[size[-1]]
+    return sizes[max(sizes)] if sizes else _CACHE_BYTES
+
+
+def _read(name: str) -> str:
+    try:
+        return (Path("/sys/devices/system/cpu") / name).read_text().strip()
+    except OSError:
+        return ""

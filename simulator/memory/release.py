@@ -1,0 +1,99 @@
+"""When an executor that allocates per lane may drop an instance of a storage: the rule of `memory`, for GPUs.
+
+A GPU's caching allocator gives memory back to the stream that allocated it, and hands it out again to that stream alone. So an instance may
+be dropped once its last access has been issued and its allocating lane (that of its first access) is ordered after every access on other
+lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`).
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from simulator.memory.over_time import access_counts
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan, program
+from simulator.plan.task import INPUT
+
+#: Periods beyond the last access in which the allocating lane must have been ordered after it; otherwise the instance is held.
+LOOK_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Releases:
+    """What may be dropped after a task has been issued.
+
+    `early[period, task]`: (storage, iteration) of the first iterations, before everything repeats. `steady[task]`: (storage, age) of all
+    iterations from `first` on; age is the task's period less the iteration. `held`: storages that no lane's order releases.
+    """
+
+    early: dict[tuple[int, int], tuple[tuple[str, int], ...]]
+    steady: tuple[tuple[tuple[str, int], ...], ...]
+    first: int
+    held: frozenset[str]
+
+    @property
+    def oldest(self) -> int:
+        """The largest age: an iteration's instance has to be kept for so many periods after its first."""
+        return max((age for items in self.steady for _, age in items), default=0)
+
+
+def releases(plan: Plan, dependencies: Dependencies) -> Releases:
+    """Derive them for the plan's last segment."""
+    tasks = dependencies.tasks
+    first = dependencies.steady
+    periods = first + dependencies.largest_lag + LOOK_AHEAD + 1
+    early: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+    steady: list[list[tuple[str, int]]] = [[] for _ in tasks]
+    released = set()
+    for (period, index), storage, iteration in _released(plan, dependencies, periods):
+        if iteration < first:
+            early[period, index].append((storage, iteration))
+        elif iteration == first:
+            steady[index].append((storage, period - iteration))
+            released.add(storage)
+    every = {name for names in plan.instances for name in names} - _fed(plan)
+    return Releases({at: tuple(items) for at, items in early.items()}, tuple(map(tuple, steady)), first, frozenset(every - released))
+
+
+def _fed(plan: Plan) -> set[str]:
+    return {value.storage for value in plan.values.values() if value.kind == INPUT}
+
+
+def _released(plan: Plan, dependencies: Dependencies, periods: int):
+    """Yield ((period, task), storage, iteration) as instances of the unrolled program become free."""
+    tasks, used, fed = dependencies.tasks, plan.instances, _fed(plan)
+    size = len(tasks)
+    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(task.lane for task in tasks))}
+    lane_of = [lanes[task.lane] for task in tasks]
+    counts = access_counts(plan)
+    clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution of every lane that has ended before what it does next
+    seen: dict[int, list[int]] = {}  # clock at the end of an execution that others wait for
+    recorded = {edge.index for period in range(dependencies.steady + 1) for edges in dependencies.waits(period) for edge in edges}
+    open_: dict[tuple[str, int], list] = {}  # [allocating lane, accesses left, last access by lane]
+    pending: list[list] = [[] for _ in lanes]
+    for period, index, task in program(tasks, periods, periods):
+        lane, number = lane_of[index], period * size + index
+        clock = clocks[lane]
+        for edge in dependencies.waits(period)[index]:
+            for other, reached in enumerate(seen[(period - edge.delta) * size + edge.index]):
+                clock[other] = max(clock[other], reached)
+        clock[lane] = number
+        if index in recorded:
+            seen[number] = clock.copy()
+        for name in used[index]:
+            if name in fed:
+                continue
+            key = (name, period - task.lag)
+            entry = open_.setdefault(key, [lane, counts[name], {}])
+            entry[1] -= 1
+            entry[2][lane] = number
+            if not entry[1]:
+                pending[entry[0]].append((key, entry[2]))
+                del open_[key]
+        if pending[lane]:
+            waiting = []
+            for key, accesses in pending[lane]:
+                if all(clock[other] >= last for other, last in accesses.items()):
+                    yield (period, index), *key
+                else:
+                    waiting.append((key, accesses))
+            pending[lane] = waiting

@@ -1,0 +1,85 @@
+"""Arguments of aten ops as JSON text and back. Tensors become `{"$": i}`; dtypes and the like `{"dtype": "float32"}`."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from simulator.ops import pruned as _registered  # noqa: F401 - it makes torch.ops.stepcast.pruned
+from simulator.ops.recurrent.ops import NAMESPACE
+
+
+def name_of(item: torch.dtype | torch.layout | torch.memory_format) -> str:
+    """`torch.float32` -> `float32`."""
+    return str(item).removeprefix("torch.")
+
+
+def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], Any] | None = None) -> tuple[str, str]:
+    """JSON texts of positional and named arguments; `tensor` gives what stands after `$` for a tensor."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            if tensor is None:
+                raise TypeError("a tensor where none is expected")
+            return {"$": tensor(item)}
+        if item is None or isinstance(item, bool | str):
+            return item
+        if isinstance(item, list | tuple | torch.Size):
+            return [plain(i) for i in item]
+        if isinstance(item, torch.dtype | torch.layout | torch.memory_format):
+            return {type(item).__name__: name_of(item)}
+        if isinstance(item, torch.device):
+            return {"device": None}  # the task's own
+        if isinstance(item, float | torch.SymFloat):
+            item = float(item)
+            return item if math.isfinite(item) else {"float": repr(item)}
+        return int(item)
+
+    # Devices are placed by the plan; where pinned memory lies is the executor's business.
+    named = {k: plain(v) for k, v in kwargs.items() if k != "pin_memory"}
+    return json.dumps(plain(list(args)), separators=(",", ":")), json.dumps(named, separators=(",", ":"))
+
+
+def decode(text: str, device: torch.device) -> Any:
+    """Arguments from JSON text; `{"$": i}` stays as a `Slot`."""
+    return decode_item(json.loads(text), device)
+
+
+class Slot(int):
+    """Position of a tensor argument among a task's operands."""
+
+
+def decode_item(item: Any, device: torch.device) -> Any:
+    """One argument from its JSON form. Raises ValueError for what no op takes."""
+    if isinstance(item, list):
+        return [decode_item(i, device) for i in item]
+    if not isinstance(item, dict):
+        return item
+    ((kind, value),) = item.items()
+    if kind == "$":
+        return Slot(value)
+    if kind == "device":
+        return device
+    if kind == "float":
+        return float(value)
+    found = getattr(torch, value, None)
+    if kind not in ("dtype", "layout", "memory_format") or not isinstance(found, getattr(torch, kind)):
+        raise ValueError(f"unknown argument {item}")
+    return found
+
+
+def resolve(target: str) -> Callable:
+    """The op called `aten.NAME.OVERLOAD`, or `stepcast.NAME.default` of our own (`recurrent.ops`, `pruned`).
+
+    Raises ValueError for anything else, so that a plan cannot name other code.
+    """
+    parts = target.split(".")
+    if len(parts) != 3 or parts[0] not in ("aten", NAMESPACE):
+        raise ValueError(f"not an aten op: {target!r}")
+    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
+    overload = getattr(packet, parts[2], None)
+    if not isinstance(overload, torch._ops.OpOverload):
+        raise ValueError(f"not an aten op: {target!r}")
+    return overload

@@ -1,0 +1,114 @@
+"""What torch.nn.RNN, GRU and LSTM call, in terms of this package's ops: one forward op and one backward op per layer and direction.
+
+The backward op is the chain of the steps alone. The gradients of input, weights and biases are ordinary products and sums of what it gives,
+over all steps at once, so that a strategy can move those apart from it, or take the chain in another order.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from simulator.ops.recurrent import ops as _registered  # noqa: F401 - it makes torch.ops.stepcast
+from traces.errors import StepcastError
+
+_ops = torch.ops.stepcast
+_ARGUMENTS = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+
+
+class Cell(NamedTuple):
+    """A kind of layer whose step carries one tensor to the next, or two.
+
+    `forward(x, *initial, *weights)` gives the sequence of each, and what else the backward op needs.
+    `backward(grad_out, *grads_last, *sequences, *else, w_hh)` gives the gradients by W_ih x + b_ih, by W_hh h + b_hh and by `initial`.
+    """
+
+    forward: Callable[..., tuple[Tensor, ...]]
+    backward: Callable[..., tuple[Tensor, ...]]
+    carried: int = 1
+
+
+def _rnn(nonlinearity: str) -> Cell:
+    def backward(*args: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        at_gates, at_h0 = _ops.rnn_backward(*args, nonlinearity)
+        return at_gates, at_gates, at_h0
+
+    return Cell(lambda *args: (_ops.rnn(*args, nonlinearity),), backward)
+
+
+def _lstm_backward(grad_out, grad_last, grad_cell, _states, *rest: Tensor) -> tuple[Tensor, ...]:
+    at_gates, *at_initial = _ops.lstm_backward(grad_out, grad_last, grad_cell, *rest)
+    return at_gates, at_gates, *at_initial
+
+
+#: By the function that the module calls.
+CELLS = {
+    torch.rnn_tanh: _rnn("tanh"),
+    torch.rnn_relu: _rnn("relu"),
+    torch.gru: Cell(lambda *args: _ops.gru(*args), lambda *args: _ops.gru_backward(*args)),
+    torch.lstm: Cell(lambda *args: _ops.lstm(*args), _lstm_backward, carried=2),
+}
+
+
+class _Layer(torch.autograd.Function):
+    """One layer in one direction: x [T, B, I] to all states from the first step on [T, B, H], and the last of what it carries [B, H]."""
+
+    @staticmethod
+    def forward(ctx: Any, cell: Cell, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, *initial: Tensor):
+        """The results are views of what the op gives."""
+        left = cell.forward(x, *initial, w_ih, w_hh, b_ih, b_hh)
+        ctx.cell = cell
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, w_ih, w_hh, *left)
+        return left[0][1:], *(sequence[-1] for sequence in left[: cell.carried])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None):
+        """The op, and then products and sums over all steps and samples."""
+        x, w_ih, w_hh, *left = ctx.saved_tensors
+        _, need_x, need_w_ih, need_w_hh, need_b_ih, need_b_hh, *_ = ctx.needs_input_grad
+        at_input, at_hidden, *at_initial = ctx.cell.backward(*grads, *left, w_hh)
+        by_input, by_hidden = at_input.flatten(0, 1), at_hidden.flatten(0, 1)
+        at_x = (by_input @ w_ih).view(x.shape) if need_x else None
+        at_w_ih = by_input.t() @ x.flatten(0, 1) if need_w_ih else None
+        at_w_hh = by_hidden.t() @ left[0][:-1].flatten(0, 1) if need_w_hh else None
+        at_b_ih = by_input.sum(0) if need_b_ih else None
+        same = need_b_ih and at_hidden is at_input
+        at_b_hh = (at_b_ih if same else by_hidden.sum(0)) if need_b_hh else None
+        return None, at_x, at_w_ih, at_w_hh, at_b_ih, at_b_hh, *at_initial
+
+
+def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tuple[Tensor, ...]:
+    """What `func` of CELLS gives: the output, and the last of each tensor carried. `layer`: the module that calls it, for errors."""
+    cell = CELLS[func]
+    second = 3 - cell.carried  # where a tensor stands only if batch sizes have come before it
+    if len(args) > second and isinstance(args[second], Tensor):
+        raise StepcastError(
+            f"recurrent layer {layer!r} is given a packed sequence, whose steps differ in batch size; expected a tensor; pad the sequences"
+        )
+    given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+    depth, weights = given["num_layers"], list(given["params"])
+    directions = 2 if given["bidirectional"] else 1
+    each = 4 if given["has_biases"] else 2
+    if len(weights) != each * depth * directions:  # an LSTM that projects its states: as PyTorch unrolls it
+        return func(*args, **kwargs)
+    if given["dropout"] and given["train"] and depth > 1:
+        raise StepcastError(
+            f"recurrent layer {layer!r} has dropout {given['dropout']} between its layers, whose masks plain PyTorch draws out of reach;"
+            " expected 0; stack modules of one layer with torch.nn.Dropout between them"
+        )
+    initial = (given["hx"],) if cell.carried == 1 else given["hx"]
+    x = (given["input"].transpose(0, 1) if given["batch_first"] else given["input"]).contiguous()
+    last: list[tuple[Tensor, ...]] = []
+    for number in range(depth):
+        found = []
+        for place in range(number * directions, (number + 1) * directions):
+            own = [*weights[place * each : (place + 1) * each], None, None][:4]
+            backwards = place % directions == 1
+            out, *ends = _Layer.apply(cell, x.flip(0) if backwards else x, *own, *(state[place] for state in initial))
+            found.append(out.flip(0) if backwards else out)
+            last.append(tuple(ends))
+        x = found[0] if directions == 1 else torch.cat(found, -1)
+    carried = (states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states) for states in zip(*last, strict=True))
+    return x.transpose(0, 1) if given["batch_first"] else x, *carried

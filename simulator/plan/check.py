@@ -1,0 +1,152 @@
+"""Refuse a plan that cannot run on a machine, and show the lanes around the fault."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from simulator.machine.machine import HOST, Machine
+from simulator.plan.contents import PlanContents
+from simulator.plan.task import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
+from traces.errors import StepcastError
+
+#: Kinds that have content before the first step.
+INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
+#: Kinds of bodies that may touch values of several devices.
+CROSSING = frozenset({"copy", "collective"})
+
+
+class PlanError(StepcastError):
+    """A plan that cannot run. `details` draws the lanes around the fault, a row per task, an arrow at the guilty one ("" if none is)."""
+
+    def __init__(self, message: str, details: str = ""):
+        """`message` is one line; `details` may be several."""
+        super().__init__(message)
+        self.details = details
+
+
+class _Fault(NamedTuple):
+    index: int
+    what: str
+
+
+def check(plan: PlanContents, machine: Machine) -> None:
+    """Raise PlanError at the first thing that keeps `plan` from running on `machine`."""
+    for what in _value_faults(plan, machine):
+        raise PlanError(f"plan {plan.strategy!r}: {what}")
+    filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}
+    for segment in plan.segments:
+        for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
+            task = segment.tasks[fault.index]
+            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", grid(segment.tasks, fault.index))
+        filled |= plan.carried & {plan.storage_of(o) for task in segment.tasks for o in (*task.writes, *task.mutates)}
+
+
+def grid(tasks: tuple[Task, ...], fault: int, around: int = 4) -> str:
+    """The tasks up to `around` before and after `fault` in issue order, a column per lane, an arrow at the fault.
+
+    >>> print(grid(plan.tasks, 1))                                          # doctest: +SKIP
+    cuda:0/0   cuda:1/0
+    forward.1
+               forward.2  <-- here
+    """
+    first = max(0, fault - around)
+    shown = tasks[first : fault + around + 1]
+    lanes = sorted({task.lane for task in shown})
+    columns = {lane: f"{lane[0]}/{lane[1]}" for lane in lanes}
+    widths = {lane: max(len(columns[lane]), *(len(t.name) for t in shown if t.lane == lane)) for lane in lanes}
+    rows = ["  ".join(columns[lane].ljust(widths[lane]) for lane in lanes)]
+    for index, task in enumerate(shown, first):
+        cells = [(task.name if task.lane == lane else "").ljust(widths[lane]) for lane in lanes]
+        rows.append("  ".join(cells) + ("  <-- here" if index == fault else ""))
+    return "\n".join(row.rstrip() for row in rows)
+
+
+def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
+    known = {device.name for device in machine.devices}
+    places = ", ".join(sorted(known))
+    for storage in plan.storages.values():
+        if storage.device not in known | {HOST}:
+            yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {places}"
+    for value in plan.values.values():
+        storage = plan.storages.get(value.storage)
+        if storage is None:
+            yield f"value {value.name!r} lies on storage {value.storage!r}, which the plan does not list"
+            continue
+        if storage.device != value.device:
+            yield f"value {value.name!r} is on {value.device} but its storage {storage.name!r} on {storage.device}"
+        if _extent_bytes(value) > storage.bytes:
+            yield f"value {value.name!r} reaches {_extent_bytes(value)} bytes into storage {storage.name!r} of {storage.bytes} bytes"
+    yield from (f"the loss {name!r} is not among the plan's values" for name in plan.losses if name not in plan.values)
+    for parameter, operand in plan.gradients.items():
+        if operand.value not in plan.values:
+            yield f"the gradient of {parameter!r} is {operand.value!r}, which is not among the plan's values"
+
+
+def _extent_bytes(value: Value) -> int:
+    if 0 in value.shape:
+        return 0
+    return (1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.strides, strict=True))) * DTYPE_BYTES[value.dtype]
+
+
+def _task_faults(plan: PlanContents, segment: Segment, machine: Machine) -> Iterator[_Fault]:
+    devices = {device.name: device for device in machine.devices}
+    positions: dict[str, int] = {}
+    for index, task in enumerate(segment.tasks):
+        if task.name in positions:
+            yield _Fault(index, f"has the name of task {positions[task.name]} of the same period; names must differ")
+        positions.setdefault(task.name, index)
+    for index, task in enumerate(segment.tasks):
+        device = devices.get(task.device)
+        if device is None:
+            yield _Fault(index, f"runs on {task.device!r}, which {machine.name} lacks; it has {', '.join(devices)}")
+            continue
+        lowest = 1 - device.priority_levels
+        if not lowest <= task.priority <= 0:
+            allowed = f"{lowest}..0, smaller is more urgent" if lowest else "only 0"
+            yield _Fault(index, f"has priority {task.priority}; {task.device} has {device.priority_levels} levels ({allowed})")
+        if task.lag < 0:
+            yield _Fault(index, f"has lag {task.lag}; it cannot work on an iteration of the future")
+        for name in task.after:
+            if name not in positions:
+                yield _Fault(index, f"comes after {name!r}, which its period lacks")
+            elif positions[name] >= index:
+                yield _Fault(index, f"comes after {name!r}, which is issued later; swap the two in issue order")
+        for what in _operand_faults(plan, task):
+            yield _Fault(index, what)
+
+
+def _operand_faults(plan: PlanContents, task: Task) -> Iterator[str]:
+    for verb, operands in (("reads", task.reads), ("writes", task.writes), ("mutates", task.mutates)):
+        for operand in operands:
+            value = plan.values.get(operand.value)
+            if value is None:
+                yield f"{verb} {operand.value!r}, which is not among the plan's values"
+            elif value.device != task.device and task.body.kind not in CROSSING:
+                yield f"on {task.device} {verb} {value.name!r} on {value.device}; copy the value first"
+    if task.body.kind == "copy":
+        changed = task.mutates or task.writes
+        if len(task.reads) != len(changed) or not changed:
+            yield f"copies {len(task.reads)} operands to {len(changed)}; expected as many, and at least one"
+            return
+        ends = [plan.values[o.value].device if o.value in plan.values else "nowhere" for o in (task.reads[0], changed[0])]
+        if ends != [task.body.source, task.body.target]:
+            yield f"copies from {task.body.source} to {task.body.target}, but its values lie on {ends[0]} and {ends[1]}"
+
+
+def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> Iterator[_Fault]:
+    """Reads of storages without content. An iteration meets its tasks in order of (lag, issue)."""
+    order = sorted(range(len(segment.tasks)), key=lambda i: segment.tasks[i].lag)
+    ever = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
+    written = set(filled)
+    for index in order:
+        task = segment.tasks[index]
+        for operand in task.inputs:
+            storage = plan.storage_of(operand)
+            if storage in written:
+                continue
+            if storage in ever:
+                what = f"reads {operand.value!r} before its iteration writes it, and nothing fills its storage before the first step"
+            else:
+                what = f"reads {operand.value!r}, which nobody writes or feeds"
+            yield _Fault(index, what)
+        written |= {plan.storage_of(o) for o in task.writes}

@@ -1,0 +1,64 @@
+"""The contents of a plan, and what follows from them without a machine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage, Task, Value
+
+
+@dataclass(frozen=True)
+class PlanContents:
+    """What a strategy decided: the fields of a plan and what follows from them alone.
+
+    `losses` are the scalar values whose mean is the step's loss (one per micro-batch). `gradients` maps a parameter to the operand that
+    holds its complete gradient. `semantics` says in words what differs from plain training.
+    """
+
+    strategy: str
+    segments: tuple[Segment, ...]
+    values: Mapping[str, Value]
+    storages: Mapping[str, Storage]
+    losses: tuple[str, ...] = ()
+    gradients: Mapping[str, Operand] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    semantics: Mapping[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks of the last segment's period, the one that a step time refers to, in issue order."""
+        return self.segments[-1].tasks
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """Devices in order of first use."""
+        return tuple(dict.fromkeys(task.device for segment in self.segments for task in segment.tasks))
+
+    @cached_property
+    def carried(self) -> frozenset[str]:
+        """Storages with one buffer for the whole job; all others have a fresh instance per iteration.
+
+        Parameters, optimizer state and buffers, and whatever an iteration reads before it writes it (inputs excepted: they are fed).
+        """
+        carried = {value.storage for value in self.values.values() if value.kind in CARRIED_KINDS}
+        fed = {value.storage for value in self.values.values() if value.kind == INPUT}
+        for segment in self.segments:
+            written: set[str] = set()
+            for task in sorted(segment.tasks, key=lambda t: t.lag):  # an iteration meets its tasks in order of (lag, issue)
+                used = {self.values[o.value].storage for o in task.inputs}
+                carried |= used - written - fed
+                written |= {self.values[o.value].storage for o in task.writes}
+        return frozenset(carried)
+
+    @cached_property
+    def instances(self) -> tuple[tuple[str, ...], ...]:
+        """Per task, the per-iteration storages it accesses, each once, in the order of its operands."""
+        carried, values = self.carried, self.values
+        return tuple(
+            tuple(dict.fromkeys(name for o in (*task.inputs, *task.writes) if (name := values[o.value].storage) not in carried))
+            for task in self.tasks
+        )
+
+    def storage_of(self, operand: Operand) -> str:
+        """The storage that an operand lies on."""
+        return self.values[operand.value].storage

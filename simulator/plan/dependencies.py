@@ -1,0 +1,190 @@
+"""The hazards of a plan's sequential program: read-after-write, write-after-read and write-after-write per storage.
+
+Two operands of one storage conflict only if their boxes overlap; a box is the slice/select prefix of an operand's view steps. This is the
+one place where dependencies are derived; simulator, validator and executors all use it.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+
+from simulator.plan.plan import Plan, program
+from simulator.plan.task import Operand, Task
+from traces import garbage
+
+Box = tuple[tuple[int, int], ...]
+#: Period, index in the period.
+_At = tuple[int, int]
+
+
+def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
+    """Half-open range per dimension of the value that the operand's slice/select prefix keeps; None means all of it."""
+    ranges = [(0, extent) for extent in shape]
+    dims = list(range(len(shape)))  # which dimension of the value each remaining dimension is
+    for view in operand.views:
+        args = json.loads(view.args)
+        if view.target == "aten.slice.Tensor":
+            dim, start, stop, step = (*args, *[None, None, None, None][len(args) :])
+            dim = dims[dim or 0]
+            low, high = ranges[dim]
+            extent = high - low
+            start, stop = _clamp(start, 0, extent), _clamp(stop, extent, extent)
+            ranges[dim] = (low + start, low + max(start, stop))
+            if step not in (None, 1):
+                break  # a strided slice keeps its hull, and ends the prefix
+        elif view.target == "aten.select.int":
+            position = args[0] % len(dims)
+            low, high = ranges[dims[position]]
+            index = args[1] + (high - low if args[1] < 0 else 0)
+            ranges[dims[position]] = (low + index, low + index + 1)
+            dims.pop(position)
+        elif view.target == "aten.as_strided.default":
+            return None  # addresses the storage, whatever was cut before
+        else:
+            break
+    return tuple(ranges) if any(r != (0, extent) for r, extent in zip(ranges, shape, strict=True)) else None
+
+
+def _clamp(index: int | None, default: int, extent: int) -> int:
+    if index is None:
+        return default
+    return max(0, min(extent, index + extent if index < 0 else index))
+
+
+def overlap(a: Box | None, b: Box | None) -> bool:
+    """Whether two boxes of one value share an element."""
+    if a is None or b is None or len(a) != len(b):
+        return True
+    return all(low < other_high and other_low < high for (low, high), (other_low, other_high) in zip(a, b, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Task `index` of the period `delta` periods earlier must end first. `kind`: raw, war, waw or after."""
+
+    index: int
+    delta: int
+    kind: str
+
+
+class Dependencies:
+    """Edges of every task: exact in the prologue and in the drain, periodic between them.
+
+    Each list that `edges` and `waits` return is one object per kind of period, so that callers can key their own tables on it.
+    """
+
+    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None):
+        """Derive the edges of `tasks` (default: the plan's last segment)."""
+        self.plan = plan
+        self.tasks = plan.tasks if tasks is None else tasks
+        self.largest_lag = max((task.lag for task in self.tasks), default=0)
+        #: From this period on the lists repeat: every task has run in the period before.
+        self.steady = self.largest_lag + 1
+        self._derived: dict[int, list[list[tuple[Edge, ...]]]] = {}
+        self._waits: dict[int, list[tuple[Edge, ...]]] = {}
+        self._rows(self.steady + 1)
+
+    def edges(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
+        """Edges by task index of `period`, in order of (period, index); skipped tasks have none.
+
+        `iterations`: how many the program has in all, after which it drains; None: more than matters.
+        """
+        full = self.steady + 1
+        if iterations is None or period < iterations >= full:
+            return self._rows(full)[min(period, self.steady)]
+        if iterations >= full:
+            return self._rows(full)[full + period - iterations]
+        return self._rows(iterations)[period]
+
+    def waits(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
+        """The edges that need an event: those to other lanes, and of each other lane only the latest, since lanes are serial."""
+        row = self.edges(period, iterations)
+        found = self._waits.get(id(row))
+        if found is None:
+            lanes = [task.lane for task in self.tasks]
+            found = self._waits[id(row)] = [
+                _latest_of_other_lanes(edges, lane, lanes) if edges else () for lane, edges in zip(lanes, row, strict=True)
+            ]
+        return found
+
+    def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
+        if iterations not in self._derived:
+            with garbage.kept():
+                self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
+        return self._derived[iterations]
+
+
+def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: tuple[str, int], lanes: list[tuple[str, int]]) -> tuple[Edge, ...]:
+    latest = {lanes[edge.index]: edge for edge in edges}  # edges stand in order of (period, index): the last one wins
+    latest.pop(lane, None)
+    return tuple(latest.values())
+
+
+class _Access:
+    """Who last wrote, and who has read since, parts of one storage instance: (period, index), value and box by task and operand.
+
+    A lane is serial, so of two accesses by one operand of one task the later stands for both.
+    """
+
+    __slots__ = ("readers", "writers")
+
+    def __init__(self):
+        self.writers: dict[tuple[int, int], tuple[_At, str, Box | None]] = {}
+        self.readers: dict[tuple[int, int], tuple[_At, str, Box | None]] = {}
+
+
+def _derive(plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: int) -> list[list[tuple[Edge, ...]]]:
+    accesses = [_accesses(plan, task) for task in tasks]
+    positions = {task.name: index for index, task in enumerate(tasks)}
+    carried = plan.carried
+    state: dict[tuple[str, int], _Access] = defaultdict(_Access)
+    result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(iterations + largest_lag)]
+    for period, index, task in program(tasks, iterations):
+        found: dict[_At, str] = {}
+        here = (period, index)
+        touched = [state[access[0], -1 if access[0] in carried else period - task.lag] for access in accesses[index]]
+        for access, (_, value, part, reads, writes) in zip(touched, accesses[index], strict=True):
+            for at in _conflicts(access.writers, value, part):
+                found.setdefault(at, "raw" if reads else "waw")
+            if writes:
+                for at in _conflicts(access.readers, value, part):
+                    found.setdefault(at, "war")
+        for operand, (access, (_, value, part, reads, writes)) in enumerate(zip(touched, accesses[index], strict=True)):
+            if writes:  # what this write covers can conflict with nothing later that does not conflict with the write itself
+                access.writers = _left(access.writers, value, part)
+                access.readers = _left(access.readers, value, part)
+                access.writers[index, operand] = (here, value, part)
+            elif reads:
+                access.readers[index, operand] = (here, value, part)
+        for name in task.after:
+            earlier = positions[name]
+            if 0 <= period - tasks[earlier].lag < iterations:  # a skipped task orders nothing
+                found.setdefault((period, earlier), "after")
+        found.pop(here, None)
+        result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(found.items()))
+    return result
+
+
+def _conflicts(entries: dict, value: str, part: Box | None) -> list[_At]:
+    return [at for at, other, other_part in entries.values() if other != value or overlap(part, other_part)]
+
+
+def _left(entries: dict, value: str, part: Box | None) -> dict:
+    """The entries that a write of `part` of `value` does not cover. Writing all of any value stands for the whole storage."""
+    if part is None or not entries:
+        return {}
+    return {key: entry for key, entry in entries.items() if entry[1] != value or not _covers(part, entry[2])}
+
+
+def _covers(outer: Box, inner: Box | None) -> bool:
+    return inner is not None and all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
+
+
+def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, bool]]:
+    """(storage, value, box, reads, writes) of each operand."""
+    found = []
+    for operands, reads, writes in ((task.reads, True, False), (task.mutates, True, True), (task.writes, False, True)):
+        for operand in operands:
+            value = plan.values[operand.value]
+            found.append((value.storage, operand.value, box(operand, value.shape) if operand.views else None, reads, writes))
+    return found

@@ -1,0 +1,24 @@
+"""Cost keys: the names under which a profile knows what tasks cost."""
+
+from simulator.plan.task import Operand, Task
+
+_SHORT = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b1",
+}  # fmt: skip
+
+
+def geometry(operand: Operand) -> str:
+    """Dtype, shape and, when not contiguous, strides of an operand, as a short text: `f32[16,64,8,8]`."""
+    text = f"{_SHORT.get(operand.dtype, operand.dtype)}[{','.join(map(str, operand.shape))}]"
+    expected = 1
+    for extent, stride in zip(reversed(operand.shape), reversed(operand.strides), strict=True):
+        if extent != 1 and stride != expected:
+            return f"{text}({','.join(map(str, operand.strides))})"
+        expected *= extent
+    return text
+
+
+def cost_key(task: Task, machine) -> str:
+    """The name under which a profile knows the task's cost: body, operand geometry, and the SMs it has to itself."""
+    return f"{task.body.key(task)}@{machine.device(task.device).sms}"

@@ -1,0 +1,134 @@
+"""Predicting a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from simulator.costs.cost import Cost
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import timed_simulation
+from simulator.machine.machine import Machine, Memory
+from simulator.memory.at_peak import at_peak
+from simulator.memory.kinds import with_memory
+from simulator.memory.over_time import Steps, together
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.predict.discrepancy import known
+from simulator.predict.intervals import step_interval
+from simulator.strategies import registry as strategies
+from traces.comparison import Prediction, Shares
+from traces.errors import StepcastError, UnknownNameError
+from traces.memory_use import AtPeak
+from traces.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan's predicted timeline with everything said about it. `simulate_wall_s`: from resolved costs to the last event.
+
+    `memory_bytes`: the most that the devices of each of the machine's memories hold at one moment, by the memory's name.
+    """
+
+    plan: Plan
+    machine: Machine
+    costs: Sequence[Cost]
+    timeline: Timeline
+    interval_s: tuple[float, float]
+    shares: Shares
+    simulate_wall_s: float
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    at_peak: tuple[AtPeak, ...] = ()
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """Highest bytes by device."""
+        return {use.name: use.peak_bytes for use in self.timeline.devices}
+
+    @property
+    def fits(self) -> bool:
+        """Whether every memory holds what its devices need together at any moment."""
+        return not self.overfull
+
+    @property
+    def overfull(self) -> tuple[Memory, ...]:
+        """The machine's memories that are too small."""
+        return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
+
+    def measured_as(self, places: Iterable[str]) -> dict[str, int]:
+        """Peak bytes of places as executors name them: devices, or memories where one count is all there is."""
+        known = {**self.memory_bytes, **self.peak_bytes}
+        return {place: known[place] for place in places if place in known}
+
+
+def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
+    """Predict `plan` on `machine` with the costs of `model`, and what its profile says about tasks side by side.
+
+    Raises PlanError where the plan cannot run there.
+    """
+    plan.validate(machine)
+    dependencies = Dependencies(plan)
+    costs = model.resolve(plan)
+    timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
+    by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
+    shares = Shares(**model.shares(plan, costs))
+    common = known(machine.device(plan.devices[0]).kind, mode)
+    interval_s = step_interval(timeline, by_task, common=common)
+    memory = timeline.memory
+    peak = at_peak(plan, timeline, memory)
+    limits = {device: machine.memory(device).size_bytes for device in plan.devices}
+    timeline = with_memory(timeline, plan, memory, limits)
+    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, _by_memory(memory, machine), peak)
+
+
+def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
+    """The most bytes in each of the machine's memories at one moment. On a CPU the host's are among them."""
+    places: dict[str, dict[str, Steps]] = {}
+    for place, each in memory.items():
+        places.setdefault(machine.memory_name(place), {})[place] = each
+    known = {each.name for each in machine.memories}
+    return {name: max(held for _, held in together(each)) for name, each in places.items() if name in known}
+
+
+def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
+    """The document of one forecast beside the baseline's."""
+    timeline = found.timeline
+    base = baseline.timeline.step_s if baseline is not None else None
+    return Prediction(
+        strategy=found.plan.strategy,
+        options=dict(found.plan.options),
+        mode=timeline.mode,
+        precision=precision,
+        step_s=timeline.step_s,
+        interval_s=found.interval_s,
+        baseline_step_s=base,
+        speedup=base / timeline.step_s if base else None,
+        devices=timeline.devices,
+        fits=found.fits,
+        exposed_transfer_s=timeline.exposed_transfer_s,
+        bubble_share=timeline.bubble_share,
+        tasks=len(timeline.spans),
+        simulate_wall_s=found.simulate_wall_s,
+        shares=found.shares,
+        critical_path=timeline.critical_path,
+        at_peak=found.at_peak,
+    )
+
+
+def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
+    """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or the StepcastError).
+
+    The baseline comes first, whether requested or not.
+    """
+    for text in dict.fromkeys(["baseline", *requested]):
+        try:
+            strategy, options = strategies.parse(text, shared)
+            yield text, forecast(strategy.plan(job, machine, model, options), machine, model, mode)
+        except StepcastError as error:
+            yield text, error
+
+
+def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
+    """Raise StepcastError for an option that no requested strategy has."""
+    offered = {name for text in requested for name in strategies.get(text.partition(":")[0]).option_names}
+    for name in shared:
+        if name not in offered:
+            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

@@ -1,0 +1,77 @@
+"""The built-in models. A new one is a decorated factory in any module of this package; modules are discovered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from simulator.discovery import modules
+from traces.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from simulator.workloads.data import Batches
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A built-in model.
+
+    `build(batch, image_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`: the module in training mode,
+    `inputs` a tuple of tensors, and cross-entropy where no loss is given. It makes tensors with plain torch factory functions only and
+    never reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as sequence length.
+    Images smaller than `least_size` leave nothing to pool. `data(batch, image_size, seed)` gives batches of a data set to train on; a model
+    without repeats the batch that `build` made.
+    """
+
+    name: str
+    image_size: int
+    parameters: int
+    about: str
+    build: Callable[[int, int], tuple]
+    least_size: int = 1
+    data: "Callable[[int, int, int], Batches] | None" = None
+
+
+_REGISTRY: dict[str, Workload] = {}
+
+
+def workload(
+    name: str,
+    *,
+    image_size: int,
+    parameters: int,
+    about: str,
+    least_size: int = 1,
+    data: "Callable[[int, int, int], Batches] | None" = None,
+) -> Callable[[Callable], Callable]:
+    """Decorate a factory `build(batch, image_size)`; `parameters` is the published number of trainable scalars.
+
+    `data`: see `Workload`.
+    """
+
+    def register(build: Callable[[int, int], tuple]) -> Callable[[int, int], tuple]:
+        if name in _REGISTRY:
+            raise ValueError(f"two workloads are called {name!r}: rename one")
+        _REGISTRY[name] = Workload(name, image_size, parameters, about, build, least_size, data)
+        return build
+
+    return register
+
+
+@cache
+def _discover() -> None:
+    list(modules(__package__))
+
+
+def names() -> tuple[str, ...]:
+    """Every built-in model, in alphabetical order."""
+    _discover()
+    return tuple(sorted(_REGISTRY))
+
+
+def get(name: str) -> Workload:
+    """The built-in model called `name`."""
+    known = names()
+    if name not in _REGISTRY:
+        raise UnknownNameError("model", name, known, "`stepcast models` lists them")
+    return _REGISTRY[name]

@@ -1,0 +1,113 @@
+"""Kernels beside each other on the simulated GPU, whose streams slow kernels down as it is told: fitted, scored, stored, used."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrate.cuda import testbed as stands
+from calibrate.cuda.contention import learn_contention
+from simulator.costs.contention import COMPUTE, MEMORY, best_share
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.this_gpu import gpu_machine
+from simulator.strategies import registry as strategies
+from tests.calibrate.cuda.test_validation import KERNELS, QUICK, SMALL, stand_on
+from tests.fake_gpu import FakeGpu, Times
+from tests.support import mlp
+from traces.profile import Contention, CoRun, Dispatch, Identity, Profile
+
+PAIRS = {(a, b) for a in (COMPUTE, MEMORY) for b in (COMPUTE, MEMORY)}
+FIGURES = {
+    "memory_bytes": 256 << 20, "bandwidth_bytes_per_s": 2e12, "cache_bytes": 4 << 20, "priority_levels": 6,
+    "peak_flops": dict.fromkeys(("fp32", "tf32", "bf16", "fp64"), 1e13), "dispatch": Dispatch(dispatch_s=5e-6),
+}  # fmt: skip
+
+
+def found_on(gpu) -> Contention:
+    """What the stand would find out."""
+    return learn_contention(gpu, known(gpu), "fp32", KERNELS, QUICK)
+
+
+def known(gpu) -> Profile:
+    """The simulated machine's figures without measuring them."""
+    return Profile(identity=stand_on(gpu).identity, **FIGURES)
+
+
+@pytest.mark.parametrize("profiler", [True, False])
+def test_what_slows_kernels_down_comes_back(profiler):
+    times = Times(beside={"aten.mm": 1.1, "aten.neg": 1.5}, gap_s=0.0, cross_gap_s=0.0)
+    with FakeGpu(times, SMALL, profiler=profiler) as gpu:
+        found = found_on(gpu)
+    assert found.multipliers == pytest.approx({"compute|compute": 1.1, "compute|memory": 1.1, "memory|compute": 1.5, "memory|memory": 1.5})
+    assert found.held_out_error < 0.01 < 0.1 < found.held_out_error_without
+    assert {(run.group, run.beside) for run in found.co_runs} == found.known == PAIRS
+    assert [sum(run.held_out == held for run in found.co_runs) for held in (False, True)] == [10, 10]
+    assert found.saturation_share is None, "small kernels do not tell"
+
+
+def test_kernels_that_do_not_meet_need_no_multipliers():
+    with FakeGpu(Times(gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
+        found = found_on(gpu)
+    assert found.multipliers == {}
+    assert set(found.rejected.values()) == {1.0}
+    assert found.held_out_error == found.held_out_error_without < 1e-3
+
+
+def plans(gpu, profile, *texts):
+    machine = gpu_machine(profile)
+    job = Job(f"{mlp.__file__}:make", 4)
+    parsed = [strategies.parse(text) for text in texts]
+    return [s.plan(job, machine, CostModel(machine, profile), options) for s, options in parsed], machine
+
+
+def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(monkeypatch):
+    with FakeGpu(Times(beside={"aten.mm": 1.2}, gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
+        profile, stand = known(gpu), stand_on(gpu)
+        one, machine = plans(gpu, profile, "baseline")
+        two, _ = plans(gpu, profile, "backward-fusion:update_stream=on")
+        assert not stand.measure_contention(one, machine, profile)
+        assert profile.contention == Contention()
+        assert stand.measure_contention([*one, *two], machine, profile)
+        monkeypatch.setattr(stands, "learn_contention", None)  # not to be called again
+        assert not stand.measure_contention(two, machine, profile)
+    assert CostModel(machine, profile).pair_multipliers[COMPUTE, MEMORY] == pytest.approx(1.2)
+    cost = next(cost for cost in CostModel(machine, profile).resolve(two[0]) if cost.group == MEMORY)
+    assert cost.memory_share > 0, "on a GPU multipliers come on top of shared bandwidth"
+
+
+def test_co_runs_that_fail_are_told_and_spoil_nothing(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(stands, "learn_contention", fail)
+    with FakeGpu(facts=SMALL) as gpu:
+        profile = known(gpu)
+        two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
+        assert not stand_on(gpu).measure_contention(two, machine, profile)
+    assert profile.notes == ["kernels beside each other were not measured: RuntimeError: no room"]
+
+
+def rows(modelled):
+    """A fitted and a held-out co-run, both twice as long, as modelled."""
+    return [CoRun(MEMORY, MEMORY, 2.0, modelled, held_out) for held_out in (False, True)]
+
+
+def test_the_saturation_share_is_the_one_that_explains_the_co_runs():
+    by_share = {0.2: rows(1.6), 0.3: rows(1.5), 0.5: rows(2.0), 0.8: rows(1.0)}
+    assert best_share(by_share, 0.3) == 0.5
+    assert best_share(by_share, 0.5) is None
+    assert best_share(dict.fromkeys(by_share, rows(1.5)), 0.3) is None
+    by_share[0.5][1] = by_share[0.5][1]._replace(modelled=1.0)  # worse on what was not fitted
+    assert best_share(by_share, 0.3) is None
+    assert best_share({0.3: [], 0.5: []}, 0.3) is None
+
+
+@given(st.floats(0.05, 1.0))
+def test_a_fitted_share_is_the_machines(share):
+    identity = Identity(kind="gpu", gpu="Unheard of", sms=132)
+    profile = Profile(identity=identity, contention=Contention(saturation_share=share), **FIGURES)
+    assert gpu_machine(profile).memories[0].saturation_share == share
+    without = profile.model_copy(update={"contention": Contention()})
+    assert replace(gpu_machine(profile).memories[0], saturation_share=0.3) == gpu_machine(without).memories[0]

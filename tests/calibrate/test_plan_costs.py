@@ -1,0 +1,98 @@
+"""Strategies whose plan depends on costs say so, and where keys are measured in rounds theirs are measured before they plan for good."""
+
+from dataclasses import replace
+
+import pytest
+
+from calibrate import validation
+from calibrate.cpu import co_runs
+from calibrate.cpu.testbed import CpuStand
+from simulator.job import Job
+from simulator.strategies import registry as strategies
+from tests.support import mlp
+from traces.profile import Profile
+
+
+@pytest.fixture
+def by_cost(monkeypatch):
+    """A strategy `by-cost`, which puts the baseline's updates on a second stream if it knows what they cost; its plans, as made."""
+    made = []
+    baseline = strategies.get("baseline")
+
+    def plan(job, machine, costs, options):
+        plain = baseline.plan(job, machine, costs, options)
+        known = not costs.missing(plain)
+        tasks = tuple(replace(task, stream=int(known and task.phase == "update")) for task in plain.tasks)
+        made.append("measured" if known else "guessed")
+        return replace(plain, strategy="by-cost", segments=(replace(plain.segments[0], tasks=tasks),))
+
+    found = {name: strategies.get(name) for name in strategies.names(1)}
+    found["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, uses_costs=True)
+    monkeypatch.setattr(strategies, "_discover", lambda: found)
+    monkeypatch.setattr(co_runs, "ROUNDS", 1)
+    monkeypatch.setattr(co_runs, "FEWEST", 1)
+    return made
+
+
+class CountingStand(CpuStand):
+    """Says how many keys each preview has measured."""
+
+    def __init__(self):
+        super().__init__()
+        self.previews = []
+
+    def preview(self, plans, machine, profile):
+        """Count."""
+        self.previews.append(super().preview(plans, machine, profile))
+        return self.previews[-1]
+
+
+def planned(texts, profile, calibrate=True):
+    """The forecasts and the stand."""
+    stand = CountingStand()
+    job = Job(f"{mlp.__file__}:make", 4)
+    found, skipped = validation._planned(job, texts, {}, profile, calibrate, None, lambda *_: None, stand, "eager")
+    assert skipped == []
+    return found, stand
+
+
+def empty() -> Profile:
+    """Of this machine; nothing was measured."""
+    return Profile(identity=CpuStand().identity)
+
+
+def test_a_strategy_that_uses_costs_plans_with_measured_ones(by_cost):
+    profile = empty()
+    found, stand = planned(["by-cost"], profile)
+    assert by_cost == ["guessed", "measured"]
+    assert stand.previews == [len(profile.costs), 0]  # the plan made with them has no other keys
+    assert {cost.warm.samples for cost in profile.costs.values()} == {2}
+    assert {task.stream for task in found["by-cost"].plan.tasks} == {0, 1}
+    assert profile.contention.known, "lanes that stand in the final plan alone are run beside each other too"
+
+
+def test_what_is_known_is_planned_with_at_once(by_cost):
+    profile = empty()
+    planned(["by-cost"], profile)
+    del by_cost[:]
+    _, stand = planned(["by-cost"], profile)
+    assert by_cost == ["measured"]
+    assert stand.previews == [0]
+
+
+def test_others_pay_nothing(by_cost):
+    profile = empty()
+    _, stand = planned(["forward-fusion"], profile)
+    assert (by_cost, stand.previews, profile.costs) == ([], [], {})
+
+
+def test_without_calibration_nothing_is_measured(by_cost):
+    profile = empty()
+    _, stand = planned(["by-cost"], profile, calibrate=False)
+    assert (by_cost, stand.previews, profile.costs) == (["guessed"], [], {})
+    assert not profile.contention.known
+
+
+def test_the_strategies_here_say_whether_they_use_costs():
+    assert not strategies.get("baseline").uses_costs
+    assert not strategies.get("backward-fusion").uses_costs

@@ -1,0 +1,172 @@
+"""Training on a data set by a plan: the losses of plain PyTorch's loop on the same batches."""
+
+import json
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from calibrate.cpu.testbed import CpuStand
+from calibrate.numerics import reference
+from calibrate.training import AUTOGRAD, Training
+from executors.kernels.update import torch_optimizer
+from simulator.job import Job
+from simulator.strategies import registry as strategies
+from tests.support import mlp
+from traces.errors import UnusableFileError
+from traces.training import Curve, TrainingRun, largest_difference, parted
+
+STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
+STEPS = 24  # more than one turn
+JOBS = [
+    Job("rnn_bitstream", 4, 6, precision="fp64", optimizer="adam"),
+    Job("lenet5", 2, precision="fp64"),
+    Job("lenet5", 4, precision="fp64", accumulate=2),
+]
+
+
+def usual_loop(job: Job, steps: int) -> list[float]:
+    """What a user would write."""
+    built, data = job.build(), job.data()
+    optimizer = torch_optimizer(job.optimizer, job.form, built.module.parameters(), job.hyper)
+    losses = []
+    for iteration in range(steps):
+        (inputs,), target = data[iteration]
+        optimizer.zero_grad()
+        parts = list(zip(inputs.chunk(job.accumulate), target.chunk(job.accumulate), strict=True))
+        found = [F.cross_entropy(built.module(x), y) for x, y in parts]
+        for loss in found:
+            (loss / job.accumulate).backward()
+        optimizer.step()
+        losses.append(sum(loss.item() for loss in found) / job.accumulate)
+    return losses
+
+
+def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
+    """`job` trained by plans, and by autograd where that is among the names."""
+    stand = CpuStand()
+    machine = stand.machine(None)
+    stand.open(machine, [])
+    plans = {}
+    for name in (name for name in names if name != AUTOGRAD):
+        strategy, options = strategies.parse(name)
+        plans[name] = strategy.plan(job, machine, None, options)
+    training = Training.begin(job, stand, plans, AUTOGRAD in names)
+    assert list(training.turns(steps))[-1] == steps
+    return training
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.model} {job.accumulate}")
+def test_losses_are_those_of_the_usual_loop(job):
+    expected = usual_loop(job, STEPS)
+    assert len(set(expected)) == STEPS  # no batch comes twice
+    for curve in trained(job, *STRATEGIES, AUTOGRAD).curves():
+        assert curve.losses == pytest.approx(expected, abs=1e-12), curve.name
+        assert len(curve.seconds) == STEPS
+        assert curve.seconds[0] > 0
+
+
+def test_turns_change_no_loss(monkeypatch):
+    monkeypatch.setattr("calibrate.training.FIRST", 5)
+    monkeypatch.setattr("calibrate.training.MOST", 7)
+    assert trained(JOBS[0], "forward-fusion").curves()[0].losses == pytest.approx(usual_loop(JOBS[0], STEPS), abs=1e-12)
+
+
+def test_everyone_trains_from_the_same_parameters():
+    curves = trained(Job("lenet5", 4), *STRATEGIES, AUTOGRAD, steps=4).curves()
+    assert [curve.name for curve in curves] == [*STRATEGIES, AUTOGRAD]
+    assert len({curve.losses[0] for curve in curves}) == 1
+    assert "plain PyTorch, " in curves[-1].about
+
+
+def test_dropout_masks_are_the_same_too():
+    first, other = trained(Job(f"{mlp.__file__}:dropout", 6, precision="fp64"), "baseline", AUTOGRAD, steps=6).curves()
+    assert len(set(first.losses)) == 6
+    assert other.losses == pytest.approx(first.losses, abs=1e-12)
+
+
+def test_without_a_data_set_one_batch_is_learnt_by_heart():
+    training = trained(Job(f"{mlp.__file__}:make", 6, optimizer="sgd", lr=0.1), "backward-fusion", AUTOGRAD)
+    assert training.batches is None
+    for curve in training.curves():
+        assert all(after < before for before, after in zip(curve.losses, curve.losses[1:], strict=False))
+
+
+def test_a_finished_training_has_a_timeline_only_where_asked_for():
+    assert trained(JOBS[0], "baseline", steps=4).finish(timeline=False).timeline is None
+    done = trained(JOBS[0], "forward-fusion", steps=30).finish(timeline=True)
+    assert len(done.losses) == 30
+    assert {span.iteration for span in done.timeline.spans} >= {28, 29}
+    assert not {span.iteration for span in done.timeline.spans} & set(range(15))  # of the last turn alone
+
+
+@pytest.mark.parametrize(("count", "turns"), [(6, [6]), (19, [19]), (30, [16, 30]), (300, [16, 272, 300])])
+def test_turns_leave_no_stump(count, turns, monkeypatch):
+    monkeypatch.setattr("calibrate.training.TURN_S", 1e9)
+    training = trained(JOBS[0], "baseline", steps=2)
+    training.first.ends_s.clear()
+    done, lengths = [], []
+    monkeypatch.setattr(training.first, "run", lambda steps, feeds: (lengths.append(steps), training.first.ends_s.append(1.0)))
+    done = list(training.turns(count))
+    assert (done, sum(lengths)) == (turns, count)
+
+
+def test_large_batches_make_short_turns(monkeypatch):
+    training = trained(JOBS[0], "baseline", steps=2)
+    size = sum(t.nbytes for t in training.built.named_inputs().values())
+    monkeypatch.setattr("calibrate.training.TURN_BYTES", 3 * size)
+    assert list(training.turns(12)) == [3, 6, 12]
+
+
+def curve(name: str, *losses: float | None) -> Curve:
+    return Curve(name=name, losses=losses, seconds=tuple(range(len(losses))))
+
+
+def test_how_far_curves_are_apart():
+    first = curve("a", 2.0, 1.0, 0.5, None)
+    assert largest_difference(first, [curve("b", 2.0, 1.1, 0.5, None)]) == pytest.approx(0.05)
+    assert largest_difference(first, [first, curve("b", 2.0, 1.0, 0.5, 0.1)]) == 0.0  # only where all are finite
+    assert largest_difference(first, []) is None
+    assert largest_difference(curve("a", None), [curve("b", None)]) is None
+    assert parted(first, curve("b", 2.0, 1.1, 0.5, None), 0.01) == 2
+    assert parted(first, curve("b", 2.0, 1.1, 0.5, None), 0.1) is None
+    assert parted(first, curve("b", 2.0, 1.0, 0.5, 0.1), 0.1) == 4
+
+
+DOCUMENT = {
+    "schema": "stepcast.run/1", "job": {"model": "lenet5"}, "strategy": "baseline", "options": {}, "mode": "eager", "steps": 2,
+    "step_s": 0.5, "step_runs_s": [0.5], "losses": [2.0, None], "peak_bytes": {}, "semantics": {}, "predicted_step_s": None,
+}  # fmt: skip
+
+
+def test_a_document_from_before_there_were_curves_is_read(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(DOCUMENT))
+    found = TrainingRun.load(path)
+    assert (found.curves, found.data) == ((), "one batch, repeated")
+    assert TrainingRun.load(found.save(path)) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"curves": [{"name": "a", "losses": [1.0], "seconds": []}]}, "1 losses, 0 seconds"),
+        ({"curves": [{"name": "a", "losses": [1.0, 1.0], "seconds": [2.0, 1.0]}]}, "seconds run backward"),
+        ({"curves": 3}, "is damaged at curves"),
+        ({"losses": None}, "is damaged at losses"),
+        ({"schema": "stepcast.run/2"}, "upgrade stepcast"),
+    ],
+)
+def test_a_damaged_document_is_refused(tmp_path, change, said):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(DOCUMENT | change))
+    with pytest.raises(UnusableFileError, match=said):
+        TrainingRun.load(path)
+
+
+def test_a_reference_can_be_fed_another_batch():
+    job = Job(f"{mlp.__file__}:make", 6)
+    plain = reference(job, job.build(), same_masks=False)
+    first = plain.step()
+    plain.feed((torch.zeros(6, 4),), torch.zeros(6, dtype=torch.int64))
+    assert plain.step() != first

@@ -1,0 +1,86 @@
+"""Links at a stated rate between groups of cores."""
+
+import pytest
+import torch
+
+from executors.cpu.backend import CpuBackend
+from executors.cpu.links import Wires, wire_of
+from simulator.bodies.copy import Copy
+from simulator.machine.machine import Link, Machine
+from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
+from simulator.plan.plan import Plan
+from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
+from traces.errors import StepcastError
+
+WAY, BACK = ("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")
+
+
+def test_transfers_of_one_direction_follow_one_another():
+    wires = Wires()
+    wires.send((0, 1), WAY, 2.0, 0, now_s=10.0)
+    wires.send((0, 2), WAY, 1.0, 0, now_s=10.5)
+    wires.send((0, 3), BACK, 1.0, 0, now_s=11.0)
+    assert wires.next_s == 12.0
+    assert list(wires.arrived(11.9)) == []
+    assert list(wires.arrived(12.5)) == [(12.0, (0, 1)), (12.0, (0, 3))]
+    assert list(wires.arrived(13.0)) == [(13.0, (0, 2))]
+
+
+def test_the_most_urgent_is_next_but_what_is_on_the_wire_stays():
+    wires = Wires()
+    wires.send((0, 1), WAY, 1.0, 0, now_s=0.0)
+    wires.send((0, 2), WAY, 1.0, 0, now_s=0.1)
+    wires.send((0, 3), WAY, 1.0, -1, now_s=0.2)
+    assert list(wires.arrived(5.0)) == [(1.0, (0, 1)), (2.0, (0, 3)), (3.0, (0, 2))]
+
+
+def test_a_wire_that_was_idle_starts_when_bytes_arrive():
+    wires = Wires()
+    wires.send((0, 1), WAY, 1.0, 0, now_s=0.0)
+    assert list(wires.arrived(1.5)) == [(1.0, (0, 1))]
+    wires.send((0, 2), WAY, 1.0, 0, now_s=4.0)
+    assert list(wires.arrived(9.0)) == [(5.0, (0, 2))]
+
+
+@pytest.mark.parametrize(("link", "seconds"), [("copy:0.5", 4000 / 0.5e9), ("copy", None), ("alias", None)])
+def test_only_stated_rates_take_time(link, seconds):
+    operand = Operand("x", (1000,), (1,), "float32")
+    task = Task("move", Copy(*WAY, add=True, means="kernel"), "cpu:1", reads=(operand,), mutates=(operand,))
+    found = wire_of(task, Machine("pair", (), (), links=_links(link)))
+    assert found == (None if seconds is None else (WAY, seconds))
+
+
+def _links(link):
+    rate = link_bytes_per_s(link)
+    return () if rate is None else (Link(*WAY, 0.0, rate), Link(*BACK, 0.0, rate))
+
+
+@pytest.mark.parametrize("link", ["copy:0", "copy:-1", "copy:fast", "wire", "copy:nan", ""])
+def test_what_is_no_link_is_refused(link):
+    with pytest.raises(StepcastError, match="expected alias, copy, or copy:GB/s"):
+        link_bytes_per_s(link)
+
+
+def test_what_waits_for_bytes_starts_when_they_have_arrived():
+    machine = this_cpu(cores=2, devices=2, link="copy:0.001")  # a kilobyte takes a millisecond
+    size = 4 * 5000
+
+    def value(name, device, kind):
+        operand = Operand(name, (5000,), (1,), "float32")
+        return Value(name, operand.shape, operand.strides, operand.dtype, device, kind, name, operand if kind == INPUT else None)
+
+    values = [value("x", "cpu:0", INPUT), value("y", "cpu:1", ACTIVATION), value("z", "cpu:0", ACTIVATION)]
+    there, back = Copy(*WAY, means="kernel"), Copy(*BACK, means="kernel")
+    tasks = (
+        Task("there", there, "cpu:1", reads=(values[0].operand(),), writes=(values[1].operand(),), phase="transfer"),
+        Task("back", back, "cpu:0", reads=(values[1].operand(),), writes=(values[2].operand(),), phase="transfer"),
+    )
+    storages = {v.name: Storage(v.name, size, v.device) for v in values}
+    plan = Plan("ping-pong", (Segment(tasks),), {v.name: v for v in values}, storages)
+    plan.validate(machine)
+    program = CpuBackend(machine).load(plan, {"x": torch.randn(5000)}, keep=("z",))
+    times = sorted(program.run(1).times, key=lambda item: item.index)
+    assert [item.index for item in times] == [0, 1]
+    assert times[0].end_s - times[0].start_s >= size / 1e6
+    assert times[1].start_s >= times[0].end_s
+    assert torch.equal(program.kept["z"], program._inputs["x"])

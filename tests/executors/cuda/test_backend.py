@@ -1,0 +1,282 @@
+"""The CUDA executor on a simulated GPU: same numbers as plain PyTorch, no races, and times that follow from the kernels'.
+
+The simulated GPU fails a test whose streams race, or whose tensors are dropped before their memory may be handed out again.
+"""
+
+import logging
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from calibrate.numerics import Expected, compare
+from executors.cuda.backend import CudaBackend
+from executors.cuda.program import BEHIND
+from executors.run import TaskFailedError, execute
+from executors.tensors import job_tensors
+from executors.trainer import Trainer
+from simulator.bodies.host import Host
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import ACTIVATION, INPUT, Task
+from simulator.strategies import registry as strategies
+from tests.fake_gpu import FakeGpu
+from tests.support import mlp
+from tests.support.places import USER_MODELS
+from tests.support.small_plans import copied, forward_fused, mm, plan_of, value
+from traces.errors import StepcastError
+
+MODELS = {path.stem: f"{path}:make" for path in USER_MODELS}
+MODELS |= {"mlp": f"{mlp.__file__}:make", "lenet5": "lenet5"}
+STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return load_machine("h200")
+
+
+def planned(model: str, strategy: str, machine: Machine, **fields):
+    job = Job(MODELS[model], 4, **{"precision": "fp64", **fields})
+    found, options = strategies.parse(strategy)
+    return job, found.plan(job, machine, None, options)
+
+
+#: Every model under the strategies that cross streams and iterations, in graphs; some under all, in both modes.
+CASES = {(model, strategy, "graph") for model in MODELS for strategy in STRATEGIES[1::2]}
+CASES |= {(model, strategy, mode) for model in ("mlp", "language_model") for strategy in STRATEGIES for mode in ("eager", "graph")}
+
+
+CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")}
+
+
+@pytest.mark.parametrize(("model", "strategy", "mode"), sorted(CASES))
+def test_numbers_are_those_of_plain_pytorch(model, strategy, mode, machine):
+    """11 steps: in graph mode three eager ones, two graphs of four, and the drain."""
+    job, plan = planned(model, strategy, machine, optimizer="adam")
+    built = job.build()
+    gpu = FakeGpu()
+    backend = CudaBackend(machine, gpu, mode)
+    with gpu:
+        expected = Expected.of(job, built, 11, backend)
+        numerics = compare(job, built, plan, backend, expected, 11)
+    assert numerics.equal("fp64"), numerics
+
+
+def halves(gpu: FakeGpu) -> Machine:
+    """The GPU as two devices of one memory."""
+    whole = load_machine("h200")
+    devices = tuple(replace(whole.devices[0], name=f"cuda:{i}", sms=64, memory="m") for i in range(2))
+    host = replace(whole.hosts[0], devices=("cuda:0", "cuda:1"))
+    return Machine("halves", devices, (replace(whole.memories[0], name="m"),), (host,))
+
+
+def random_tensors(plan) -> dict[str, torch.Tensor]:
+    return {name: torch.randn(v.shape) for name, v in plan.values.items() if v.kind in ("parameter", "input")}
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("eager", 3), ("graph", 3 + 8)])
+def test_partitions_are_devices_that_share_no_sm(mode, steps):
+    """A layer's output goes to the second half of the GPU and is used there."""
+    plan = copied()
+    plan = replace(plan, values={name: replace(v, source=v.operand()) for name, v in plan.values.items()})
+    tensors = random_tensors(plan)
+    with FakeGpu() as gpu:
+        program = CudaBackend(halves(gpu), gpu, mode).load(plan, tensors, keep=("z",))
+        program.run(steps)
+        streams = program._streams
+    torch.testing.assert_close(program.kept["z"], tensors["x"] @ tensors["w1"] @ tensors["w2'"])
+    parts = {lane[0]: set(stream.partition.handle) for lane, stream in streams.items()}
+    assert parts["cuda:0"] & parts["cuda:1"] == set()
+    assert {len(part) for part in parts.values()} == {64}
+
+
+def test_partitions_that_share_sms_are_refused():
+    class Overlapping(FakeGpu):
+        def partitions(self, count: int):
+            return tuple(replace(part, handle=range(64)) for part in super().partitions(count))
+
+    with Overlapping() as gpu, pytest.raises(StepcastError, match=r"partitions 0 and 1 both ran on SM \d+ eagerly"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_where_no_probe_can_be_compiled_it_is_said(caplog):
+    with FakeGpu(compiler=False) as gpu, caplog.at_level(logging.WARNING):
+        CudaBackend(halves(gpu), gpu)
+    assert "is not proved" in caplog.text
+
+
+def test_a_gpu_that_cannot_be_split_is_refused():
+    with FakeGpu(partitionable=False) as gpu, pytest.raises(StepcastError, match="cannot be partitioned"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_streams_take_the_priority_of_their_tasks(machine):
+    plan = forward_fused()
+    tasks = [replace(task, stream=int(task.phase == "update"), priority=-2 * (task.phase == "update")) for task in plan.tasks]
+    plan = replace(plan, segments=(replace(plan.segments[0], tasks=tuple(tasks)),))
+    with FakeGpu() as gpu:
+        streams = CudaBackend(machine, gpu).load(plan, random_tensors(plan))._streams
+        assert {lane[1]: stream.priority for lane, stream in streams.items()} == {0: 0, 1: -2}
+        mixed = replace(plan, segments=(replace(plan.segments[0], tasks=(*tasks[:-1], replace(tasks[-1], priority=-1))),))
+        with pytest.raises(StepcastError, match="has tasks of priorities 0 and -1"):
+            CudaBackend(machine, gpu).load(mixed, random_tensors(plan))
+
+
+def test_steps_in_any_portions_give_the_same_numbers(machine):
+    """Prologue, graphs, eager remainders and drains in between: 21 steps are 21 steps."""
+    job, plan = planned("mlp", "forward-fusion", machine)
+    tensors = job_tensors(job, job.build(), job.graph())
+    found = []
+    for portions in ([21], [5, 9, 7], [3, 4, 4, 4, 4, 2], [1] * 21):
+        with FakeGpu() as gpu:
+            program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+            for portion in portions:
+                program.run(portion)
+            program.sync()
+        assert sorted(program.losses) == list(range(21))
+        found.append([float(program.losses[i][0]) for i in range(21)])
+    assert found == [found[0]] * 4
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+        program.run(12)
+        program.sync()
+        program.run(9)
+        program.sync()
+    assert [float(program.losses[i][0]) for i in range(21)] == found[0]
+
+
+def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
+    """15 launches of 8 us each in eager mode; in a graph kernels of 2 us and gaps of 1 us, and one launch for four iterations."""
+    job, plan = planned("mlp", "baseline", machine, optimizer="sgd", form="fused")
+    tensors = job_tensors(job, job.build(), job.graph())
+    step_s = {}
+    for mode, steps in (("eager", 12), ("graph", 3 + 16)):
+        with FakeGpu() as gpu:
+            passage = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed).run(steps)
+        step_s[mode] = passage.steps_s[-1]
+    launches = len(plan.tasks)
+    assert step_s["eager"] > launches * 8e-6
+    assert launches * 3e-6 <= step_s["graph"] < launches * 3e-6 + 8e-6
+
+
+def calling() -> Plan:
+    """A product, then a call of the host for 1 ms on the same stream and a product behind it; another product on a second stream."""
+    x, y, z, q = (value(name, (8, 8), INPUT if name == "x" else ACTIVATION) for name in "xyzq")
+    call = Task("call", Host(1e-3), "cuda:0", reads=(y.operand(),))
+    return plan_of([mm("a", x, x, y), call, mm("b", y, y, z), replace(mm("other", x, x, q), stream=1)], [x, y, z, q])
+
+
+def test_a_host_task_holds_its_stream_and_not_the_thread_that_issues(machine):
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(calling(), {"x": torch.ones(8, 8)}, keep=("z", "q"))
+        program.run(1)
+        kept = program.kept
+    assert (float(kept["z"][0, 0]), float(kept["q"][0, 0])) == (512.0, 8.0)
+    ran = [(item.op, item.end_s - item.start_s) for item in gpu.timeline if item.op in ("aten.mm", "host call")]
+    assert [op for op, _ in ran] == ["aten.mm", "host call", "aten.mm", "aten.mm"]
+    assert ran[1][1] == pytest.approx(gpu.times.callback_s + 1e-3)
+    a, call, b, other = (item for item in gpu.timeline if item.op in ("aten.mm", "host call"))
+    assert (a.stream, b.stream) == (call.stream, call.stream) != (other.stream,) * 2
+    assert a.end_s <= call.start_s
+    assert call.end_s <= b.start_s
+    assert other.end_s < call.end_s
+
+
+def test_a_graph_calls_the_host_anew_in_every_replay(machine):
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(calling(), {"x": torch.ones(8, 8)}, keep=("z",))
+        passage = program.run(3 + 3 * 4)
+        assert float(program.kept["z"][0, 0]) == 512.0
+    calls = [item.end_s - item.start_s for item in gpu.timeline if item.op == "host call"]
+    assert calls == pytest.approx([gpu.times.callback_s + 1e-3] * 15)
+    assert passage.steps_s[-1] == pytest.approx(gpu.times.callback_s + 1e-3, rel=0.02)
+
+
+def test_peak_bytes_are_the_allocators(machine):
+    x, out, w = value("x", (256, 256), INPUT), value("y", (256, 256), ACTIVATION), value("z", (256, 256), ACTIVATION)
+    plan = plan_of([mm("a", x, x, out), mm("b", out, out, w)], [x, out, w])
+    with FakeGpu() as gpu:
+        peak = CudaBackend(machine, gpu).peak_bytes(plan, {"x": torch.randn(256, 256)})
+    assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input was there before; y and z are held together"
+
+
+def test_a_task_that_fails_is_named(machine):
+    x, y = value("x", (3, 3), INPUT), value("y", (3, 3), ACTIVATION)
+    plan = plan_of([mm("product", x, x, y, layer="encoder.0")], [x, y])
+    with FakeGpu() as gpu, pytest.raises(TaskFailedError, match=r"task product in layer 'encoder\.0' failed"):
+        CudaBackend(machine, gpu).load(plan, {"x": torch.randn(3, 4)}).run(1)
+
+
+def test_execute_reports_steps_tasks_losses_and_memory(machine):
+    job, plan = planned("lenet5", "backward-fusion", machine)
+    with FakeGpu() as gpu:
+        done = execute(plan, job_tensors(job, job.build(), job.graph()), CudaBackend(machine, gpu, "graph"), 3 + 12, seed=job.seed)
+    assert len(done.losses) == 15
+    assert len(done.step_s) == 2, "one per graph after the first"
+    assert done.timeline.mode == "graph"
+    assert {span.task for span in done.timeline.spans} == {task.name for task in plan.tasks}
+    assert done.peak_bytes["cuda:0"] > 0
+
+
+def test_what_no_lane_releases_is_dropped_far_behind_the_host(machine):
+    """The second lane reads what the first made, and the first never waits for the second."""
+    x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
+    plan = plan_of([mm("a", x, x, y), replace(mm("b", y, y, z), stream=1)], [x, y, z])
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
+        assert program._compiled.releases.held == {"y"}
+        program.run(60)
+        assert len(program._instances) <= BEHIND + 2
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_module_is_trained_on_new_data(mode, machine):
+    job, plan = planned("mlp", "forward-fusion", machine)
+    built, plain = job.build(), job.build()
+    batches = [(torch.randn_like(built.inputs[0]), built.target.roll(turn)) for turn in range(9)]
+    with FakeGpu() as gpu:
+        trainer = Trainer(plan, job, built, CudaBackend(machine, gpu, mode))
+        losses = [trainer.step(*batch) for batch in batches]
+        trainer.sync()
+    optimizer = torch.optim.SGD(plain.module.parameters(), **{name: value for name, value in job.hyper if name != "form"})
+    expected = []
+    for inputs, target in batches:
+        optimizer.zero_grad()
+        loss = plain.loss(plain.module(inputs), target)
+        loss.backward()
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    assert losses == pytest.approx(expected, rel=1e-10)
+    torch.testing.assert_close(dict(built.module.named_parameters()), dict(plain.module.named_parameters()))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_graphs_are_fed_new_data(strategy, machine):
+    """Fed, unfed and fed again, over prologue, graphs, remainders and drains: as one batch after another."""
+    job, plan = planned("mlp", strategy, machine)
+    tensors = job_tensors(job, job.build(), job.graph())
+    own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
+    feeds = [{"input:0": torch.randn_like(own["input:0"]), "target:0": own["target:0"].roll(turn)} for turn in range(30)]
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
+        program.run(4, feeds[:4])
+        passage = program.run(14, feeds[4:18])
+        program.run(9)
+        program.sync()
+        program.run(12, feeds[18:])
+        program.sync()
+        found = [float(sum(map(float, parts))) for _, parts in sorted(program.losses.items())]
+    with FakeGpu() as gpu:
+        eager = CudaBackend(machine, gpu, "eager").load(plan, tensors, job.seed)
+        eager.run(39, [*feeds[:18], *[own] * 9, *feeds[18:]])
+        eager.sync()
+        expected = [float(sum(map(float, parts))) for _, parts in sorted(eager.losses.items())]
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert len(passage.ends_s) == 14
+    assert all(after > before for before, after in pairwise((0.0, *passage.ends_s)))
+    assert len(passage.steps_s) == 2, "one per graph after the first"
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in own.items())

@@ -1,0 +1,192 @@
+"""Plans over several devices of one GPU, which are disjoint parts of its SMs: numbers, transfers with the host, and predictions.
+
+The simulated GPU fails a test whose streams race, where the host writes what a stream still reads, or whose tensors are dropped too early.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrate.cuda.bench import Effort
+from calibrate.cuda.session import calibrate_gpu
+from calibrate.numerics import Expected, compare
+from executors.cuda.backend import CudaBackend
+from executors.tensors import job_tensors
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.machine.this_gpu import gpu_machine
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
+from tests.fake_gpu import FACTS, FakeGpu, Times
+from tests.support import mlp
+from tests.support.places import SUPPORT
+from traces.errors import StepcastError
+from traces.profile import Identity, Profile, Transfer
+
+US = 1e-6
+MLP = f"{mlp.__file__}:make"
+TIED = f"{SUPPORT / 'user_models' / 'tied_cnn.py'}:make"
+MODES = ("eager", "graph")
+
+
+def parts(count: int) -> Machine:
+    """An H200 in so many parts."""
+    return gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count)
+
+
+def planned(machine: Machine, options: str = "", model: str = MLP, batch: int = 8, **fields) -> tuple[Job, Plan]:
+    """The job and its plan of image parallelism."""
+    job = Job(model, batch, **{"precision": "fp64", **fields})
+    strategy, chosen = strategies.parse(f"image-parallel:{options}" if options else "image-parallel")
+    plan = strategy.plan(job, machine, None, chosen)
+    plan.validate(machine)
+    return job, plan
+
+
+#: What tells plans apart: when parameters are updated, when gradients travel, in which portions, how, and how urgently.
+OPTIONS = [
+    "", "overlap=off", "bucket=0", "bucket=0,priorities=on", "bucket=0,overlap=off", "algorithm=tree", "server=distributed", "fetch=off",
+    "update=forward-fusion", "update=forward-fusion,bucket=0,algorithm=tree", "update=backward-fusion",
+    "update=backward-fusion,bucket=0,priorities=on", "update=backward-fusion,overlap=off,server=distributed",
+]  # fmt: skip
+CASES = {(2, MLP, options, "graph") for options in OPTIONS} | {(2, MLP, options, "eager") for options in OPTIONS[::3]}
+CASES |= {(4, MLP, options, "graph") for options in OPTIONS[3:7]}
+CASES |= {(2, TIED, options, mode) for options, mode in zip(OPTIONS[9:12], ("graph", "eager", "graph"), strict=True)}
+
+
+@pytest.mark.parametrize(("count", "model", "options", "mode"), sorted(CASES), ids=lambda value: Path(str(value)).stem)
+def test_numbers_are_those_of_plain_pytorch(count, model, options, mode):
+    """11 steps: in graph mode three eager ones, two graphs of four, and the drain."""
+    machine = parts(count)
+    job, plan = planned(machine, options, model, optimizer="adam")
+    built = job.build()
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, 11, backend, len(plan.losses)), 11)
+    assert numerics.equal("fp64"), numerics
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_accumulated_and_clipped_gradients_too(mode):
+    machine = parts(2)
+    job, plan = planned(machine, accumulate=2, clip_norm=0.5)
+    built = job.build()
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, 11, backend, len(plan.losses)), 11)
+    assert numerics.equal("fp64"), numerics
+
+
+def test_sums_are_kernels_in_the_part_of_the_gpu_that_gets_them():
+    """Each half of the GPU adds and copies on a stream of its own, beside the one that computes."""
+    machine = parts(2)
+    job, plan = planned(machine, "bucket=0")
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(plan, job_tensors(job, job.build(), job.graph()), job.seed)
+        program.run(2)
+        lanes = {stream.index: lane for lane, stream in program._streams.items()}
+        ran = [(lanes[kernel.stream], kernel.op) for kernel in gpu.timeline if lanes.get(kernel.stream, ("", 0))[1] == 1]
+        handles = {lane[0]: set(stream.partition.handle) for lane, stream in program._streams.items()}
+    moves = [(task.lane, f"aten._foreach_{'add' if task.body.add else 'copy'}_") for task in plan.tasks if task.phase == "collective"]
+    assert ran == 2 * moves
+    assert {lane for lane, _ in moves} == {("cuda:0/0", 1), ("cuda:0/1", 1)}
+    assert handles["cuda:0/0"] & handles["cuda:0/1"] == set()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_are_fetched_from_pinned_memory(mode):
+    """Over the link, without holding up the host; the part of the batch that a device trains on, and no more."""
+    machine = parts(2)
+    job, plan = planned(machine)
+    tensors = job_tensors(job, job.build(), job.graph())
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed)
+        here = {name: gpu.memories.find(tensor).host for name, tensor in program._inputs.items()}
+        program.run(3 + 8)
+    fetched = [name for name in program._inputs if "@host@" in name]
+    assert {here[name] for name in fetched} == {"pinned"}
+    assert len({tensor.untyped_storage().data_ptr() for tensor in program._inputs.values()}) == 2, "inputs and targets, each pinned once"
+    assert program._inputs["input:0@1@host@cuda:0/1"].shape == (4, 4)
+    torch.testing.assert_close(program._inputs["input:0@1@host@cuda:0/1"], tensors["input:0"][4:])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("options", ["", "fetch=off", "update=forward-fusion"])
+def test_new_data_every_step(options, mode):
+    """Fed, unfed and fed again, over prologue, graphs, remainders and drains: the losses of plain PyTorch on one batch after another.
+
+    No buffer of the host's is filled anew while a copy from it may not have ended.
+    """
+    machine = parts(2)
+    job, plan = planned(machine, options)
+    tensors = job_tensors(job, job.build(), job.graph())
+    own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
+    feeds = [{"input:0": torch.randn_like(own["input:0"]), "target:0": own["target:0"].roll(turn)} for turn in range(30)]
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed)
+        program.run(4, feeds[:4])
+        program.run(14, feeds[4:18])
+        program.run(9)
+        program.sync()
+        program.run(12, feeds[18:])
+        program.sync()
+        found = [float(sum(map(float, parts)) / len(parts)) for _, parts in sorted(program.losses.items())]
+    built = job.build()
+    optimizer = torch.optim.SGD(built.module.parameters(), **{name: value for name, value in job.hyper if name != "form"})
+    expected = []
+    for feed in [*feeds[:18], *[own] * 9, *feeds[18:]]:
+        optimizer.zero_grad()
+        loss = built.loss(built.module(feed["input:0"]), feed["target:0"])
+        loss.backward()
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    assert found == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("options", OPTIONS[::3])
+def test_memory_does_not_grow(options):
+    """Every tensor goes back to the allocator, however far the host runs ahead."""
+    machine = parts(2)
+    job, plan = planned(machine, options)
+    tensors = job_tensors(job, job.build(), job.graph())
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(plan, tensors, job.seed)
+        program.run(8)
+        held = []
+        for steps in (8, 40):
+            program.losses.clear()
+            gpu.peak_bytes(reset=True)
+            program.run(steps)
+            held.append(gpu.peak_bytes() - steps * 2 * 8)  # a loss of each device
+    assert held[0] == held[1]
+    assert program._compiled.releases.held == frozenset()
+
+
+def test_a_server_in_the_hosts_memory_is_refused():
+    with pytest.raises(StepcastError, match=r"server=host needs a library.* use server=distributed"):
+        planned(parts(2), "server=host")
+
+
+def test_sums_are_calibrated_in_their_part_of_the_gpu_and_fetches_by_the_link():
+    """A kernel's time without the part that no SM shortens, by the share of SMs; a fetch has no key, but the profile's line."""
+    line = Transfer(latency_s=10 * US, bytes_per_s=1e6)
+    profile = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), transfers={"host>cuda:0": line})
+    machine = gpu_machine(profile, 2)
+    _, plan = planned(machine)
+    effort = Effort(rounds=1, fewest_copies=4, most_copies=4, most_sets=2, most_issues=1)
+    with FakeGpu(Times(kernel_s=lambda op, size: 52 * US, least_s=2 * US, gap_s=0.0), replace(FACTS, cache_bytes=4096)) as gpu:
+        calibrate_gpu([plan], machine, gpu, profile, None, lambda *said: None, effort=effort)
+    sums = {key: cost for key, cost in profile.costs.items() if key.startswith("copy|")}
+    assert {key.partition("|float64")[0] for key in sums} == {"copy|add", "copy|put"}
+    half = pytest.approx(2 * US + 50 * US * 132 / 64)
+    assert {(cost.warm.median_s == half, cost.cold.median_s == half) for cost in sums.values()} == {(True, True)}
+    assert all(key.endswith("@64") and "host" not in key for key in profile.costs)
+    predicted = forecast(plan, machine, CostModel(machine, profile))
+    assert predicted.shares.measured == 1.0
+    fetch = next(span for span in predicted.timeline.spans if span.task == "fetch input:0")
+    assert fetch.end_s - fetch.start_s >= 10 * US + 4 * 4 * 8 / 1e6 * (1 - 1e-9)
+    assert {span.device for span in predicted.timeline.spans if span.phase == "transfer"} == {"cuda:0/0", "cuda:0/1"}

@@ -1,0 +1,97 @@
+"""Partitions of one GPU, with stand-ins for the driver; the disjointness of real ones, where there is a GPU."""
+
+import gc
+
+import pytest
+import torch
+
+from executors.cuda import green, torch_driver
+from executors.cuda.bindings import DriverApi
+from tests.support.fake_cuda import Bindings, Torch
+from traces.errors import StepcastError
+
+
+@pytest.mark.parametrize(("count", "sms"), [(1, 128), (2, 64), (4, 32), (8, 16)])
+def test_the_sms_of_an_h200_are_split_once_into_equal_disjoint_parts(count, sms):
+    bindings = Bindings(132)
+    parts = green.split(DriverApi(bindings), 0, count)
+    assert [(part.index, part.sms) for part in parts] == [(index, sms) for index in range(count)]
+    assert bindings.calls == ["resource", f"split {count} x {sms}", *["context"] * count]
+    assert len(frozenset().union(*(part.handle.sms for part in parts))) == count * sms
+
+
+def test_partitions_keep_their_contexts_and_are_not_made_twice(monkeypatch):
+    bindings = _driver(monkeypatch, Bindings())
+    driver = torch_driver.TorchDriver()
+    assert driver.partitions(4) is driver.partitions(4)
+    gc.collect()
+    assert len(bindings.contexts) == 4
+    assert all(context() is not None for context in bindings.contexts)
+
+
+def test_a_partitions_streams_are_its_contexts_own(monkeypatch):
+    bindings = _driver(monkeypatch, Bindings())
+    driver = torch_driver.TorchDriver()
+    first, second = driver.partitions(2)
+    streams = [driver.stream(priority, part) for part in (first, second) for priority in (0, -1, -99)]
+    assert len({stream.cuda_stream for stream in streams}) == 6
+    expected = [(part.handle, priority) for part in (first, second) for priority in (0, -1, -5)]
+    assert [bindings.on_stream[stream.cuda_stream] for stream in streams] == expected
+
+
+def test_drivers_before_cuda_13_do_not_report_the_granularity():
+    assert green.split(DriverApi(Bindings(version=12080, reports=(0, 0))), 0, 2)[0].sms == 64
+
+
+@pytest.mark.parametrize(
+    ("api", "count", "words"),
+    [
+        (None, 2, "cuda-bindings"),
+        (DriverApi(Bindings(version=12020)), 2, "CUDA 12.5 or newer, this one is for 12.2"),
+        (DriverApi(Bindings()), 0, "1 or more"),
+        (DriverApi(Bindings()), 17, "at least 8 SMs"),
+        (DriverApi(Bindings(most_groups=3)), 4, "only 3 of 4"),
+    ],
+)
+def test_what_cannot_be_split_says_why_on_one_line(api, count, words):
+    with pytest.raises(StepcastError, match=words) as caught:
+        green.split(api, 0, count)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_the_driver_or_the_package_lacks_is_named():
+    class Old(Bindings):
+        cuDevSmResourceSplitByCount = property()  # noqa: N815
+
+        def cuDeviceGetDevResource(self, device, kind):  # noqa: N802
+            raise RuntimeError('Function "cuDeviceGetDevResource" not found\nin libcuda')
+
+    api = DriverApi(Old())
+    with pytest.raises(StepcastError, match=r"no cuDeviceGetDevResource \(Function .* not found\); update"):
+        api("cuDeviceGetDevResource", "device 0", "sm")
+    with pytest.raises(StepcastError, match="no cuDevSmResourceSplitByCount"):
+        api("cuDevSmResourceSplitByCount")
+    with pytest.raises(StepcastError, match="cuGreenCtxCreate failed with CUDA_ERROR_INVALID_VALUE"):
+        DriverApi(Bindings())("cuGreenCtxCreate", [Bindings()._resource(frozenset())], "device 0", 0)
+
+
+def _driver(monkeypatch, bindings: Bindings) -> Bindings:
+    Torch().install(monkeypatch)
+    monkeypatch.setattr(torch_driver, "find_driver_api", lambda: DriverApi(bindings))
+    return bindings
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_partitions_of_a_real_gpu_are_disjoint_eager_and_replayed(count):
+    driver = torch_driver.gpu()
+    try:
+        parts = driver.partitions(count)
+    except StepcastError as error:
+        pytest.skip(str(error))
+    for replayed in (False, True, False):
+        seen = [driver.sm_ids(driver.stream(0, part), replayed) for part in parts]
+        assert [len(ids) for ids in seen] == [part.sms for part in parts]
+        assert len(frozenset().union(*seen)) == sum(part.sms for part in parts)
+    assert len(driver.sm_ids(driver.stream())) == driver.facts.sms

@@ -1,0 +1,453 @@
+"""The driver of a real GPU, with stand-ins for torch.cuda and cuda.bindings; a few checks on hardware where there is some."""
+
+import ctypes
+import logging
+import os
+import re
+import time
+
+import pytest
+import torch
+
+from executors.cuda import capture, host_calls, profiled, torch_driver
+from executors.cuda.bindings import DriverApi
+from executors.cuda.precision import set_precision
+from executors.cuda.probe import Probe
+from tests.support.fake_cuda import POOLED, Bindings, Torch
+from tests.support.kineto_traces import Trace
+from traces.errors import StepcastError
+from traces.recording.kineto import load_trace
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """torch.cuda of a machine with one GPU, without cuda.bindings."""
+    monkeypatch.setattr(torch_driver, "find_driver_api", lambda: None)
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    yield Torch().install(monkeypatch)
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+
+
+@pytest.fixture
+def bindings(cuda, monkeypatch):
+    """The same with cuda.bindings."""
+    found = Bindings()
+    monkeypatch.setattr(torch_driver, "find_driver_api", lambda: DriverApi(found))
+    return found
+
+
+@pytest.fixture
+def restored_precision():
+    """Leaves PyTorch's flags as a fresh process has them."""
+    yield
+    for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        part.fp32_precision = "none"
+    torch.backends.fp32_precision = "none"
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of PyTorch without CUDA")
+def test_without_cuda_one_line_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    with pytest.raises(StepcastError, match=r"built without CUDA; install a CUDA build, or use the device cpu$"):
+        torch_driver.TorchDriver()
+
+
+def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch):
+    with pytest.raises(StepcastError, match="no GPU 3; expected one of 0 to 0"):
+        torch_driver.TorchDriver(3)
+
+    def busy(_device):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(torch.cuda, "set_device", busy)
+    with pytest.raises(StepcastError, match=r"^GPU 0 cannot be used \(CUDA error: all CUDA-capable devices are busy\); see nvidia-smi"):
+        torch_driver.TorchDriver()
+
+    def old():
+        import warnings
+
+        warnings.warn("The NVIDIA driver on your system is too old\nplease update", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", old)
+    with pytest.raises(StepcastError, match=r"no GPU \(The NVIDIA driver on your system is too old\)"):
+        torch_driver.TorchDriver()
+
+
+def test_hardware_queues_are_asked_for_before_cuda_starts(cuda, monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_MAX_CONNECTIONS"]) or True)
+    assert torch_driver.TorchDriver().connections == "32"
+    assert seen == ["32"]
+
+
+def test_what_the_user_set_or_what_came_too_late_is_reported(cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert torch_driver.TorchDriver().software()["max_connections"].startswith("default: CUDA had started")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert torch_driver.TorchDriver().connections == "8"
+
+
+def test_facts_are_the_gpus_and_the_drivers(bindings):
+    facts = torch_driver.TorchDriver().facts
+    assert (facts.name, facts.sms, facts.capability, facts.blocks_per_sm, facts.priority_levels) == ("NVIDIA H200", 132, (9, 0), 32, 6)
+
+
+def test_without_bindings_the_priorities_are_pytorchs(cuda):
+    driver = torch_driver.TorchDriver()
+    assert (driver.facts.priority_levels, driver.facts.blocks_per_sm) == (4, 32)
+    assert [driver.stream(priority).priority for priority in (1, 0, -3, -4)] == [0, 0, -3, -3]
+
+
+def test_no_two_streams_are_the_same_queue(bindings):
+    driver = torch_driver.TorchDriver()
+    streams = [driver.stream(priority) for priority in (0, -3) for _ in range(POOLED + 3)]
+    assert len({stream.cuda_stream for stream in streams}) == len(streams)
+    assert sorted(bindings.priorities.values()) == [-3] * 3 + [0] * 3
+
+
+def test_priorities_beyond_pytorchs_are_the_drivers(bindings):
+    driver = torch_driver.TorchDriver()
+    streams = [driver.stream(priority) for priority in (-4, -5, -6)]
+    assert [bindings.priorities[stream.cuda_stream] for stream in streams] == [-4, -5, -5]
+
+
+def test_a_queue_that_nobody_uses_is_handed_out_anew_for_its_partition_and_priority(bindings):
+    driver = torch_driver.TorchDriver()
+    for _program in range(50):
+        lanes = [driver.stream(-4)] + [driver.stream(priority, part) for part in driver.partitions(2) for priority in (0, -1)]
+        assert len({lane.cuda_stream for lane in lanes}) == 5
+        parts = [bindings.on_stream[lane.cuda_stream] for lane in lanes[1:]]
+        assert parts == [(part.handle, priority) for part in driver.partitions(2) for priority in (0, -1)]
+        del lanes
+    assert len(bindings.priorities) == 5
+
+
+def test_a_process_has_one_driver_per_gpu(cuda, monkeypatch):
+    monkeypatch.setattr(torch_driver, "_drivers", {})
+    assert torch_driver.gpu() is torch_driver.gpu(0)
+
+
+def test_without_bindings_the_33rd_stream_is_refused(cuda):
+    driver = torch_driver.TorchDriver()
+    held = [driver.stream(-1) for _ in range(POOLED)]
+    with pytest.raises(StepcastError, match="only 32 distinct streams of priority -1; install the package cuda-bindings"):
+        driver.stream(-1)
+    driver.stream(0)
+    free = held.pop(7).cuda_stream
+    assert driver.stream(-1).cuda_stream == free
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """libcuda's calls of the host: what a stream was told to call, and a result that a test may change."""
+
+    class Library:
+        calls, result = [], 0
+
+        def cuLaunchHostFunc(self, stream, function, data):  # noqa: N802
+            self.calls.append((stream, function, data))
+            return self.result
+
+        def cuGetErrorName(self, code, name):  # noqa: N802
+            name._obj.value = {1: b"CUDA_ERROR_INVALID_VALUE"}.get(code)
+            return 0
+
+    found = Library()
+    found.calls = []
+    monkeypatch.setattr(host_calls, "_driver", lambda: found)
+    return found
+
+
+def test_a_stream_calls_the_host_by_functions_of_the_c_library(cuda, library, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.current)
+    driver = torch_driver.TorchDriver()
+    stream = driver.stream()
+    driver.use(stream)
+    for duration_s in (0.0, 2e-3, 4294.967295):
+        driver.call_host(duration_s)
+    (_, nothing, zero), (_, sleep, short), (_, _, longest) = library.calls
+    assert {call[0] for call in library.calls} == {stream.cuda_stream}
+    assert (zero, short, longest) == (0, 2000, 2**32 - 1)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    begin = time.perf_counter()
+    function(nothing)(zero)
+    function(sleep)(short)
+    assert time.perf_counter() - begin >= 2e-3
+
+
+def test_what_a_stream_cannot_call_is_an_error_of_one_line(library):
+    for duration_s in (4294.9673, -1e-3):
+        with pytest.raises(StepcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
+            host_calls.call_host(0x1, duration_s)
+    assert library.calls == []
+    for code, name in ((1, "CUDA_ERROR_INVALID_VALUE"), (7, "error 7")):
+        library.result = code
+        with pytest.raises(StepcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
+            host_calls.call_host(0x1, 0.0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_the_drivers_library_streams_cannot_call_the_host():
+    with pytest.raises(StepcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
+        host_calls.call_host(0x1, 0.0)
+
+
+def test_the_priority_range_needs_the_context(bindings):
+    bindings.current = False
+    with pytest.raises(StepcastError, match="cuCtxGetStreamPriorityRange failed with CUDA_ERROR_INVALID_CONTEXT"):
+        torch_driver.TorchDriver()
+
+
+def test_a_capture_ends_on_its_stream_and_leaves_the_current_one(cuda):
+    driver = torch_driver.TorchDriver()
+    lane, side = driver.stream(), driver.stream()
+    cuda.log.clear()
+    with driver.capture(lane) as graph:
+        assert cuda.current is lane
+        driver.use(side)
+    assert cuda.log == ["synchronize", "empty_cache", "begin", "end"]
+    assert cuda.current is cuda.default
+    assert not cuda.recording
+    assert cuda.pool_users[graph.pool()] == 1
+    graph.replay()
+
+
+@pytest.mark.parametrize("unjoined", [False, True])
+def test_an_error_within_a_capture_ends_it_and_goes_on(cuda, monkeypatch, unjoined):
+    monkeypatch.setattr(capture, "_RESET_RELEASES", False)
+    driver = torch_driver.TorchDriver()
+    lane, side = driver.stream(), driver.stream()
+    with pytest.raises(ZeroDivisionError), driver.capture(lane) as graph:  # noqa: PT012
+        driver.use(side)
+        cuda.unjoined = unjoined
+        raise ZeroDivisionError
+    _usable_again(cuda, driver, lane, graph)
+
+
+@pytest.mark.parametrize("reset_releases", [False, True])
+def test_a_capture_that_the_driver_refuses_to_end_leaves_pytorch_usable(cuda, monkeypatch, reset_releases):
+    monkeypatch.setattr(capture, "_RESET_RELEASES", reset_releases)
+    cuda.reset_releases = reset_releases
+    driver = torch_driver.TorchDriver()
+    lane = driver.stream()
+    with pytest.raises(RuntimeError, match="unjoined work"), driver.capture(lane) as graph:
+        cuda.unjoined = True
+    _usable_again(cuda, driver, lane, graph)
+
+
+def _usable_again(cuda, driver, lane, graph):
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    assert cuda.current is cuda.default
+    assert not cuda.recording
+    assert not any(cuda.pool_users.values())
+    assert not cuda.generator_capturing
+    assert cuda.graph_in_capture is None
+    with driver.capture(lane) as second:
+        pass
+    second.replay()
+
+
+@pytest.mark.usefixtures("restored_precision")
+@pytest.mark.parametrize("before", ["none", "tf32"])
+def test_tf32_is_on_for_tf32_and_off_for_the_rest(before):
+    torch.backends.fp32_precision = before
+    for precision in ("tf32", "fp32", "tf32", "bf16"):
+        flags, on = set_precision(precision), precision == "tf32"
+        assert (flags["matmul_tf32"], flags["cudnn_tf32"], flags["cudnn_benchmark"]) == (on, on, False)
+        effective = {part.fp32_precision for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)}
+        assert effective == {"tf32" if on else "ieee"}
+
+
+@pytest.mark.usefixtures("restored_precision")
+def test_determinism_is_the_users_choice():
+    torch.backends.cudnn.deterministic = True
+    try:
+        assert set_precision("fp32")["cudnn_deterministic"] is True
+    finally:
+        torch.backends.cudnn.deterministic = False
+
+
+def test_kernels_belong_to_the_work_that_launched_them(tmp_path):
+    trace = Trace()
+    for number, begin in enumerate((100, 300, 500)):
+        trace.annotate(f"ProfilerStep#{number}", begin, 150)
+    shape = {"grid": [4, 2, 1], "block": [128, 2, 1], "registers per thread": 40, "shared memory": 2048}
+    trace.kernel("before", 50, 60, 10)
+    trace.kernel("gemm", 110, 130, 20, **shape)
+    trace.work("Memset", 150, 5, trace.call("cudaMemsetAsync", 120, 5), cat="gpu_memset")
+    trace.kernel("early by its own clock", 501, 499, 3, **shape)
+    found = profiled.by_range(load_trace(trace.save(tmp_path / "t.json")), 3)
+    assert [[kernel.name for kernel in works] for works in found] == [["gemm"], [], ["early by its own clock"]]
+    gemm = found[0][0]
+    assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes, gemm.seconds) == (8, 256, 40, 2048, pytest.approx(20e-6))
+
+
+def test_a_range_that_was_lost_makes_no_guess(tmp_path, caplog):
+    trace = Trace()
+    trace.annotate("ProfilerStep#1", 300, 150)
+    trace.kernel("gemm", 310, 330, 20)
+    assert profiled.by_range(load_trace(trace.save(tmp_path / "t.json")), 2) is None
+    assert "1 of 2 ranges" in caplog.text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_refused_profiler_is_logged(monkeypatch, caplog):
+    done = []
+    with caplog.at_level(logging.WARNING):
+        assert profiled.kernels([lambda: done.append(1)], torch.device("cpu")) is None
+    assert re.search("kernels cannot be listed", caplog.text)
+
+
+class StandInKernel:
+    """Notes the SMs 4 to 7, as a kernel of a partition would; refuses what the real launch would."""
+
+    def __init__(self):
+        self.launches = []
+
+    def __call__(self, grid, block, args, shared_mem=0, stream=None):
+        seen, room, _cycles = args
+        assert len(grid) == len(block) == 3
+        assert seen.dtype == torch.int32
+        assert seen.numel() == room
+        self.launches.append((grid[0], torch.cuda.is_in_capture()))
+        seen[4:8] = 1
+
+
+def test_the_probe_loads_its_kernel_before_a_capture(cuda, monkeypatch):
+    from torch.utils import cpp_extension
+
+    kernel, homes = StandInKernel(), []
+
+    def compiled(source, name):
+        homes.append(cpp_extension.CUDA_HOME)
+        assert name in source
+        return kernel
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", compiled)
+    monkeypatch.setattr(torch.cuda, "is_in_capture", lambda: cuda.graph_in_capture is not None, raising=False)
+    driver = torch_driver.TorchDriver()
+    driver.device = torch.device("cpu")
+    stream = driver.stream()
+    assert driver.sm_ids(stream) == {4, 5, 6, 7}
+    assert driver.sm_ids(stream, replayed=True) == frozenset()  # the stand-in graph launches nothing
+    assert kernel.launches == [(528, False), (528, False), (528, True)]
+    assert (len(homes), homes[0], cpp_extension.CUDA_HOME) == (1, torch.__path__[0], None)
+
+
+def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("Kernel compilation failed:\nline 3")
+
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse)
+    with pytest.raises(StepcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
+        Probe()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_real_streams_are_distinct():
+    driver = torch_driver.gpu()
+    try:
+        streams = [driver.stream(priority) for priority in (0, -1 * driver.facts.priority_levels) for _ in range(POOLED + 2)]
+    except StepcastError as error:
+        pytest.skip(str(error))
+    assert len({stream.cuda_stream for stream in streams}) == len(streams)
+    assert {stream.priority for stream in streams} == {0, 1 - driver.facts.priority_levels}
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_replayed_graph_times_its_work_by_external_events():
+    driver = torch_driver.gpu()
+    lane, side = driver.stream(), driver.stream(-1)
+    x = torch.ones(1 << 20, device=driver.device)
+    begin, end = driver.event(timing=True, external=True), driver.event(timing=True, external=True)
+    fork, join = driver.event(), driver.event()
+    driver.synchronize()
+    with driver.capture(lane) as graph:
+        begin.record(lane)
+        fork.record(lane)
+        side.wait_event(fork)
+        driver.use(side)
+        x.add_(1)
+        join.record(side)
+        lane.wait_event(join)
+        end.record(lane)
+    driver.use(lane)
+    for _ in range(3):
+        graph.replay()
+    driver.synchronize()
+    assert x[0].item() == 4
+    assert 0 < begin.elapsed_time(end) < 100
+    driver.use(torch.cuda.default_stream(driver.device))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_real_stream_calls_the_host_eagerly_and_in_every_replay():
+    driver = torch_driver.gpu()
+    lane = driver.stream()
+    begin, end = driver.event(timing=True), driver.event(timing=True)
+    driver.synchronize()
+    with driver.capture(lane) as graph:
+        driver.call_host(5e-3)
+    driver.use(lane)
+    for issue in (lambda: driver.call_host(5e-3), graph.replay, graph.replay, graph.replay):
+        started = time.perf_counter()
+        begin.record(lane)
+        issue()
+        end.record(lane)
+        assert time.perf_counter() - started < 4e-3, "the thread that issues does not wait"
+        driver.synchronize()
+        assert 5 <= begin.elapsed_time(end) < 50
+    driver.use(torch.cuda.default_stream(driver.device))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("fault", ["error", "unjoined", "illegal"])
+def test_a_failed_capture_leaves_the_gpu_usable(fault):
+    driver = torch_driver.gpu()
+    lane, side, x = driver.stream(), driver.stream(), torch.ones(8, device=driver.device)
+    fork = driver.event()
+    with pytest.raises((ZeroDivisionError, RuntimeError)) as caught, driver.capture(lane):  # noqa: PT012
+        x.add_(1)
+        if fault == "unjoined":
+            fork.record(lane)
+            side.wait_event(fork)
+            driver.use(side)
+            x.add_(1)
+        elif fault == "illegal":
+            x.sum().item()
+        else:
+            raise ZeroDivisionError
+    assert isinstance(caught.value, ZeroDivisionError) == (fault == "error")
+    torch.rand(4, device=driver.device)
+    driver.seed(3)
+    with driver.capture(side) as graph:
+        driver.use(side)
+        y = x + 1
+    driver.use(side)
+    graph.replay()
+    driver.synchronize()
+    assert y[0].item() == x[0].item() + 1
+    driver.use(torch.cuda.default_stream(driver.device))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_profiler_names_the_kernels_of_each_work():
+    driver = torch_driver.gpu()
+    x = torch.ones(1 << 16, device=driver.device)
+    found = driver.kernels([lambda: x.add_(1), lambda: None, lambda: (x.mul_(2), x.add_(1))])
+    if found is None:
+        pytest.skip("the profiler is refused here: see the log")
+    assert [len(works) for works in found] == [1, 0, 2]
+    assert all(k.grid > 0 and k.block > 0 and k.registers > 0 and k.seconds > 0 for works in found for k in works)

@@ -1,0 +1,346 @@
+"""Canonical ops in the forms of CUDA, on CPU tensors: PyTorch's own kernels, the numbers of plain PyTorch."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from calibrate.compiled import compile_alone
+from calibrate.cpu.sampler import Sampler
+from calibrate.numerics import Expected, compare, reference
+from executors.binding import Binding, Instance
+from executors.dropout import key
+from executors.forms import Forms
+from executors.kernels.lowering import attention, batch_norm
+from executors.kernels.registry import handlers
+from executors.tensors import job_tensors
+from simulator.bodies.opcall import OpCall
+from simulator.bodies.oplist import OpList, Step
+from simulator.job import Job
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
+from simulator.strategies import registry as strategies
+from tests.support.places import SUPPORT
+
+MODELS = SUPPORT / "user_models"
+LIMIT = 1e-10
+KEYED, STREAM = Forms(cuda=True, seed=torch.manual_seed), Forms(cuda=True, draws="stream")
+
+
+def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5, attend=nullcontext) -> float:
+    """The largest error of the baseline against plain PyTorch that draws its masks the same way, and attends within `attend`."""
+    built = job.build()
+    plain = reference(job, built, same_masks=True)
+    plain.draws, plain.seed_generator = forms.draws, forms.seed
+    for _ in range(steps):
+        with attend():
+            plain.step()
+    expected = Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
+    monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
+    found, options = strategies.parse("baseline")
+    torch.manual_seed(job.seed)  # where a "stream" begins
+    result = compare(job, built, found.plan(job, machine, None, options), backend, expected, steps)
+    return max(result.max_grad_error, result.max_param_error)
+
+
+@pytest.mark.parametrize("forms", [KEYED, STREAM], ids=["keyed", "stream"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("model", ["language_model", "vision_transformer"])
+def test_plain_pytorch_draws_the_masks_of_the_fused_op(model, accumulate, forms, two_cores, backend, monkeypatch):
+    job = Job(f"{MODELS / model}.py:make", 4, precision="fp64", accumulate=accumulate, seed=3)
+    assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
+
+
+def test_other_masks_are_noticed(two_cores, backend, monkeypatch):
+    job = Job(f"{MODELS / 'language_model'}.py:make", 4, precision="fp64")
+    forms = Forms(cuda=True, seed=lambda value: torch.manual_seed(value % 1000))
+    built = job.build()
+    monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
+    found, options = strategies.parse("baseline")
+    plan = found.plan(job, two_cores, None, options)
+    assert compare(job, built, plan, backend, Expected.of(job, built)).max_grad_error > 1e-3
+
+
+def operand(name: str, *shape: int, dtype: str = "float64") -> Operand:
+    return Operand(name, shape, tuple(torch.empty(shape).stride()), dtype)
+
+
+def plan_of(task: Task, *given: str) -> Plan:
+    """A plan of one task whose inputs called `given` are fed."""
+    operands = {o.value: o for o in (*task.inputs, *task.writes)}
+    values = {n: Value(n, o.shape, o.strides, o.dtype, "cpu:0", INPUT if n in given else "activation", n) for n, o in operands.items()}
+    return Plan("test", (Segment((task,)),), values, {n: Storage(n, o.bytes, "cpu:0") for n, o in operands.items()})
+
+
+def run(plan: Plan, tensors: dict[str, torch.Tensor], forms: Forms, seed: int = 0, iteration: int = 0) -> dict[str, torch.Tensor]:
+    """The values that the plan's tasks leave behind."""
+    binding = Binding(plan, tensors, lambda _: torch.device("cpu"), seed, forms)
+    works = [handlers()[task.body.kind](task, binding) for task in plan.tasks]
+    instance = Instance(iteration, len(binding.slot), [])
+    binding.feed(instance, tensors)
+    for work in works:
+        work(instance)
+    return {name: instance.slots[slot] for name, slot in binding.slot.items()}
+
+
+def dropout_task(train: str = "true") -> Task:
+    body = OpCall("aten.native_dropout.default", f'[{{"$":0}},0.25,{train}]', outputs=(0, 1))
+    return Task("drop", body, "cpu:0", reads=(operand("x", 20, 30),), writes=(operand("y", 20, 30), operand("keep", 20, 30, dtype="bool")))
+
+
+def test_keyed_dropout_is_the_op_after_seeding():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    found = run(plan_of(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
+    torch.manual_seed(key(5, 2, 0))
+    expected, keep = torch.native_dropout(x, 0.25, True)
+    assert torch.equal(found["y"], expected)
+    assert torch.equal(found["keep"], keep)
+
+
+def test_keyed_feature_dropout_is_the_op_after_seeding():
+    task = Task("mask", OpCall("aten.bernoulli_.float", '[{"$":0},0.75]', outputs=()), "cpu:0", mutates=(operand("x", 20, 30),))
+    found = run(plan_of(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
+    torch.manual_seed(key(5, 2, 0))
+    assert torch.equal(found["x"], torch.empty(20, 30, dtype=torch.float64).bernoulli_(0.75))
+
+
+def test_a_stream_of_draws_is_left_to_the_generator():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    torch.manual_seed(1)
+    found = run(plan_of(dropout_task(), "x"), {"x": x}, STREAM)
+    torch.manual_seed(1)
+    assert torch.equal(found["y"], torch.native_dropout(x, 0.25, True)[0])
+
+
+def test_dropout_that_is_off_draws_nothing():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    for forms in (Forms(), KEYED):
+        assert torch.equal(run(plan_of(dropout_task("false"), "x"), {"x": x}, forms)["y"], x)
+
+
+@pytest.mark.parametrize("forms", [Forms(), KEYED], ids=["cpu", "cuda"])
+def test_steps_of_a_list_take_the_backends_form_too(forms):
+    drop = dropout_task()
+    double = OpCall("aten.mul.Scalar", '[{"$":0},2.0]')
+    steps = (Step(double, drop.reads, (operand("inner", 20, 30),)), Step(drop.body, (operand("inner", 20, 30),), drop.writes))
+    x = torch.randn(20, 30, dtype=torch.float64)
+    found = run(plan_of(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
+    assert torch.equal(found["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])
+    assert not torch.equal(found["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=3)["y"])
+
+
+def test_forms_refuse_what_they_do_not_know():
+    with pytest.raises(ValueError, match="expected keyed or stream"):
+        Forms(cuda=True, draws="random")
+    with pytest.raises(ValueError, match="the function that seeds"):
+        run(plan_of(dropout_task(), "x"), {"x": torch.randn(20, 30)}, Forms(cuda=True))
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("model", ["tied_cnn", "unet"])
+def test_batch_norm_is_what_pytorch_chooses(model, layout, two_cores, backend, monkeypatch):
+    job = Job(f"{MODELS / model}.py:make", 4, precision="fp64", layout=layout, accumulate=2, optimizer="adam")
+    assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
+
+
+KINDS_OF_NORM = """
+import torch
+from torch import nn
+
+class Kinds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        frozen, partly = nn.BatchNorm2d(4).eval(), nn.BatchNorm2d(4)
+        frozen.running_mean.normal_()
+        partly.bias.requires_grad_(False)
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, track_running_stats=False),
+            nn.Conv2d(4, 4, 1), frozen, nn.Conv2d(4, 4, 1), partly, nn.Tanh(),
+        )
+        self.volume, self.line, self.row = nn.BatchNorm3d(2), nn.BatchNorm1d(4, momentum=0.3), nn.BatchNorm1d(4, affine=False)
+
+    def forward(self, x):
+        x = self.body(x[:, :, ::2].transpose(2, 3))
+        x = self.volume(x.unflatten(1, (2, 2))).flatten(1, 2)
+        return self.row(self.line(x.flatten(2).tanh()).mean(-1))
+
+def make(batch_size):
+    return Kinds(), (torch.randn(batch_size, 3, 6, 5),), torch.randint(0, 4, (batch_size,))
+"""
+
+
+def test_every_kind_of_batch_norm(tmp_path, two_cores, backend, monkeypatch):
+    (tmp_path / "kinds.py").write_text(KINDS_OF_NORM)
+    job = Job(f"{tmp_path / 'kinds.py'}:make", 4, precision="fp64", optimizer="momentum")
+    assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
+
+
+def test_what_batch_norm_leaves_for_its_backward_is_freed_by_it(two_cores):
+    job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4)
+    found, options = strategies.parse("baseline")
+    plan = found.plan(job, two_cores, None, options)
+    built = job.build()
+    tensors = job_tensors(job, built, job.graph())
+    binding = Binding(plan, tensors, lambda _: torch.device("cpu"), 0, KEYED)
+    works = [(task, handlers()[task.body.kind](task, binding)) for task in plan.tasks]
+    hidden = [slot for name, slot in binding.slot.items() if name.endswith("::handover")]
+    assert len(hidden) == 3
+    instance = Instance(0, len(binding.slot), [])
+    binding.feed(instance, tensors)
+    held = []
+    for task, work in works:
+        work(instance)
+        if "batch_norm" in task.name:
+            held.append(sum(instance.slots[slot] is not None for slot in hidden))
+    assert held == [1, 2, 3, 2, 1, 0]
+
+
+def test_a_batch_norm_backward_alone_prepares_itself(two_cores):
+    job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4, precision="fp64")
+    found, options = strategies.parse("baseline")
+    plan = found.plan(job, two_cores, None, options)
+    task = next(task for task in plan.tasks if "native_batch_norm_backward" in task.name)
+    tensors = {o.value: torch.rand(o.shape, dtype=torch.float64) + 0.5 for o in task.inputs}
+    alone = plan_of(task, *tensors)
+    plain, cuda = run(alone, tensors, Forms()), run(alone, tensors, KEYED)
+    for write in task.writes:
+        torch.testing.assert_close(cuda[write.value], plain[write.value], rtol=1e-12, atol=1e-12)
+    binding = Binding(alone, tensors, lambda _: torch.device("cpu"), 0, KEYED)
+    work = handlers()["op"](task, binding)
+    instance = Instance(0, len(binding.slot), [])
+    binding.feed(instance, tensors)
+    calls = []
+    forward = batch_norm._normalize
+    with patch.object(batch_norm, "_normalize", lambda *args: calls.append(args) or forward(*args)):
+        for _ in range(3):
+            work(instance)
+    assert len(calls) == 1
+
+
+ATTENTION = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inputs = nn.Linear(6, 16)
+        self.packed = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.dropping = nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
+        self.qkv, self.few, self.output = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 5)
+        self.learned = nn.Parameter(torch.randn(7, 7))
+        self.register_buffer("added", torch.randn(1, 2, 1, 7))
+
+    def forward(self, x):
+        x = self.inputs(x)
+        x = x + self.packed(x, x, x, need_weights=False)[0] + self.dropping(x, x, x, need_weights=False)[0]
+        query, key, value = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        visible = torch.ones(7, 7, dtype=torch.bool, device=x.device).tril()
+        mixed = [
+            F.scaled_dot_product_attention(query, key, value, is_causal=True),
+            F.scaled_dot_product_attention(key.contiguous(), query, value, attn_mask=visible),
+            F.scaled_dot_product_attention(query, key[:, :, :5], value[:, :, :5], scale=0.3),
+            F.scaled_dot_product_attention(query, value, key, attn_mask=self.added),
+            F.scaled_dot_product_attention(query, key, value, attn_mask=self.learned),
+            F.scaled_dot_product_attention(query[0], key[0], value[0], is_causal=True),
+            F.scaled_dot_product_attention(query, key, value[..., :4]).repeat(1, 1, 1, 2),
+            F.scaled_dot_product_attention(query, key[:, :1], value[:, :1], enable_gqa=True),
+        ]
+        return self.output(sum(mixed).transpose(1, 2).flatten(2).mean(1) + self.few(x).mean(1))
+
+def make(batch_size):
+    return Attends(), (torch.randn(batch_size, 7, 6),), torch.randint(0, 5, (batch_size,))
+"""
+
+
+@pytest.fixture
+def attends(tmp_path) -> str:
+    (tmp_path / "attends.py").write_text(ATTENTION)
+    return f"{tmp_path / 'attends.py'}:make"
+
+
+@pytest.mark.parametrize("forms", [Forms(), KEYED, STREAM], ids=["cpu", "keyed", "stream"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_attention_is_what_pytorch_runs(attends, optimizer, forms, two_cores, backend, monkeypatch):
+    job = Job(attends, 4, precision="fp64", optimizer=optimizer, accumulate=2)
+    assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_attention_in_its_math_form(attends, optimizer, two_cores, backend, monkeypatch):
+    monkeypatch.setattr(attention, "choice", lambda call: "math")
+    job = Job(attends, 4, precision="fp64", optimizer=optimizer)
+    assert errors(job, KEYED, two_cores, backend, monkeypatch, attend=lambda: sdpa_kernel(SDPBackend.MATH)) <= LIMIT
+
+
+@pytest.mark.parametrize("form", ["plain", "math"])
+def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backend, monkeypatch):
+    if form == "math":
+        monkeypatch.setattr(attention, "choice", lambda call: "math")
+    monkeypatch.setattr("calibrate.cpu.sampler.compile_alone", partial(compile_alone, forms=KEYED))
+    found, options = strategies.parse("baseline")
+    for source in (attends, f"{MODELS / 'tied_cnn'}.py:make"):
+        plan = found.plan(Job(source, 4), two_cores, None, options)
+        sampler = Sampler(backend)
+        keys = {task.name: task for task in plan.tasks}
+        sampler.add(plan, keys)
+        for turn in range(2):
+            sampler.visit(list(keys), turn)
+        assert not sampler.failures
+
+
+class Calls(TorchDispatchMode):
+    """Notes what attention ops are called with, tensors by their shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "scaled_dot_product" in str(func):
+            self.seen.append((str(func), *tree_map_only(torch.Tensor, lambda t: (t.shape, t.stride()), (args, kwargs or {}))))
+        return func(*args, **(kwargs or {}))
+
+
+MASKS = [None, (5, 7), (2, 1, 1, 7), (1, 3, 5, 1)]
+CASES = [("flash", None), *((kernel, mask) for kernel in ("efficient", "cudnn") for mask in MASKS)]
+
+
+@pytest.mark.parametrize(("kernel", "mask"), CASES)
+def test_a_fused_kernels_backward_takes_what_autograd_gives_it(kernel, mask):
+    query, key, value = (torch.empty(2, 3, n, 16, dtype=torch.bfloat16, device="meta", requires_grad=True) for n in (5, 7, 7))
+    bias = mask and torch.empty(mask, dtype=torch.bfloat16, device="meta")
+    call, used = attention.Call(query, key, value, bias, False, 0.3), attention.KERNELS[kernel]
+    with Calls() as automatic:
+        out = used.forward(call)[0]
+        torch.autograd.grad(out, [query, key, value], torch.empty_like(out))
+    with Calls() as ours, torch.no_grad():
+        out, logsumexp, left = used.forward(call)
+        gradients = used.backward(torch.empty_like(out), call, out, logsumexp, left)
+    assert len(ours.seen) == 2
+    assert ours.seen == automatic.seen
+    assert [g.shape for g in gradients] == [x.shape for x in (query, key, value)]
+
+
+def test_attention_lets_pytorch_choose():
+    call = attention.Call(*(torch.randn(2, 3, 5, 8) for _ in range(3)), None, False, None)
+    assert attention.choice(call) == "cpu"
+    assert attention.choice(call._replace(value=torch.randn(2, 3, 5, 4))) == "math"
+    for backend, name in [("EFFICIENT_ATTENTION", "efficient"), ("CUDNN_ATTENTION", "cudnn"), ("MATH", "math")]:
+        with patch.object(attention._aten._fused_sdp_choice, "default", lambda *_, b=backend, **__: int(getattr(SDPBackend, b).value)):
+            assert attention.choice(call) == name
+
+
+def test_results_are_laid_out_as_planned():
+    planned = Operand("out", (2, 3, 5, 1), (15, 5, 1, 1), "float32")
+    fits, other = torch.randn(2, 3, 5, 1), torch.randn(2, 5, 3, 1).transpose(1, 2)
+    assert attention._as_planned(fits, planned) is fits
+    assert attention._as_planned(other, planned).is_contiguous()
+    assert torch.equal(attention._as_planned(other, planned), other)

@@ -1,0 +1,255 @@
+"""The hand-written CUDA kernels of scans, compiled as C++ and run on the host, against PyTorch's batched products and `simulator.scan`."""
+
+import logging
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from calibrate.numerics import Expected, compare
+from executors.cuda.backend import CudaBackend
+from executors.forms import Forms
+from executors.kernels import scan_level, step_jacobians
+from executors.kernels.native import compile as native
+from executors.kernels.native import jacobian_values as native_values
+from executors.kernels.native import nvrtc
+from executors.kernels.native import scan_level as native_level
+from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
+from simulator.bodies.scan_level import FUSED_WIDTH, ScanLevel
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.plan.task import Operand
+from simulator.plan.views import contiguous
+from simulator.scan.algorithm import exclusive_scan, order, prefix_order
+from simulator.strategies import registry as strategies
+from tests.fake_gpu import FakeGpu
+from tests.support import host_kernels
+
+COMPILER = shutil.which("g++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++, which runs the kernels' source on the host")
+NVCC = shutil.which("nvcc")
+
+#: 5 has a strip of rows that is not full, 20 is the paper's, 33 needs tiles that stand over the edge.
+WIDTHS = (1, 5, 20, 33)
+SIZES = [(2, 1), (3, 2), (4, 5), (7, 3), (12, 2), (21, 4)]
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    return host_kernels.HostCompiler(tmp_path_factory.mktemp("kernels"), COMPILER)
+
+
+@pytest.fixture(params=["forwards", "backwards"])
+def on_host(request, compiler, monkeypatch):
+    """Kernels compile for the host; between barriers threads run in this order."""
+    monkeypatch.setattr(nvrtc, "compiled", compiler.compiled)
+    native._compiled.cache_clear()
+    compiler.backwards, compiler.launches = request.param == "backwards", 0
+    yield compiler
+    native._compiled.cache_clear()
+
+
+def close(found, expected, dtype=torch.float64):
+    bound = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+
+
+def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float64):
+    torch.manual_seed(m * 100 + samples)
+    jacobians = torch.randn(m - leftmost, samples, width, width, dtype=dtype) / width**0.5
+    return jacobians, torch.randn(samples, width, dtype=dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("leftmost", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_levels_are_those_of_batched_products(on_host, width, leftmost):
+    shape = native_level.Shape(width, "double")
+    for m, samples in SIZES:
+        jacobians, gradient = elements(m, samples, width, leftmost)
+        first = gradient if leftmost else None
+        found = native_level.up(shape, m, leftmost)(jacobians, first)
+        for one, other in zip(found, scan_level.up(jacobians, first, m), strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                close(one, other)
+        even = jacobians[: (m + 1) // 2 - leftmost] if (m + 1) // 2 > leftmost else None
+        above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=torch.float64)
+        close(native_level.down(shape, m)(even, above, first), scan_level.down(even, above, first, m))
+        sequence, places = scan_level._sequence(m, leftmost)
+        run = native_level.linear(shape, sequence, places, torch.device("cpu"))
+        close(run(jacobians, gradient), scan_level.linear(jacobians, gradient, sequence, places))
+    assert on_host.launches == 3 * len(SIZES)
+
+
+@needs_compiler
+def test_a_long_linear_level_in_float32(on_host):
+    """More steps than are read ahead, several times over."""
+    shape = native_level.Shape(20, "float")
+    jacobians, gradient = elements(45, 3, 20, False, torch.float32)
+    sequence, places = scan_level._sequence(45, False)
+    found = native_level.linear(shape, sequence, places, torch.device("cpu"))(jacobians, gradient)
+    close(found, scan_level.linear(jacobians, gradient, sequence, places), torch.float32)
+
+
+@needs_compiler
+@pytest.mark.parametrize("leftmost", [False, True])
+def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
+    """Up and down through all levels, against products in the scan's own order."""
+    m, samples, width = 13, 2, 5
+    jacobians, gradient = elements(m, samples, width, leftmost)
+    shape = native_level.Shape(width, "double")
+    stored = dict(zip(order(m)[leftmost:], jacobians, strict=True))
+    chain = ([] if leftmost else [gradient]) + [gradient if leftmost and place == 0 else stored[place] for place in range(m)]
+    expected = exclusive_scan(chain, 0, lambda later, earlier: (later @ earlier.unsqueeze(-1)).squeeze(-1))
+
+    def prefixes(count: int, jacobians, first):
+        """What `scan_tasks` has the levels do."""
+        if count == 1:
+            before = first if leftmost else gradient
+            found = [before] if leftmost else [before, (jacobians[0] @ before.unsqueeze(-1)).squeeze(-1)]
+            return torch.stack(found)
+        above = prefixes(count // 2, *native_level.up(shape, count, leftmost)(jacobians, first))
+        even = (count + 1) // 2 - leftmost
+        return native_level.down(shape, count)(jacobians[:even] if even else None, above, first)
+
+    found = prefixes(m, jacobians, gradient if leftmost else None)
+    for where, place in enumerate(prefix_order(m, leftmost)):
+        close(found[where], expected[place - leftmost])
+
+
+@needs_compiler
+@pytest.mark.parametrize("leftmost", [False, True])
+@pytest.mark.parametrize("width", [1, 5, 20])
+def test_jacobians_are_those_of_pytorchs_ops(on_host, width, leftmost):
+    m, samples, real = 9, 3, partial(torch.rand, dtype=torch.float64)
+    places = step_jacobians._backwards(m, leftmost)
+    index = torch.tensor(places)
+    rnn = (real(m, samples, width) - 0.5, real(width, width))
+    gru = (*(real(m, samples, n * width) for n in (1, 2, 1, 1)), real(3 * width, width))
+    cases = [(RnnSteps("tanh", leftmost), rnn), (RnnSteps("relu", leftmost), rnn), (GruSteps(leftmost), gru)]
+    for rule, reads in cases:
+        found = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
+        close(found, step_jacobians._KERNELS[rule.of](rule, index, *reads))
+    assert on_host.launches == 3
+
+
+def planned(model: str, strategy: str) -> tuple:
+    job, machine = Job(model, 3, image_size=11, precision="fp64"), load_machine("h200")
+    found, options = strategies.parse(strategy)
+    return job, found.plan(job, machine, None, options), machine
+
+
+@needs_compiler
+@pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa:scan=blelloch,workers=3"])
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, strategy):
+    """The simulated GPU does not see the launches, so that it cannot replay them: eager mode."""
+    job, plan, machine = planned(model, strategy)
+    monkeypatch.setattr(native, "usable", lambda task, binding: "double")
+    gpu, built = FakeGpu(races_allowed=True), job.build()
+    backend = CudaBackend(machine, gpu, "eager")
+    with gpu:
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, 2, backend), 2)
+    assert numerics.equal("fp64"), numerics
+    assert on_host.launches >= sum(task.body.kind in ("scan-level", "jacobian-values") for task in plan.tasks)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa"])
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+def test_without_kernels_pytorchs_products_do_the_same(model, strategy, mode):
+    job, plan, machine = planned(model, strategy)
+    gpu, built = FakeGpu(), job.build()
+    backend = CudaBackend(machine, gpu, mode)
+    with gpu:
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, 9, backend), 9)
+    assert numerics.equal("fp64"), numerics
+
+
+def level_task(width: int, dtypes: str | tuple[str, str], device: str = "cuda"):
+    """A linear level of 4 elements, and what it is bound to."""
+    read, written = (dtypes, dtypes) if isinstance(dtypes, str) else dtypes
+    shapes = ((4, 2, width, width), (2, width)), (5, 2, width)
+    reads = tuple(Operand(name, shape, contiguous(shape), read) for name, shape in zip("jg", shapes[0], strict=True))
+    task = SimpleNamespace(
+        body=ScanLevel("linear", 4, False), device=device, inputs=reads, writes=(Operand("p", shapes[1], contiguous(shapes[1]), written),)
+    )
+    return task, SimpleNamespace(forms=Forms(cuda=True), device=torch.device)
+
+
+def test_kernels_are_for_cuda_two_dtypes_and_narrow_layers():
+    chosen = {
+        name: native.usable(*level_task(width, dtypes, device))
+        for name, width, dtypes, device in [
+            ("float", 20, "float32", "cuda"), ("double", 20, "float64", "cuda"), ("half", 20, "bfloat16", "cuda"),
+            ("mixed", 20, ("float32", "float64"), "cuda"), ("wide", FUSED_WIDTH + 1, "float32", "cuda"), ("cpu", 20, "float32", "cpu"),
+        ]
+    }  # fmt: skip
+    assert chosen == {"float": "float", "double": "double", "half": None, "mixed": None, "wide": None, "cpu": None}
+    task, binding = level_task(20, "float32")
+    binding.forms = replace(binding.forms, cuda=False)
+    assert native.usable(task, binding) is None
+
+
+def test_without_nvrtc_the_log_says_what_runs(monkeypatch, caplog):
+    def refuse(source, name):
+        raise nvrtc.StepcastError("no NVRTC library")
+
+    monkeypatch.setattr(nvrtc, "compiled", refuse)
+    native._compiled.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert native_level.up(native_level.Shape(20, "float"), 4, False) is None
+    assert "batched products, several kernels in place of one: no NVRTC library" in caplog.text
+    native._compiled.cache_clear()
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc, which compiles the kernels for a GPU that is not there")
+@pytest.mark.parametrize(("width", "real"), [(20, "float"), (20, "double"), (FUSED_WIDTH, "double")])
+def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width, real):
+    constants = {"REAL": real, "H": width, "THREADS": native_values._THREADS, "MATRICES": native_values._MATRICES}
+    for name, text in {"scan": native_level.Shape(width, real).text, "jacobian": native.source("jacobian_values.cu", constants)}.items():
+        (tmp_path / f"{name}.cu").write_text(text)
+        command = [NVCC, "-arch=sm_90", "-cubin", "-Xptxas=-v", "-o", tmp_path / "out.cubin", tmp_path / f"{name}.cu"]
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert said.returncode == 0, said.stderr
+        spills = [line for line in said.stderr.splitlines() if "spill" in line]
+        assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills), said.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("leftmost", [False, True])
+@pytest.mark.parametrize("width", [*WIDTHS, FUSED_WIDTH])
+def test_kernels_on_a_gpu(width, leftmost, dtype):
+    """Issued and replayed from a graph, against the batched products on the CPU."""
+    m, samples, cuda = 37, 6, torch.device("cuda", torch.cuda.current_device())
+    shape = native_level.Shape(width, native._REAL[dtype])
+    jacobians, gradient = elements(m, samples, width, leftmost, getattr(torch, dtype))
+    first = gradient if leftmost else None
+    above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=jacobians.dtype)
+    even = jacobians[: (m + 1) // 2 - leftmost]
+    sequence, places = scan_level._sequence(m, leftmost)
+    there = {id(t): t.to(cuda) for t in (jacobians, gradient, above, even)}
+    there[id(None)] = None
+    every = partial(scan_level.linear, sequence=sequence, places=places)
+    runs = [
+        (native_level.up(shape, m, leftmost), partial(scan_level.up, elements=m), (jacobians, first)),
+        (native_level.down(shape, m), partial(scan_level.down, elements=m), (even, above, first)),
+        (native_level.linear(shape, sequence, places, cuda), every, (jacobians, gradient)),
+    ]
+    bound = 1e-4 if dtype == "float32" else 1e-11
+    for run, expected, given in runs:
+        on_gpu = [there[id(tensor)] for tensor in given]
+        issued = run(*on_gpu)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = run(*on_gpu)
+        graph.replay()
+        for found in (issued, captured):
+            torch.testing.assert_close(found, expected(*given), check_device=False, rtol=bound, atol=bound)

@@ -1,0 +1,224 @@
+"""The update kernels are torch.optim's, to the bit, in every form that PyTorch has."""
+
+import copy
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from executors.kernels.update import apply_update, initial_state, load_state_dict, state_dict, torch_optimizer
+from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
+from simulator.plan.task import Operand, Task
+from traces.errors import StepcastError, UnknownNameError
+
+EVERY_FORM = [(optimizer, form) for optimizer in STATE for form in forms(optimizer)]
+SHAPES = [(7, 5), (3,), (), (2, 3, 3, 3)]
+
+
+def parameters_and_gradients(steps: int, device: str = "cpu", dtype: torch.dtype = torch.float64):
+    """Random parameters, and for each step a random gradient of each."""
+    torch.manual_seed(3)
+    parameters = [torch.randn(shape, dtype=dtype, device=device) for shape in SHAPES]
+    parameters[-1] = parameters[-1].to(memory_format=torch.channels_last)
+    return parameters, [[torch.randn_like(p) for p in parameters] for _ in range(steps)]
+
+
+def update(optimizer: str, form: str, **hyper: float) -> Update:
+    """An update of all parameters of `SHAPES`."""
+    return Update(optimizer, form, tuple(f"p{index}" for index in range(len(SHAPES))), hyper_parameters(optimizer, **hyper))
+
+
+def step_both(optimizer, form, hyper, steps, device="cpu", capturable=False):
+    """Parameters and states after `steps` steps of ours, and a torch.optim optimizer after as many of its own."""
+    initial, gradients = parameters_and_gradients(steps, device)
+    plain = torch_optimizer(optimizer, form, [p.clone().requires_grad_() for p in initial], hyper_parameters(optimizer, **hyper))
+    ours = [p.clone() for p in initial]
+    states = [initial_state(optimizer, p) for p in ours]
+    operands = [t for p, state in zip(ours, states, strict=True) for t in (p, *state.values())]
+    for step in gradients:
+        for parameter, gradient in zip(plain.param_groups[0]["params"], step, strict=True):
+            parameter.grad = gradient.clone()
+        plain.step()
+        kept = [g.clone() for g in step]
+        apply_update(update(optimizer, form, **hyper), step, operands, capturable)
+        assert all(map(torch.equal, step, kept))
+    return ours, states, plain
+
+
+@pytest.mark.parametrize("hyper", [{}, {"weight_decay": 0.1, "lr": 0.5}, {"weight_decay": 0.0}], ids=["default", "decay", "no-decay"])
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+def test_five_steps_equal_torch_optim(optimizer, form, hyper):
+    ours, states, plain = step_both(optimizer, form, hyper, 5)
+    for parameter, state, theirs in zip(ours, states, plain.param_groups[0]["params"], strict=True):
+        assert torch.equal(parameter, theirs)
+        assert set(state) == set(plain.state[theirs])
+        for name, tensor in state.items():
+            assert torch.equal(tensor, plain.state[theirs][name])
+            assert tensor.dtype == plain.state[theirs][name].dtype
+            assert tensor.stride() == plain.state[theirs][name].stride()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_adagrad_that_counts_its_steps_on_the_device_equals_torch_optim(form):
+    """Torch has no such form; on CUDA it is what a graph replays."""
+    ours, states, plain = step_both("adagrad", form, {}, 5, capturable=True)
+    assert all(map(torch.equal, ours, plain.param_groups[0]["params"]))
+    assert [state["step"].item() for state in states] == [5.0] * len(SHAPES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+def test_five_steps_equal_torch_optim_on_cuda(optimizer, form):
+    ours, _, plain = step_both(optimizer, form, {}, 5, "cuda")
+    for parameter, theirs in zip(ours, plain.param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(parameter, theirs.detach(), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+def test_one_parameter_at_a_time_gives_the_same(optimizer, form):
+    initial, (gradients,) = parameters_and_gradients(1)
+    together, alone = [p.clone() for p in initial], [p.clone() for p in initial]
+    apply_update(update(optimizer, form), gradients, [t for p in together for t in (p, *initial_state(optimizer, p).values())])
+    for index, parameter in enumerate(alone):
+        body = Update(optimizer, form, (f"p{index}",))
+        apply_update(body, [gradients[index]], [parameter, *initial_state(optimizer, parameter).values()])
+    assert all(map(torch.equal, together, alone))
+
+
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+def test_states_go_to_torch_optim_and_back(optimizer, form):
+    ours, states, plain = step_both(optimizer, form, {}, 3)
+    exported = state_dict(optimizer, form, ours, states)
+    theirs = plain.state_dict()
+    assert exported["param_groups"] == theirs["param_groups"]
+    assert exported["state"].keys() == theirs["state"].keys()
+
+    back = load_state_dict(optimizer, ours, theirs)
+    assert [list(state) for state in back] == [list(STATE[optimizer])] * len(ours)
+    for state, expected in zip(back, states, strict=True):
+        assert all(torch.equal(state[name], expected[name]) for name in state)
+
+    fresh = torch_optimizer(optimizer, form, [p.clone().requires_grad_() for p in ours])
+    fresh.load_state_dict(exported)
+    for parameter, original in zip(fresh.param_groups[0]["params"], plain.param_groups[0]["params"], strict=True):
+        parameter.grad = torch.ones_like(parameter)
+        original.grad = torch.ones_like(original)
+    fresh.step()
+    plain.step()
+    assert all(map(torch.equal, fresh.param_groups[0]["params"], plain.param_groups[0]["params"]))
+
+
+def test_exported_states_are_copies():
+    ours, states, _ = step_both("adam", "for", {}, 1)
+    exported = state_dict("adam", "for", ours, states)
+    before = copy.deepcopy(exported["state"][0]["exp_avg"])
+    states[0]["exp_avg"].add_(1.0)
+    assert torch.equal(exported["state"][0]["exp_avg"], before)
+
+
+@pytest.mark.parametrize("optimizer", STATE)
+def test_the_state_of_an_optimizer_never_stepped_is_the_initial_one(optimizer):
+    parameters, _ = parameters_and_gradients(0)
+    plain = torch_optimizer(optimizer, "for", [p.clone().requires_grad_() for p in parameters])
+    for state, parameter in zip(load_state_dict(optimizer, parameters, plain.state_dict()), parameters, strict=True):
+        expected = initial_state(optimizer, parameter)
+        assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_states_of_another_model_or_optimizer_are_refused():
+    parameters, _ = parameters_and_gradients(0)
+    exported = state_dict("adam", "for", parameters, [initial_state("adam", p) for p in parameters])
+    with pytest.raises(StepcastError, match="the optimizer state has 4 parameters, the model 3"):
+        load_state_dict("adam", parameters[1:], exported)
+    with pytest.raises(StepcastError, match="holds exp_avg, exp_avg_sq, step; momentum keeps momentum_buffer"):
+        load_state_dict("momentum", parameters, exported)
+    with pytest.raises(StepcastError, match="has shape"):
+        load_state_dict("adam", parameters[::-1], exported)
+
+
+@pytest.mark.parametrize("optimizer", STATE)
+def test_state_shapes_agree_with_the_tensors(optimizer):
+    parameter = torch.randn(4, 3, dtype=torch.float64)
+    for name, tensor in initial_state(optimizer, parameter).items():
+        assert state_shape(optimizer, name, (4, 3), "float64") == (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    with pytest.raises(KeyError, match="keeps no 'velocity'"):
+        state_shape(optimizer, "velocity", (4, 3), "float64")
+
+
+def test_a_form_that_pytorch_lacks_is_refused_by_name():
+    with pytest.raises(StepcastError, match="PyTorch has no fused form of rmsprop: use rmsprop:for or rmsprop:foreach"):
+        check_form("rmsprop", "fused")
+    with pytest.raises(UnknownNameError, match="unknown optimizer form 'fusd'"):
+        check_form("adam", "fusd")
+    with pytest.raises(UnknownNameError, match="unknown optimizer 'adma'"):
+        check_form("adma", "for")
+    with pytest.raises(StepcastError, match="adadelta"):
+        apply_update(
+            Update("adadelta", "fused", ("p",)), [torch.ones(2)], [torch.ones(2), *initial_state("adadelta", torch.ones(2)).values()]
+        )
+    with pytest.raises(UnknownNameError, match="unknown hyper-parameter of sgd 'momentum'"):
+        hyper_parameters("sgd", momentum=0.9)
+
+
+def test_every_refused_form_is_one_that_pytorch_refuses():
+    for optimizer in STATE:
+        for form in set(FORMS) - set(forms(optimizer)):
+            with pytest.raises(TypeError, match=form):
+                {"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta}[optimizer]([torch.ones(1)], **{form: True})
+
+
+def test_hyper_parameters_left_out_of_an_update_count_with_their_defaults():
+    parameter = Operand("g", (4,), (1,), "float32")
+    task = Task("update", Update("adam", "for", ("p",)), "cpu:0", reads=(parameter,))
+    spelled_out = Update("adam", "for", ("p",), hyper_parameters("adam"))
+    assert task.body.key(task) == spelled_out.key(task)
+    assert task.body.launches == spelled_out.launches
+    assert spelled_out.key(task) != Update("adam", "for", ("p",), (("weight_decay", 0.0),)).key(task)
+
+
+class Launches(TorchDispatchMode):
+    """Counts the ops that launch a kernel: all but those on single numbers other than `counters`, which live on the host."""
+
+    def __init__(self, counters=None):
+        super().__init__()
+        self.count, self.counters = 0, counters
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the op."""
+        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        on_device = self.counters is None or any(t.dim() or any(t is counter for counter in self.counters) for t in tensors)
+        self.count += on_device and func is not torch.ops.prim.device.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("optimizer", "form"),
+    [pair for pair in EVERY_FORM if pair[0] != "adagrad" and (pair[1] != "fused" or pair[0].startswith("adam"))],
+)
+def test_launches_are_what_the_cuda_form_dispatches(optimizer, form, weight_decay):
+    hyper = hyper_parameters(optimizer, **{**DEFAULTS[optimizer], "weight_decay": weight_decay})
+    body = Update(optimizer, form, ("a", "b"), hyper)
+    with FakeTensorMode(), Launches() as launches:
+        parameters = [torch.empty(4, 3, device="cuda") for _ in body.parameters]
+        operands = [t for p in parameters for t in (p, *initial_state(optimizer, p).values())]
+        gradients = [torch.empty(4, 3, device="cuda") for _ in body.parameters]
+        launches.count = 0
+        apply_update(body, gradients, operands, capturable=True)
+    assert body.launches == launches.count
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("form", FORMS)
+def test_launches_of_adagrad_are_what_it_dispatches(form, weight_decay):
+    """On the CPU: fake tensors have no numbers for the step count that torch.optim reads on the host."""
+    body = Update("adagrad", form, ("a", "b"), hyper_parameters("adagrad", weight_decay=weight_decay))
+    parameters, gradients = ([torch.ones(4, 3) for _ in body.parameters] for _ in range(2))
+    states = [initial_state("adagrad", p) for p in parameters]
+    operands = [t for p, state in zip(parameters, states, strict=True) for t in (p, *state.values())]
+    with Launches([state["step"] for state in states]) as launches:
+        apply_update(body, gradients, operands, capturable=True)
+    assert body.launches == launches.count

@@ -1,0 +1,141 @@
+"""Dropout masks depend on (seed, step, index) alone, and plain PyTorch can be made to use them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from executors.dropout import DeterministicDropout, drop, key, mask
+
+
+def test_a_mask_depends_on_seed_step_and_index_alone():
+    first = mask((50, 40), 0.3, seed=1, step=2, index=3)
+    torch.rand(7)
+    assert torch.equal(first, mask((50, 40), 0.3, seed=1, step=2, index=3))
+    for other in [(0, 2, 3), (1, 0, 3), (1, 2, 0), (2, 1, 3), (12, 3, 0)]:
+        assert not torch.equal(first, mask((50, 40), 0.3, *other))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+def test_a_mask_drops_a_share_p(p):
+    keep = mask((200, 200), p, 0, 0, 0)
+    assert keep.dtype == torch.bool
+    assert abs(1 - keep.double().mean().item() - p) < 0.01
+
+
+def test_a_mask_leaves_the_global_generator_and_default_dtype_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    keep = mask((4,), 0.5, 1, 1, 1)
+    assert torch.equal(torch.rand(3), expected)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(mask((4,), 0.5, 1, 1, 1), keep)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_plain_dropout_uses_the_masks_in_call_order():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    layer = nn.Dropout(0.25)
+    with DeterministicDropout(seed=5, step=7):
+        outputs = [F.dropout(x, 0.1), layer(x), F.dropout(x.clone(), 0.4, inplace=True), F.dropout(x, 0.5, training=False)]
+    for index, (output, p) in enumerate(zip(outputs, (0.1, 0.25, 0.4), strict=False)):
+        assert torch.equal(output, drop(x, mask(x.shape, p, 5, 7, index), p))
+    assert torch.equal(outputs[3], x)
+
+
+def test_a_dropped_element_gets_no_gradient():
+    x = torch.randn(20, 30, dtype=torch.float64, requires_grad=True)
+    with DeterministicDropout(5, 7):
+        output = F.dropout(x, 0.25)
+    output.sum().backward()
+    assert torch.equal(x.grad, drop(torch.ones_like(x), mask(x.shape, 0.25, 5, 7, 0), 0.25).detach())
+
+
+def test_native_dropout_uses_the_masks_too():
+    x = torch.randn(20, 30, dtype=torch.float64, requires_grad=True)
+    with DeterministicDropout(5, 7):
+        output, keep = torch.native_dropout(x, 0.25, True)
+    assert torch.equal(keep, mask(x.shape, 0.25, 5, 7, 0))
+    assert torch.equal(output, drop(x, keep, 0.25))
+    output.sum().backward()
+    assert torch.equal(x.grad != 0, keep)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_drops_its_weights(causal):
+    query, key, value = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
+    with DeterministicDropout(5, 7) as mode:
+        output = F.scaled_dot_product_attention(query, key, value, dropout_p=0.3, is_causal=causal)
+    scores = query @ key.transpose(-2, -1) / 2
+    if causal:
+        scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), float("-inf"))
+    weights = drop(scores.softmax(-1), mask(scores.shape, 0.3, 5, 7, 0), 0.3)
+    torch.testing.assert_close(output, weights @ value, rtol=1e-12, atol=1e-12)
+    assert mode.calls == 1
+
+
+def test_attention_that_drops_nothing_runs_as_it_would():
+    query = torch.randn(2, 3, 5, 4, requires_grad=True)
+    with DeterministicDropout(5, 7) as mode:
+        kept = F.scaled_dot_product_attention(query, query, query)
+        dropped = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    assert "Flash" in kept.grad_fn.name()
+    assert "Flash" not in dropped.grad_fn.name()
+    assert mode.calls == 1
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_inside_pytorchs_own_attention_module(need_weights):
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).double()
+    x = torch.randn(3, 6, 8, dtype=torch.float64)
+
+    def run(seed: int, step: int) -> torch.Tensor:
+        with DeterministicDropout(seed, step) as mode:
+            output, _ = attention(x, x, x, need_weights=need_weights)
+        assert mode.calls == 1
+        return output
+
+    assert torch.equal(run(1, 0), run(1, 0))
+    assert not torch.equal(run(1, 0), run(1, 1))
+    assert not torch.equal(run(1, 0), run(2, 0))
+
+
+def test_entering_again_goes_on_with_the_next_index():
+    x = torch.ones(100)
+    mode = DeterministicDropout(0, 0)
+    with mode:
+        first = F.dropout(x)
+    between = F.dropout(x)
+    with mode:
+        second = F.dropout(x)
+    assert torch.equal(first != 0, mask((100,), 0.5, 0, 0, 0))
+    assert torch.equal(second != 0, mask((100,), 0.5, 0, 0, 1))
+    assert between.shape == x.shape
+    assert mode.calls == 2
+
+
+def test_with_a_generator_to_seed_the_op_itself_draws():
+    x = torch.randn(20, 30, dtype=torch.float64)
+    with DeterministicDropout(5, 7, torch.manual_seed) as mode:
+        F.dropout(x, 0.1)
+        output, keep = torch.native_dropout(x, 0.25, True)
+    torch.manual_seed(key(5, 7, 1))
+    expected = torch.native_dropout(x, 0.25, True)
+    assert torch.equal(output, expected[0])
+    assert torch.equal(keep, expected[1])
+    assert mode.calls == 2
+
+
+def test_dropping_everything_draws_no_mask_in_a_captured_step_either():
+    from simulator.capture.capture import capture
+    from simulator.models.built import Built
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(1.0), nn.Linear(3, 3), nn.Dropout(0.5))
+    graph = capture(lambda: Built(model, (torch.randn(2, 3),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)
+    with DeterministicDropout(0, 0) as mode:
+        model(torch.randn(2, 3))
+    assert sum(op.body.target == "aten.native_dropout.default" for op in graph.ops) == mode.calls == 1

@@ -1,0 +1,21 @@
+"""A convolution's backward costs its forward's FLOPs per gradient asked for, grouped and transposed ones too."""
+
+import pytest
+import torch
+
+from simulator.capture.recorder import _flops
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_each_gradient_costs_one_forward(groups, transposed):
+    channels = (4, 6 // groups) if transposed else (6, 4 // groups)
+    x, w = torch.empty(2, 4, 8, 8, device="meta"), torch.empty(*channels, 3, 3, device="meta")
+    geometry = ([2, 2], [1, 1], [1, 1], transposed, [0, 0], groups)
+    y = aten.convolution(x, w, None, *geometry)
+    forward = _flops(aten.convolution.default, (x, w, None, *geometry), {}, [y])
+    for mask, gradients in (([True, False, False], 1), ([False, True, True], 1), ([True, True, False], 2)):
+        args = (y, x, w, [0], *geometry, mask)
+        assert _flops(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args)) == gradients * forward

@@ -1,0 +1,237 @@
+"""Co-runs become multipliers, multipliers become longer forecasts; and what rests on noise, or on nothing, is not used."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrate.cpu import co_runs
+from calibrate.cpu.co_runs import learn_contention
+from calibrate.cpu.noise import own_s
+from calibrate.identity import this_cpu
+from simulator.costs import contention
+from simulator.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, fit, group_of, pairs_that_meet, typical
+from simulator.costs.cost import Cost
+from simulator.costs.model import CostModel
+from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.simulation import simulate
+from simulator.job import Job
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
+from tests.support import mlp, tiny
+from traces.profile import Contention, CoRun, KeyCost, Profile, Stats
+
+PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
+
+
+def synthetic(factors=PAIRS, noise=(0.99, 1.01), modelled=1.0):
+    """Two fitted and two held-out co-runs of every pair, a little off on either side."""
+    return [
+        CoRun(a, b, factor * modelled * off, modelled, held)
+        for (a, b), factor in factors.items()
+        for held in (False, True)
+        for off in noise
+    ]
+
+
+def test_known_factors_come_back():
+    found = fit(synthetic(noise=(1.0, 1.0)), "cpu")
+    assert found.multipliers == {"compute|compute": 1.05, "compute|memory": 1.1, "memory|compute": 1.2, "memory|memory": 1.4}
+    assert found.rejected == {}
+    assert found.held_out_error == 0.0
+    assert found.held_out_error_without == pytest.approx(sum(1 - 1 / f for f in PAIRS.values()) / 4, rel=1e-3)
+
+
+def test_a_multiplier_is_typical_of_its_pair_and_scored_on_others():
+    found = fit([CoRun("a", "b", 1.0), CoRun("a", "b", 1.44), CoRun("a", "b", 1.5, 1.0, True)], "cpu")
+    assert found.multipliers == {"a|b": 1.2}
+    assert found.held_out_error == pytest.approx(1 - 1.2 / 1.5)
+    assert found.held_out_error_without == pytest.approx(1 - 1 / 1.5, rel=1e-3)
+
+
+def test_on_a_cpu_multipliers_replace_the_modelled_slow_down_and_on_a_gpu_they_multiply_it():
+    assert set(fit(synthetic({("a", "b"): 1.2}, modelled=1.5), "gpu").multipliers.values()) == {1.2}
+    assert set(fit(synthetic({("a", "b"): 1.2}, modelled=1.5), "cpu").multipliers.values()) == {1.8}
+
+
+def test_pairs_share_a_multiplier_where_that_foretells_more():
+    # What differs between the pairs is less than what differs within them.
+    rows = [CoRun("a", beside, factor) for beside, factor in (("a", 1.1), ("a", 1.31), ("b", 1.12), ("b", 1.3))]
+    assert len(set(fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers.values())) == 1
+    rows += [CoRun("b", "a", factor) for factor in (2.0, 2.2)]
+    found = fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers
+    assert found["a|a"] == found["a|b"] < 1.3 < 2.0 < found["b|a"]
+
+
+def test_an_interrupted_thread_says_little():
+    assert typical([1.0, 1.0, 1.0, 1.0]) == 1.0
+    assert typical([1.0, 1.0, 1.0, 1000.0]) == typical([1.0, 1.0, 1.0, 2.0])
+    assert typical([1.0, 1.0, 1.0, 0.001]) == typical([1.0, 1.0, 1.0, 0.5])
+
+
+def test_without_co_runs_nothing_is_known():
+    found = fit([], "cpu")
+    assert (found.multipliers, found.rejected, found.held_out_error, found.known) == ({}, {}, None, frozenset())
+
+
+def test_what_cannot_be_scored_is_not_used():
+    found = fit([CoRun("a", "a", 1.3), CoRun("a", "a", 1.3)], "cpu")
+    assert (found.multipliers, found.rejected, found.held_out_error) == ({}, {"a|a": 1.3}, None)
+
+
+def test_noise_below_one_is_one_and_of_no_use():
+    found = fit(synthetic({("a", "a"): 0.9}), "cpu")
+    assert (found.multipliers, found.rejected) == ({}, {"a|a": 1.0})
+    assert found.held_out_error == found.held_out_error_without > 0
+
+
+def test_multipliers_that_do_not_predict_others_are_rejected():
+    found = fit([CoRun("a", "a", 1.5), CoRun("a", "a", 1.5), CoRun("a", "a", 1.0, 1.0, True), CoRun("a", "a", 1.02, 1.0, True)], "cpu")
+    assert (found.multipliers, found.rejected) == ({}, {"a|a": 1.5})
+    assert found.held_out_error > found.held_out_error_without
+
+
+@given(st.lists(st.builds(CoRun, st.sampled_from("ab"), st.sampled_from("ab"), st.floats(0.1, 9.0), st.floats(1.0, 2.0), st.booleans())))
+def test_a_fit_is_never_below_one_nor_worse_than_none(rows):
+    found = fit(rows, "cpu")
+    assert all(factor >= 1.0 for factor in (found.multipliers | found.rejected).values())
+    if found.multipliers:
+        assert found.held_out_error < found.held_out_error_without
+
+
+def test_a_fit_comes_back_from_disk(tmp_path):
+    fitted = fit(synthetic(), "cpu").model_copy(update={"disturbed": True, "unmeasured": ["small|small"]})
+    profile = Profile(identity=this_cpu(), contention=fitted)
+    found = Profile.load(profile.save(tmp_path / "p.json")).contention
+    assert found == fitted
+    assert isinstance(found.co_runs[0], CoRun)
+    assert found.known == {*PAIRS, (SMALL, SMALL)}
+    assert Profile(identity=this_cpu()).merge(profile).contention == fitted
+    assert profile.merge(Profile(identity=this_cpu())).contention == fitted
+
+
+def test_groups():
+    assert group_of("conv", 1e-3, "cpu") == group_of("matmul.attention", 1e-6, "gpu") == COMPUTE
+    assert group_of("norm.layer", 1e-3, "cpu") == group_of("elementwise", 1e-3, "cpu") == MEMORY
+    assert group_of("update.adam:for", 1e-3, "cpu") == UPDATE
+    assert group_of("update.adam:for", 1e-6, "gpu") == MEMORY
+    assert group_of("conv", 5e-5, "cpu") == SMALL
+
+
+def lanes(*groups, machine=None, on=None):
+    """One task per (stream, group)."""
+    timed = [
+        tiny.task(f"t{i}", reads="x", writes=f"y{i}", stream=stream, group=group, on=(on or {}).get(stream, "d"))
+        for i, (stream, group) in enumerate(groups)
+    ]
+    plan, costs = tiny.build(*timed)
+    return pairs_that_meet(plan, machine or tiny.cpu(cores=2), costs)
+
+
+def test_groups_meet_that_stand_on_different_lanes_of_one_memory():
+    assert lanes((0, "a"), (0, "b")) == set()
+    assert lanes((0, "a"), (0, "b"), (1, "c")) == {("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")}
+    assert lanes((0, "a"), (1, "a")) == {("a", "a")}
+    assert lanes((0, "a"), (1, "")) == set()
+    apart = {0: "p", 1: "q"}
+    assert lanes((0, "a"), (1, "b"), machine=tiny.gpu("p", "q"), on=apart) == set()
+    assert lanes((0, "a"), (1, "b"), machine=tiny.gpu("p", "q", memory="hbm"), on=apart) == {("a", "b"), ("b", "a")}
+
+
+def test_the_modelled_slow_down_is_the_engines():
+    streaming, computing = (Cost("k", 1.0, 1.0, memory_share=share) for share in (0.7, 0.0))
+    machine = tiny.cpu(cores=1, overhead_s=1.0)  # each lane has a core, and nothing else takes time
+    assert modelled_slow_downs([streaming], [streaming], machine.devices[0], machine) == pytest.approx((1.4, 1.4))
+    assert modelled_slow_downs([streaming], [computing] * 2, machine.devices[0], machine) == (1.0, 1.0)
+    full, few = Cost("k", 1.0, 1.0, grid=10, compute_share=1.0), Cost("k", 1.0, 1.0, grid=4, compute_share=1.0)
+    machine = tiny.gpu()
+    assert modelled_slow_downs([full], [full], machine.devices[0], machine) == (1.0, 2.0)
+    assert modelled_slow_downs([few], [few], machine.devices[0], machine) == (1.0, 1.0)
+
+
+FACTORS = st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), st.floats(1.0, 3.0))
+TASKS = st.lists(st.tuples(st.floats(1e-3, 1.0), st.integers(0, 1), st.sampled_from("ab")), min_size=1, max_size=8)
+
+
+@given(TASKS, FACTORS)
+def test_two_lanes_are_never_faster_for_slowing_each_other_down(tasks, factors):
+    timed = [
+        tiny.task(f"t{i}", s, reads=f"y{i - 2}" if i > 1 else "x", writes=f"y{i}", stream=stream, group=group)
+        for i, (s, stream, group) in enumerate(tasks)
+    ]
+    plan, costs = tiny.build(*timed)
+    machine = tiny.cpu(cores=2)
+    alone = simulate(plan, machine, costs, iterations=2)
+    assert simulate(plan, machine, costs, iterations=2, pair_multipliers=factors).step_s >= alone.step_s * (1 - 1e-9)
+
+
+def planned(machine, text):
+    strategy, options = strategies.parse(text)
+    return strategy.plan(Job(f"{mlp.__file__}:make", 4), machine, None, options)
+
+
+def calibrated(plan, machine, known=None, seconds=1e-3) -> Profile:
+    """A profile by which every task of the plan takes equally long."""
+    stats = Stats(seconds, seconds, seconds, seconds, 8)
+    return Profile(identity=this_cpu(), costs={key: KeyCost(stats) for key in plan.keys(machine)}, contention=known or Contention())
+
+
+def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two_cores):
+    slow = Contention(multipliers={f"{a}|{b}": 2.0 for a in (COMPUTE, MEMORY, UPDATE) for b in (COMPUTE, MEMORY, UPDATE)})
+    for text, longer in (("backward-fusion:update_stream=on", True), ("backward-fusion", False)):
+        plan = planned(two_cores, text)
+        without, with_ones, with_twos = (
+            forecast(plan, two_cores, CostModel(two_cores, calibrated(plan, two_cores, known))).timeline.step_s
+            for known in (None, Contention(multipliers={"compute|compute": 1.0}), slow)
+        )
+        assert without == pytest.approx(with_ones)  # tiny operands draw no bandwidth to speak of
+        assert (with_twos > with_ones * 1.05) == longer
+
+
+def test_on_a_cpu_with_multipliers_tasks_draw_no_bandwidth(two_cores):
+    plan = planned(two_cores, "backward-fusion:update_stream=on")
+    shares = [
+        max(cost.memory_share for cost in CostModel(two_cores, calibrated(plan, two_cores, known, 1e-9)).resolve(plan))
+        for known in (None, Contention(multipliers={"small|small": 1.1}))
+    ]
+    assert shares[0] > shares[1] == 0.0
+
+
+def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores, monkeypatch):
+    monkeypatch.setattr(co_runs, "ROUNDS", 2)
+    monkeypatch.setattr(co_runs, "FEWEST", 2)
+    monkeypatch.setattr(contention, "SMALL_S", 100.0)  # all tasks count as short, however busy the machine is
+    one, two = (planned(two_cores, text) for text in ("backward-fusion", "backward-fusion:update_stream=on"))
+    profile = calibrated(two, two_cores, seconds=1e-5)
+    costs = dict(profile.costs)
+    assert not learn_contention([one], two_cores, profile)
+    assert profile.contention == Contention()
+    assert learn_contention([one, two], two_cores, profile)
+    found = profile.contention
+    assert {(run.group, run.beside) for run in found.co_runs} == {(SMALL, SMALL)}
+    assert {run.held_out for run in found.co_runs} == {False, True}
+    assert len({run.key for run in found.co_runs}) == len(found.co_runs) <= 2 * co_runs.KEYS
+    assert all(run.slow_down > 0 and run.modelled >= 1 for run in found.co_runs)
+    assert found.held_out_error is not None
+    assert profile.costs == costs, "what the co-runs saw of single keys is not kept"
+    profile.contention.disturbed = False
+    assert not learn_contention([two], two_cores, profile)
+    profile.contention.disturbed = True
+    assert learn_contention([two], two_cores, profile)
+    assert len(profile.contention.co_runs) == len(found.co_runs)
+
+
+def test_a_pair_without_tasks_at_hand_is_not_looked_for_again(two_cores, monkeypatch):
+    monkeypatch.setattr(co_runs, "ROUNDS", 1)
+    monkeypatch.setattr(co_runs, "FEWEST", 1)
+    monkeypatch.setattr(co_runs, "group_of", lambda op_class, seconds, kind: "another")
+    plan = planned(two_cores, "backward-fusion:update_stream=on")
+    profile = calibrated(plan, two_cores, seconds=1e-3)  # thought to be long, and found to be something else
+    assert learn_contention([plan], two_cores, profile)
+    assert profile.contention.co_runs == []
+    assert sorted(profile.contention.unmeasured) == ["compute|update", "memory|update", "update|compute", "update|memory"]
+    profile.contention.disturbed = False
+    assert not learn_contention([plan], two_cores, profile)
+
+
+def test_a_call_is_timed_on_its_own_thread():
+    assert own_s(lambda: None) >= 0.0

@@ -1,0 +1,454 @@
+"""The engine plays plans: exact tiny simulations first, then properties that hold for every plan."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.bodies.host import Host
+from simulator.engine.simulation import simulate
+from simulator.plan.task import Segment
+from tests.support.places import ROOT
+from tests.support.tiny import build, chain, copy, cpu, gpu, host, rows, starts, task
+
+
+def test_a_chain_runs_one_after_another():
+    plan, costs = chain(1.0, 2.0, 3.0)
+    timeline = simulate(plan, cpu(), costs, iterations=1)
+    assert rows(timeline) == [("t0", 0.0, 1.0), ("t1", 1.0, 3.0), ("t2", 3.0, 6.0)]
+    assert timeline.step_s == 6.0
+
+
+def fork():
+    return build(
+        task("a", 1.0, reads="x", writes="y"), task("b", 2.0, reads="x", writes="z", stream=1), task("c", 1.0, reads="y z", writes="q")
+    )
+
+
+def test_two_streams_overlap_where_nothing_orders_them():
+    plan, costs = fork()
+    assert rows(simulate(plan, cpu(cores=2), costs, iterations=1)) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.0, 3.0)]
+    assert rows(simulate(plan, cpu(cores=1), costs, iterations=1)) == [("a", 0.0, 1.0), ("b", 1.0, 3.0), ("c", 3.0, 4.0)]
+
+
+def test_a_stream_is_first_in_first_out():
+    # c could run at once, but stands behind b, which waits for a.
+    plan, costs = build(
+        task("a", 2.0, reads="x", writes="y"),
+        task("b", 1.0, reads="y", writes="z", stream=1),
+        task("c", 1.0, reads="x", writes="q", stream=1),
+    )
+    assert rows(simulate(plan, cpu(cores=2), costs, iterations=1)) == [("a", 0.0, 2.0), ("b", 2.0, 3.0), ("c", 3.0, 4.0)]
+
+
+def test_pure_ordering_counts():
+    plan, costs = build(task("a", 2.0, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z", stream=1, after="a"))
+    assert rows(simulate(plan, cpu(cores=2), costs, iterations=1)) == [("a", 0.0, 2.0), ("b", 2.0, 3.0)]
+
+
+def test_every_task_on_a_cpu_pays_the_overhead():
+    plan, costs = chain(1.0, 2.0)
+    timeline = simulate(plan, cpu(overhead_s=0.5), costs)
+    assert (timeline.step_s, timeline.settled, timeline.window_s) == (4.0, True, (8.0, 12.0))
+
+
+def forward_fused():
+    """The update of the last iteration's gradient stands before the forward; it could run beside the input's preparation."""
+    return build(
+        task("u", 1.0, reads="g", mutates="w", lag=1),
+        task("f", 1.0, reads="x w", writes="y"),
+        task("b", 2.0, reads="y w", writes="g"),
+    )
+
+
+def test_lags_skip_the_first_periods_and_drain_the_last():
+    plan, costs = forward_fused()
+    timeline = simulate(plan, cpu(), costs, iterations=2)
+    assert [(s.task, s.period, s.iteration, s.start_s) for s in timeline.spans] == [
+        ("f", 0, 0, 0.0),
+        ("b", 0, 0, 1.0),
+        ("u", 1, 0, 3.0),
+        ("f", 1, 1, 4.0),
+        ("b", 1, 1, 5.0),
+        ("u", 2, 1, 7.0),
+    ]
+    assert timeline.period_lengths_s == (3.0, 4.0, 1.0)
+    assert timeline.step_s == 4.0
+
+
+def test_n_iterations_run_every_task_n_times():
+    plan, costs = build(*(task(f"t{i}", 1.0, reads="x", writes=f"y{i}", lag=i % 3, stream=i % 2) for i in range(5)))
+    spans = simulate(plan, cpu(cores=2), costs, iterations=4).spans
+    assert sorted((s.task, s.iteration) for s in spans) == [(f"t{i}", n) for i in range(5) for n in range(4)]
+
+
+def test_the_steady_step_is_the_slowest_lane():
+    # Two stages in a pipeline: the second works one period behind the first, on the other device.
+    plan, costs = build(
+        task("first", 2.0, reads="x wa", writes="y", on="p"),
+        task("second", 3.0, reads="y wb", writes="z", on="q", lag=1),
+    )
+    timeline = simulate(plan, cpu("p", "q"), costs)
+    assert (timeline.step_s, timeline.settled) == (3.0, True)
+
+
+def test_a_bubble_is_the_time_that_devices_do_not_compute():
+    plan, costs = build(task("first", 2.0, reads="x", writes="y", on="p"), task("second", 3.0, reads="y", writes="z", on="q"))
+    timeline = simulate(plan, cpu("p", "q"), costs, iterations=1)
+    assert [(use.name, use.busy_share) for use in timeline.devices] == [("p", 0.4), ("q", 0.6)]
+    assert timeline.bubble_share == 0.5
+
+
+def test_a_lane_that_runs_ahead_does_not_end_the_simulation_early():
+    plan, costs = build(task("load", 0.001, reads="x", writes="b", on="p"), task("train", 1.0, reads="q", mutates="w", on="q"))
+    timeline = simulate(plan, cpu("p", "q"), costs)
+    assert timeline.step_s == 1.0
+
+
+def test_what_does_not_settle_is_reported():
+    # Two streams of carried state whose periods meet a busy core at ever other moments.
+    plan, costs = build(
+        task("a", 1.0, mutates="w1"), task("b", 1.618, mutates="w2", stream=1), task("c", 0.7, reads="w1 w2", mutates="w3", stream=2)
+    )
+    timeline = simulate(plan, cpu(cores=1), costs)
+    assert timeline.settled == (abs(timeline.period_lengths_s[-1] / timeline.period_lengths_s[-2] - 1) <= 1e-3)
+    if not timeline.settled:
+        assert timeline.step_s == pytest.approx(sum(timeline.period_lengths_s[-4:]) / 4)
+
+
+def test_exposed_transfers_are_those_beside_no_computation():
+    plan, costs = build(
+        task("f", 1.0, reads="x w", writes="y", on="p"),
+        task("side", 2.0, reads="y", writes="s", on="p"),
+        copy("send", "p", "q", "y", "z"),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+    )
+    from simulator.machine.machine import Link
+
+    machine = gpu("p", "q", links=(Link("p", "q", 0.0, 100.0),))
+    timeline = simulate(plan, machine, costs, iterations=1)
+    # 400 bytes take 4 s from 1.0; p computes until 3.0, q does not.
+    assert rows(timeline)[1:] == [("side", 1.0, 3.0), ("send", 1.0, 5.0), ("g", 5.0, 6.0)]
+    assert timeline.exposed_transfer_s == 4.0
+
+
+def test_the_host_issues_one_launch_after_another():
+    plan, costs = chain(1.0, 1.0, 1.0)
+    machine = gpu(host=host(dispatch_s=2.0))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("t0", 2.0, 3.0), ("t1", 4.0, 5.0), ("t2", 6.0, 7.0)]
+    assert simulate(plan, machine, costs).step_s == 6.0
+
+
+def test_launches_ahead_are_free():
+    plan, costs = chain(3.0, 3.0)
+    machine = gpu(host=host(dispatch_s=1.0))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("t0", 1.0, 4.0), ("t1", 4.0, 7.0)]
+    assert simulate(plan, machine, costs).step_s == 6.0
+
+
+def test_a_task_of_many_launches_takes_the_host_as_long():
+    plan, costs = build(task("u", 1.0, reads="x", writes="y", launches=3), task("v", 1.0, reads="y", writes="z"))
+    assert rows(simulate(plan, gpu(host=host(dispatch_s=1.0)), costs, iterations=1)) == [("u", 3.0, 4.0), ("v", 4.0, 5.0)]
+
+
+def test_a_task_whose_issue_time_is_known_takes_it_and_the_executors_own():
+    # u: 0.5 + 2; v, whose issue time nobody knows: 0.5 for each of 3 launches; w: 0.5 + 0.25.
+    plan, costs = build(
+        task("u", 1.0, reads="x", writes="y", launches=3, issue_s=2.0),
+        task("v", 1.0, reads="y", writes="z", launches=3),
+        task("w", 1.0, reads="z", writes="q", issue_s=0.25),
+    )
+    machine = gpu(host=host(dispatch_s=0.5))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("u", 2.5, 3.5), ("v", 4.0, 5.0), ("w", 5.0, 6.0)]
+    assert simulate(plan, machine, costs).step_s == 4.75, "the host decides"
+
+
+def test_issue_times_decide_which_bound_holds():
+    plan, costs = build(task("t", 3.0, reads="x", writes="y", issue_s=2.0), task("u", 3.0, reads="y", writes="z", issue_s=2.0))
+    assert simulate(plan, gpu(host=host(dispatch_s=0.5)), costs).step_s == 6.0, "the GPU's"
+    assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs).step_s == 7.0, "the host's"
+    assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs, mode="graph").step_s == 6.0, "graphs issue nothing"
+
+
+def test_records_and_waits_come_on_top_of_issue_times():
+    plan, costs = build(task("a", 1.0, reads="x", writes="y", issue_s=1.0), task("b", 1.0, reads="y", writes="z", stream=1, issue_s=1.0))
+    machine = gpu(sms=2, host=host(dispatch_s=0.5, record_s=0.25, wait_s=0.125))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.75, 2.75), ("b", 3.375, 4.375)]
+
+
+def test_a_stream_that_calls_the_host_stands_still_and_the_issuing_thread_does_not():
+    # The call: issued in 0.5 + 0.125 whatever its cost says, then 0.25 + 0.5 of its stream; meanwhile f and g are issued, 2.5 each.
+    plan, costs = build(
+        task("call", reads="x", writes="y", body=Host(0.5), issue_s=9.0),
+        task("f", 1.0, reads="y", writes="z", issue_s=2.0),
+        task("g", 1.0, reads="x", writes="q", stream=1, issue_s=2.0),
+    )
+    machine = gpu(sms=2, host=host(dispatch_s=0.5, callback_s=0.25, call_s=0.125))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("call", 0.625, 1.375), ("f", 3.125, 4.125), ("g", 5.625, 6.625)]
+
+
+def test_a_call_of_the_host_is_a_node_of_a_graph_beside_others():
+    plan, costs = build(
+        task("call", reads="x", writes="y", body=Host(0.5)),
+        task("f", 1.0, reads="y", writes="z"),
+        task("g", 1.0, reads="x", writes="q", stream=1),
+    )
+    machine = gpu(host=host(callback_s=0.25, node_gap_s=0.125, graph_iterations=1))
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("call", 0.0, 0.75), ("g", 0.0, 1.0), ("f", 0.875, 1.875)]
+
+
+def test_calls_take_places_in_the_queue_of_their_stream():
+    plan, costs = build(*(task(f"c{i}", after=f"c{i - 1}" if i else "", body=Host(1.0)) for i in range(3)))
+    machine = gpu(host=host(dispatch_s=0.25, queue_depth=1))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("c0", 0.25, 1.25), ("c1", 1.5, 2.5), ("c2", 2.75, 3.75)]
+
+
+def test_streams_pay_for_records_and_waits():
+    plan, costs = fork()
+    machine = gpu(sms=2, host=host(dispatch_s=1.0, record_s=0.25, wait_s=0.5))
+    # a: 1; b: 1 + record; c: 1 + wait for b.
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.0, 2.0), ("b", 2.25, 4.25), ("c", 4.25, 5.25)]
+
+
+def test_a_full_queue_blocks_the_host():
+    # Two outstanding launches at most: t2 is issued when t0 ends, t3 when t1 ends.
+    plan, costs = build(
+        *(task(f"t{i}", 1.0, reads="x", writes=f"y{i}") for i in range(4)), task("other", 1.0, reads="x", writes="z", stream=1)
+    )
+    machine = gpu(sms=2, host=host(dispatch_s=0.25, queue_depth=2))
+    assert starts(simulate(plan, machine, costs, iterations=1)) == {"t0": [0.25], "t1": [1.25], "t2": [2.25], "t3": [3.25], "other": [2.75]}
+
+
+def test_a_deep_queue_gives_the_times_of_an_endless_one_where_it_never_fills():
+    plan, costs = build(*(task(f"t{i}", 1.0, reads="x", writes=f"y{i}", stream=i % 2) for i in range(8)))
+    ends = [simulate(plan, gpu(sms=2, host=host(dispatch_s=0.25, queue_depth=depth)), costs) for depth in (50, 10**6)]
+    assert ends[0].step_s == ends[1].step_s
+
+
+def test_a_graph_is_one_launch_and_a_barrier():
+    plan, costs = build(task("a", 1.0, reads="x", writes="y"), task("b", 2.0, reads="x", writes="z", stream=1))
+    machine = gpu(sms=2, host=host(dispatch_s=9.0, graph_launch_s=0.5, graph_iterations=2))
+    # b holds each graph of two iterations up for 4 s; a could run ahead, but waits for the graph before.
+    timeline = simulate(plan, machine, costs, iterations=4, mode="graph")
+    assert starts(timeline) == {"a": [0.5, 1.5, 4.5, 5.5], "b": [0.5, 2.5, 4.5, 6.5]}
+    assert timeline.mode == "graph"
+    assert simulate(plan, machine, costs, mode="graph").step_s == 2.0
+
+
+def test_short_graphs_are_bound_by_their_launches():
+    plan, costs = chain(1.0)
+    assert simulate(plan, gpu(host=host(graph_launch_s=3.0, graph_iterations=2)), costs, mode="graph").step_s == 1.5
+
+
+def test_graph_nodes_have_gaps():
+    plan, costs = fork()
+    machine = gpu(sms=2, host=host(node_gap_s=0.25, cross_gap_s=0.5, graph_iterations=1))
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.5, 3.5)]
+    plan, costs = chain(1.0, 1.0)
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("t0", 0.0, 1.0), ("t1", 1.25, 2.25)]
+
+
+def test_in_a_calibrated_graph_only_crossing_streams_takes_time():
+    machine = gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=2))
+    plan, costs = chain(1.0, 2.0)
+    timeline = simulate(plan, machine, costs, iterations=2, mode="graph")
+    assert rows(timeline) == [("t0", 0.0, 1.0), ("t1", 1.0, 3.0), ("t0", 3.0, 4.0), ("t1", 4.0, 6.0)]
+    # c waits for b of the other stream, the next a (which overwrites y) for nothing but its own stream.
+    plan, costs = fork()
+    timeline = simulate(plan, machine, costs, iterations=1, mode="graph")
+    assert rows(timeline) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.5, 3.5)]
+    # A lane that is busy for longer than the gap does not notice it.
+    plan, costs = build(
+        task("a", 1.0, reads="x", writes="y"),
+        task("b", 3.0, reads="x", writes="z", stream=1),
+        task("c", 1.0, reads="y", writes="q", stream=1),
+    )
+    assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("a", 0.0, 1.0), ("b", 0.0, 3.0), ("c", 3.0, 4.0)]
+
+
+def test_between_two_graphs_there_is_a_barrier_and_no_gap_of_their_nodes():
+    # The second iteration's f reads what the first one's u wrote on the other stream.
+    plan, costs = build(task("f", 1.0, reads="x w", writes="g"), task("u", 1.0, reads="g", mutates="w", stream=1))
+    one, two = (gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=n)) for n in (1, 2))
+    assert starts(simulate(plan, one, costs, iterations=3, mode="graph")) == {"f": [0.0, 2.5, 5.0], "u": [1.5, 4.0, 6.5]}
+    assert starts(simulate(plan, two, costs, iterations=3, mode="graph")) == {"f": [0.0, 3.0, 5.5], "u": [1.5, 4.5, 7.0]}
+
+
+@pytest.mark.parametrize("lane", [("p", 0), ("p", 9), ("q", 9), ("q", 0)])
+def test_an_alias_in_a_graph_is_one_edge_whatever_stream_it_stands_on(lane):
+    plan, costs = build(
+        task("f", 1.0, reads="x", writes="y", on="p"),
+        copy("send", "p", "q", "y", "z", on=lane[0], stream=lane[1]),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+    )
+    machine = gpu("p", "q", memory="hbm", host=host("p", "q", cross_gap_s=0.5))
+    assert starts(simulate(plan, machine, costs, iterations=1, mode="graph"))["g"] == [1.5]
+
+
+def test_host_time_occupies_its_lane():
+    plan, costs = build(task("gap", reads="x", writes="y", body=Host(0.5)), task("f", 1.0, reads="y", writes="z"))
+    assert rows(simulate(plan, gpu(), costs, iterations=1)) == [("gap", 0.0, 0.5), ("f", 0.5, 1.5)]
+
+
+def test_an_anomaly_of_graham_appears():
+    # Nine tasks of one class of priority on three cores, as in Graham (1969): every task a little shorter, and the whole takes longer.
+    seconds = [3.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0, 9.0]
+    before = {4: "t3", 5: "t3", 6: "t3", 7: "t3", 8: "t0"}
+
+    def makespan(durations):
+        plan, costs = build(
+            *(task(f"t{i}", s, reads="x", writes=f"y{i}", stream=i, priority=i, after=before.get(i, "")) for i, s in enumerate(durations))
+        )
+        return simulate(plan, cpu(cores=3), costs, iterations=1).step_s
+
+    assert makespan(seconds) == 12.0
+    assert makespan([s - 1.0 for s in seconds]) == 13.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan, costs: (plan, costs[:1]), "got 1 costs for 2 tasks; expected one per task"),
+        (lambda plan, costs: (replaced(plan, segments=plan.segments * 2), costs), "has 2 segments; the engine takes one"),
+        (lambda plan, costs: (replaced(plan, segments=(Segment(()),)), []), "has no tasks"),
+        (lambda plan, costs: (plan, [replaced(cost, warm_s=-1.0) for cost in costs]), "task 't0' costs -1.0 s warm"),
+        (lambda plan, costs: (plan, [replaced(cost, cold_s=float("nan")) for cost in costs]), "nan s cold; expected finite"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(change, message):
+    plan, costs = change(*chain(1.0, 1.0))
+    with pytest.raises(ValueError, match=message):
+        simulate(plan, cpu(), costs)
+
+
+def replaced(thing, **changes):
+    from dataclasses import replace
+
+    return replace(thing, **changes)
+
+
+def test_modes_and_iterations_are_checked():
+    plan, costs = chain(1.0)
+    with pytest.raises(ValueError, match="mode 'graph' needs CUDA devices; d of tiny-cpu has no host lane"):
+        simulate(plan, cpu(), costs, mode="graph")
+    with pytest.raises(ValueError, match="unknown mode 'lazy'; expected 'eager' or 'graph'"):
+        simulate(plan, cpu(), costs, mode="lazy")
+    with pytest.raises(ValueError, match="iterations is 0"):
+        simulate(plan, cpu(), costs, iterations=0)
+
+
+def test_a_plan_ordered_backwards_says_who_waits():
+    plan, costs = build(task("a", 1.0, reads="x", writes="y", after="b"), task("b", 1.0, reads="x", writes="z", after="a", stream=1))
+    with pytest.raises(ValueError, match="cannot go on: 'a', 'b' wait for tasks that are issued later"):
+        simulate(plan, cpu(), costs, iterations=1)
+
+
+@st.composite
+def plans(draw, shared=True):
+    """Random tasks on up to four streams; `shared=False`: each stream is a device with a memory of its own."""
+    made = []
+    for i in range(draw(st.integers(1, 10))):
+        lane = draw(st.integers(0, 3))
+        reads = ["x", *draw(st.lists(st.sampled_from([f"y{j}" for j in range(i)]), max_size=2, unique=True))] if i else ["x"]
+        made.append(
+            task(
+                f"t{i}",
+                draw(st.sampled_from((0.0, 0.5, 1.0, 1.75, 3.0))),
+                reads=" ".join(reads),
+                writes=f"y{i}",
+                mutates=draw(st.sampled_from(("", "w1", "w2"))),
+                on="d" if shared else f"d{lane}",
+                stream=lane if shared else 0,
+                priority=draw(st.integers(-2, 0)),
+                lag=draw(st.integers(0, 2)),
+                grid=draw(st.integers(1, 40)),
+                compute_share=draw(st.sampled_from((0.2, 1.0))),
+                memory_share=draw(st.sampled_from((0.0, 0.5, 1.0))),
+            )
+        )
+    return build(*made)
+
+
+MACHINES = st.sampled_from((gpu(), gpu(host=host(dispatch_s=0.3, queue_depth=2)), cpu(cores=2), cpu(cores=1, overhead_s=0.25)))
+
+
+@settings(deadline=None)
+@given(plans(), MACHINES, st.integers(1, 4))
+def test_makespans_lie_between_their_bounds(planned, machine, iterations):
+    plan, costs = planned
+    timeline = simulate(plan, machine, costs, iterations=iterations)
+    overhead = machine.device("d").task_overhead_s
+    seconds = [cost.warm_s + overhead for cost in costs]
+    makespan = timeline.step_s * iterations
+    launches = 0.3 * len(costs) * iterations if machine.hosts else 0.0
+    assert makespan <= (sum(seconds) * iterations + launches) * (1 + 1e-9)
+    lanes = {}
+    for t, s in zip(plan.tasks, seconds, strict=True):
+        lanes[t.lane] = lanes.get(t.lane, 0.0) + s * iterations
+    assert makespan >= max(lanes.values()) * (1 - 1e-9)
+    if machine.device("d").kind == "cpu":
+        assert makespan >= sum(seconds) * iterations / machine.device("d").sms * (1 - 1e-9)
+
+
+@settings(deadline=None)
+@given(plans(), MACHINES, st.integers(1, 4))
+def test_every_hazard_is_respected(planned, machine, iterations):
+    plan, costs = planned
+    from simulator.plan.dependencies import Dependencies
+
+    dependencies = Dependencies(plan)
+    spans = {(s.period, s.task): s for s in simulate(plan, machine, costs, iterations=iterations).spans}
+    for period in range(iterations + dependencies.largest_lag):
+        for t, edges in zip(plan.tasks, dependencies.edges(period, iterations), strict=True):
+            for edge in edges:
+                earlier = spans[period - edge.delta, plan.tasks[edge.index].name]
+                assert earlier.end_s <= spans[period, t.name].start_s
+
+
+@settings(deadline=None)
+@given(plans(), MACHINES)
+def test_the_same_input_gives_the_same_timeline(planned, machine):
+    plan, costs = planned
+    assert simulate(plan, machine, costs) == simulate(plan, machine, costs)
+
+
+@settings(deadline=None)
+@given(plans(shared=False), st.integers(0, 9), st.integers(1, 3))
+def test_with_nothing_shared_a_shorter_task_delays_no_other(planned, which, iterations):
+    plan, costs = planned
+    machine = gpu(*(f"d{i}" for i in range(4)))
+    which %= len(costs)
+    shorter = [replaced(cost, warm_s=cost.warm_s / 2, cold_s=cost.warm_s / 2) if i == which else cost for i, cost in enumerate(costs)]
+    before, after = (starts(simulate(plan, machine, c, iterations=iterations)) for c in (costs, shorter))
+    assert all(later >= earlier for name in before for later, earlier in zip(before[name], after[name], strict=True))
+
+
+def test_hash_seeds_change_nothing():
+    code = "from tests.simulator.engine.test_simulation import busy_timeline; print(busy_timeline())"
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}, cwd=ROOT
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def busy_timeline():
+    """Spans of a plan with contention for everything."""
+    rng = random.Random(5)
+    timed = []
+    for i in range(1, 30):
+        places = {"stream": i % 4, "priority": -(i % 3), "grid": i, "memory_share": 0.6}
+        reads = f"x y{i - 1}" if i % 3 else "x"
+        timed.append(task(f"t{i}", rng.uniform(0.1, 1.0), reads=reads, writes=f"y{i}", mutates=f"w{i % 2}", **places))
+    plan, costs = build(*timed)
+    return rows(simulate(plan, gpu(host=host(dispatch_s=0.1, record_s=0.05, queue_depth=3)), costs))
+
+
+def test_the_engine_does_not_load_torch():
+    code = "import sys, simulator.engine.simulation; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -1,0 +1,138 @@
+"""Machines by name carry the data sheets' figures, each with its source."""
+
+import os
+
+import pytest
+
+from simulator.machine import this_cpu as cpu_module
+from simulator.machine.presets import data, load_machine, machine_names
+from simulator.machine.this_cpu import available_cores, this_cpu
+from traces.errors import StepcastError, UnknownNameError
+from traces.profile import Dispatch, Identity, Profile
+
+PRESETS = [
+    "k20", "k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4", "16xg4dn-12xlarge",
+    "a100", "2xdgx-a100", "this-cpu",
+]  # fmt: skip
+
+
+def test_the_presets_by_name():
+    assert machine_names() == PRESETS
+    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, 1]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_machine_is_whole(name):
+    machine = load_machine(name)
+    for device in machine.devices:
+        memory = machine.memory(device.name)
+        assert device.sms > 0
+        assert min(device.peak_flops.values()) > 1e9
+        assert memory.size_bytes > memory.cache_bytes > 0
+        assert 0 < memory.saturation_share <= 1
+        assert (machine.host(device.name) is None) == (device.kind == "cpu")
+    assert all(machine.sources.values())
+    assert {"fp32", "fp64"} <= set(machine.devices[0].peak_flops)
+
+
+def test_an_h100_is_as_its_data_sheet_says():
+    machine = load_machine("h100")
+    device = machine.device("cuda:0")
+    assert (device.sms, device.peak_flops["tf32"], machine.memory("cuda:0").bandwidth_bytes_per_s) == (132, 494.7e12, 3.35e12)
+    assert "data sheet" in machine.sources["bandwidth_bytes_per_s"]
+    assert "whitepaper" in machine.sources["peak_flops tf32"]
+
+
+def test_a_k20_is_as_its_board_specification_says():
+    machine = load_machine("k20")
+    device, memory = machine.device("cuda:0"), machine.memory("cuda:0")
+    assert (device.sms, device.peak_flops["fp32"], device.priority_levels) == (13, 3.52e12, 2)
+    assert (memory.size_bytes, memory.bandwidth_bytes_per_s, memory.cache_bytes) == (5 * 2**30, 208e9, 1280 * 1024)
+    assert {link.bandwidth_bytes_per_s for link in machine.links} == {6e9}
+    assert "BD-06455-001" in machine.sources["sms"]
+
+
+def test_every_source_is_used():
+    used = {source for name in data().machines for source in load_machine(name).sources.values()}
+    assert used == set(data().sources.values())
+
+
+def test_links_reach_every_gpu():
+    import networkx
+
+    for name in PRESETS[:-1]:
+        graph = load_machine(name).graph
+        assert networkx.is_strongly_connected(graph), name
+    assert load_machine("p100x4").graph.has_edge("cuda:0", "cuda:3")
+    assert {link.channel for link in load_machine("k80x16").links} == {"pcie"}
+
+
+def test_machines_of_several_gpus_have_a_library_of_collectives():
+    assert {name for name in PRESETS if load_machine(name).library == "nccl"} == {
+        "k80x16", "p100x4", "2xgtx1060", "2xgpu-pcie", "dgx-h100", "16xg4dn-12xlarge", "2xdgx-a100",
+    }  # fmt: skip
+    assert load_machine("dgx-h100", devices=1).library == ""
+
+
+def test_a_machine_of_one_gpu_is_split_where_more_devices_are_asked_for():
+    machine, whole = load_machine("h100", devices=3), load_machine("h100")
+    assert [(device.name, device.sms) for device in machine.devices] == [("cuda:0/0", 40), ("cuda:0/1", 40), ("cuda:0/2", 40)]
+    assert machine.devices[0].peak_flops["tf32"] == pytest.approx(494.7e12 * 40 / 132)
+    assert (machine.memories, machine.library) == (whole.memories, "")
+    assert machine.sources["sms"] == "40 of 132: the largest multiple of 8 that fits"
+    assert load_machine("h100", devices=1) == whole
+    measured = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), partition_sms={"2": 60})
+    assert {device.sms for device in load_machine("h200", measured, devices=2).devices} == {60}
+    with pytest.raises(StepcastError, match="room for 16 of 8; choose 1 to 16"):
+        load_machine("h100", devices=17)
+    with pytest.raises(StepcastError, match="machine dgx-h100 has 8; choose 1 to 8"):
+        load_machine("dgx-h100", devices=9)
+
+
+def test_an_unknown_machine_is_refused_with_a_hint():
+    with pytest.raises(UnknownNameError, match=r"unknown machine 'h10' \(did you mean 'h100'\?\)"):
+        load_machine("h10")
+
+
+def test_this_cpu_has_the_cores_this_process_may_use():
+    machine = this_cpu()
+    device = machine.device("cpu:0")
+    assert device.sms == available_cores() <= len(os.sched_getaffinity(0))
+    assert device.peak_flops["fp32"] == pytest.approx(2 * device.peak_flops["fp64"])
+    with pytest.raises(StepcastError, match="1000 cores asked for; there are"):
+        this_cpu(cores=1000)
+
+
+def test_one_core_draws_the_same_alone_however_many_there_are():
+    def alone(cores: int) -> float:
+        memory = this_cpu(cores=cores).memories[0]
+        return memory.bandwidth_bytes_per_s * min(1.0, 1 / cores / memory.saturation_share)
+
+    assert {round(alone(n)) for n in range(1, available_cores() + 1)} == {20_000_000_000}
+
+
+def test_hyper_threads_of_one_core_count_once(monkeypatch):
+    monkeypatch.setattr(cpu_module, "_read", lambda name: "0,4" if name.startswith(("cpu0/", "cpu4/")) else "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 4})
+    assert available_cores() == 2
+
+
+def test_measured_figures_replace_nominal_ones():
+    profile = Profile(
+        identity=Identity(kind="cpu", cores=1),
+        peak_flops={"fp32": 9e10},
+        bandwidth_bytes_per_s=3e10,
+        dispatch=Dispatch(task_overhead_s=1e-5),
+    )
+    machine = this_cpu(profile, cores=1)
+    assert machine.device("cpu:0").peak_flops["fp32"] == 9e10
+    assert machine.memory("cpu:0").bandwidth_bytes_per_s == 3e10
+    assert machine.device("cpu:0").task_overhead_s == 1e-5
+
+
+def test_where_the_platform_says_nothing_there_are_defaults(monkeypatch):
+    monkeypatch.setattr(cpu_module, "_read", lambda name: "")
+    monkeypatch.setattr(cpu_module, "cpu_flags", frozenset)
+    monkeypatch.setattr("psutil.cpu_freq", lambda: None)
+    assert cpu_module.cache_bytes() == 8 * 2**20
+    assert cpu_module.nominal_flops_per_core() == 8 * 2.5e9

@@ -1,0 +1,166 @@
+"""A calibrated GPU as a machine: its own figures where they were measured, else those of the preset of the same product."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine.links import Links
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Link
+from simulator.machine.presets import data, load_machine, one_gpu, product_of
+from simulator.machine.this_gpu import gpu_machine
+from tests.support.tiny import build, copy, rows, task
+from traces.errors import StepcastError, UnusableFileError
+from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.shipped import FILES, shipped_profile
+
+KEY = KeyCost(Stats(1e-5, 1e-5, 1e-5, 1e-5, 9), op_class="matmul", issue_s=7e-6)
+
+
+def h200(**more) -> Profile:
+    """A profile of an H200 that knows but its name and SMs, and what is given."""
+    return Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), updated="2026-01-02T03:04:05+00:00", **more)
+
+
+def measured() -> Profile:
+    """A profile with every figure."""
+    return h200(
+        costs={"aten.mm.default|[]@132": KEY},
+        dispatch=Dispatch(
+            dispatch_s=2e-6,
+            record_s=0.5e-6,
+            wait_s=0.4e-6,
+            graph_launch_s=8e-6,
+            node_gap_s=0.0,
+            cross_gap_s=1.5e-6,
+            callback_s=2e-5,
+            call_s=3e-6,
+        ),
+        transfers={"host>cuda:0": Transfer(latency_s=1e-5, bytes_per_s=5e10), "cuda:0>host": Transfer(latency_s=2e-5, bytes_per_s=4e10)},
+        cache_bytes=60 * 2**20,
+        memory_bytes=140 * 10**9,
+        bandwidth_bytes_per_s=4.2e12,
+        peak_flops={"fp32": 5e13},
+        priority_levels=6,
+        partition_sms={"2": 64},
+    )
+
+
+def test_measured_figures_replace_the_presets():
+    machine, preset = gpu_machine(measured()), load_machine("h200")
+    device, memory, host = machine.device("cuda:0"), machine.memory("cuda:0"), machine.host("cuda:0")
+    assert (machine.name, device.sms, device.priority_levels) == ("this-gpu", 132, 6)
+    assert device.peak_flops == {**preset.devices[0].peak_flops, "fp32": 5e13}
+    assert (memory.size_bytes, memory.bandwidth_bytes_per_s, memory.cache_bytes) == (140 * 10**9, 4.2e12, 60 * 2**20)
+    assert (host.dispatch_s, host.record_s, host.wait_s, host.graph_launch_s) == (2e-6, 0.5e-6, 0.4e-6, 8e-6)
+    assert (host.node_gap_s, host.cross_gap_s, host.queue_depth) == (0.0, 1.5e-6, 1000)
+    assert (host.callback_s, host.call_s) == (2e-5, 3e-6)
+    assert set(machine.links) == {Link("host", "cuda:0", 1e-5, 5e10), Link("cuda:0", "host", 2e-5, 4e10)}
+    said = "measured: profile of NVIDIA H200 of 2026-01-02T03:04:05+00:00"
+    names = {name for name, source in machine.sources.items() if source == said}
+    assert names == {
+        "sms", "priority_levels", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops fp32", "dispatch_s", "record_s",
+        "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "callback_s", "call_s", "host link latency_s",
+        "host link bandwidth_bytes_per_s",
+    }  # fmt: skip
+    assert machine.sources["costs"] == f"1 keys {said}"
+    assert machine.sources["peak_flops tf32"] == preset.sources["peak_flops tf32"]
+
+
+def test_what_was_not_measured_is_the_presets():
+    machine, preset = gpu_machine(h200(), name="h200"), load_machine("h200")
+    assert machine == replace(preset, sources=machine.sources)
+    assert {name for name, source in machine.sources.items() if source.startswith("measured")} == {"sms"}
+
+
+def test_measured_times_hold_the_gap_between_nodes():
+    assert gpu_machine(h200(costs=measured().costs)).hosts[0].node_gap_s == 0.0
+    assert gpu_machine(h200()).hosts[0].node_gap_s == load_machine("h200").hosts[0].node_gap_s > 0
+
+
+def test_a_gpu_that_no_preset_is_of_must_be_measured():
+    known = measured()
+    unknown = known.model_copy(update={"identity": known.identity.model_copy(update={"gpu": "NVIDIA B900", "sms": 200})})
+    machine = gpu_machine(unknown)
+    assert (machine.devices[0].sms, dict(machine.devices[0].peak_flops)) == (200, {"fp32": 5e13})
+    assert machine.hosts[0].dispatch_s == 2e-6
+    assert all(machine.sources.values())
+    with pytest.raises(
+        StepcastError,
+        match="the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and no preset is of this GPU; calibrate it",
+    ):
+        gpu_machine(unknown.model_copy(update={"peak_flops": {"tf32": 1e14}, "cache_bytes": None}))
+
+
+def test_presets_are_found_by_the_drivers_name():
+    assert product_of("h200") == "NVIDIA H200"
+    assert product_of("this-cpu") == product_of("none") == ""
+    assert one_gpu("NVIDIA H100 80GB HBM3").name == "h100"
+    assert one_gpu("TITAN Xp").name == one_gpu("NVIDIA TITAN Xp").name == "titan-xp"
+    assert one_gpu("NVIDIA H200 NVL") is None
+    assert one_gpu("NVIDIA GeForce GTX 1060 6GB") is None, "no machine has one alone"
+    products = [gpu.product for gpu in data().gpus.values()]
+    assert len(set(products)) == len(products)
+
+
+def test_partitions_share_memory_host_and_links():
+    machine = gpu_machine(measured(), partitions=2)
+    assert [(d.name, d.sms, d.memory) for d in machine.devices] == [(f"cuda:0/{i}", 64, "memory of cuda:0") for i in range(2)]
+    assert machine.devices[0].peak_flops["fp32"] == pytest.approx(5e13 * 64 / 132)
+    assert machine.host("cuda:0/0") is machine.host("cuda:0/1") is not None
+    assert "as the driver split them" in machine.sources["sms"]
+    from simpy import Environment
+
+    links = Links(Environment(), machine)
+    assert links.route("cuda:0/0", "cuda:0/1").alias
+    there, other, back = links.route("host", "cuda:0/0"), links.route("host", "cuda:0/1"), links.route("cuda:0/0", "host")
+    assert (there.bandwidth_bytes_per_s, back.bandwidth_bytes_per_s) == (5e10, 4e10)
+    assert there.channels == other.channels != back.channels
+
+
+def test_a_plan_runs_on_partitions():
+    timed = [
+        task("f", 1e-3, reads="x", writes="y", on="cuda:0/0"),
+        copy("send", "cuda:0/0", "cuda:0/1", "y", "z"),
+        task("g", 1e-3, reads="z", writes="v", on="cuda:0/1"),
+    ]
+    plan, costs = build(*timed)
+    found = rows(simulate(plan, gpu_machine(measured(), partitions=2), costs, iterations=1, mode="graph"))
+    assert [name for name, *_ in found] == ["f", "send", "g"]
+    assert [start for _, start, _ in found] == pytest.approx([8e-6, 1.0095e-3, 1.0095e-3])
+
+
+@pytest.mark.parametrize(("count", "sms"), [(1, 132), (2, 64), (4, 32), (3, 40), (8, 16), (16, 8)])
+def test_parts_have_a_multiple_of_eight_sms(count, sms):
+    assert {d.sms for d in gpu_machine(h200(), partitions=count).devices} == {sms}
+
+
+@pytest.mark.parametrize(("count", "said"), [(17, "has room for 16 of 8; choose 1 to 16"), (0, "expected at least 1")])
+def test_more_parts_than_there_is_room_for(count, said):
+    with pytest.raises(StepcastError, match=said):
+        gpu_machine(h200(), partitions=count)
+
+
+def test_shipped_profiles_lie_by_product_and_precision(tmp_path, monkeypatch):
+    assert shipped_profile("NVIDIA H200", False, tmp_path) is None
+    assert shipped_profile("", False, tmp_path) is None
+    saved = measured()
+    saved.save(tmp_path / "nvidia-h200" / "profile.json.gz")
+    assert shipped_profile("NVIDIA H200", False, tmp_path) == saved
+    assert shipped_profile("NVIDIA H200", True, tmp_path) is None
+    monkeypatch.setenv("STEPCAST_SHIPPED", str(tmp_path))
+    assert shipped_profile("NVIDIA H200", False) == saved
+    (tmp_path / "nvidia-h200" / FILES[True]).write_text("{")
+    with pytest.raises(UnusableFileError, match=r"profile-tf32\.json\.gz is not valid JSON"):
+        shipped_profile("NVIDIA H200", True)
+
+
+def test_a_profile_gives_every_gpu_of_a_machine_its_figures_but_not_the_links_between_them():
+    profile = measured().model_copy(update={"identity": Identity(kind="gpu", gpu=product_of("dgx-h100"), sms=132)})
+    machine, preset = load_machine("dgx-h100", profile), load_machine("dgx-h100")
+    assert {d.peak_flops["fp32"] for d in machine.devices} == {5e13}
+    assert {m.bandwidth_bytes_per_s for m in machine.memories} == {4.2e12}
+    assert [h.name for h in machine.hosts] == [h.name for h in preset.hosts]
+    assert {(h.dispatch_s, h.node_gap_s) for h in machine.hosts} == {(2e-6, 0.0)}, "its keys say what issuing a task takes"
+    assert machine.links == preset.links
+    assert machine.sources["host link latency_s"] == preset.sources["host link latency_s"]

@@ -1,0 +1,303 @@
+"""Replay of small synthetic traces: exact starts and ends, in microseconds."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from simulator.bodies.host import Host
+from simulator.bodies.recorded import Recorded
+from simulator.plan import json as plan_json
+from simulator.plan.plan import Plan
+from simulator.plan.task import Segment
+from simulator.replay.build import build_replay, load_replay
+from simulator.replay.compare import compare
+from simulator.replay.replay import Replay, simulate_replay
+from tests.support.kineto_traces import Trace
+from traces.errors import StepcastError
+from traces.timeline import Timeline
+
+
+def replay_of(tmp_path, *traces: Trace) -> Replay:
+    replay = load_replay(*(trace.save(tmp_path / f"rank{number}.json") for number, trace in enumerate(traces)))
+    replay.plan.validate(replay.machine)
+    return replay
+
+
+def device_rows(timeline: Timeline) -> list[tuple[str, float, float]]:
+    return [(s.task, round(s.start_s * 1e6, 3), round(s.end_s * 1e6, 3)) for s in timeline.spans if s.device != "host"]
+
+
+def scaled(replay: Replay, task: str, factor: float) -> Replay:
+    """The replay with one task's duration times `factor`."""
+    tasks = tuple(
+        replace(t, body=replace(t.body, duration_s=t.body.duration_s * factor)) if t.name == task else t for t in replay.plan.tasks
+    )
+    return replace(replay, plan=replace(replay.plan, segments=(Segment(tasks),)))
+
+
+def stream_pair() -> Trace:
+    """Compute, a collective that waits for it, and compute that waits for the collective. Launches take 5 and arrive 2 later."""
+    trace = Trace()
+    trace.kernel("void gemm<float>(int)", 0, 7, 20)
+    trace.call("cudaStreamWaitEvent", 8, 1)
+    trace.kernel("ncclDevKernel_AllReduce", 10, 27, 50, stream=20)
+    trace.kernel("other", 20, 27, 10)
+    trace.call("cudaStreamWaitEvent", 30, 1)
+    trace.kernel("update", 32, 77, 10)
+    trace.call("cudaDeviceSynchronize", 40, 50)
+    trace.kernel("next", 95, 102, 10)
+    return trace
+
+
+def test_replay_gives_back_what_was_recorded(tmp_path):
+    replay = replay_of(tmp_path, stream_pair())
+    expected = [
+        ("gemm #1", 7, 27),
+        ("ncclDevKernel_AllReduce #1", 27, 77),
+        ("other #1", 27, 37),
+        ("update #1", 77, 87),
+        ("next #1", 102, 112),
+    ]
+    assert device_rows(simulate_replay(replay)) == expected
+    assert device_rows(replay.recorded) == expected
+    assert [(s.name, s.first_task, s.last_task) for s in replay.steps] == [("recording", "gemm #1", "next #1")]
+    assert replay.steps[0].measured_s == pytest.approx(105e-6)
+
+
+def test_the_plan_is_made_of_hosts_and_recorded_work(tmp_path):
+    plan = replay_of(tmp_path, stream_pair()).plan
+    by_name = {task.name: task for task in plan.tasks}
+    gemm = by_name["gemm #1"]
+    assert gemm.body == Recorded("void gemm<float>(int)", "kernel", 20e-6, 0.0, 6)
+    assert gemm.lane == ("cuda:0", 7)
+    assert gemm.after == ("cudaLaunchKernel #1",)
+    assert by_name["ncclDevKernel_AllReduce #1"].after == ("cudaLaunchKernel #2", "gemm #1")
+    assert by_name["update #1"].after == ("cudaLaunchKernel #4", "ncclDevKernel_AllReduce #1")
+    assert set(by_name["cudaDeviceSynchronize #1"].after) == {"ncclDevKernel_AllReduce #1", "update #1"}
+    gap = by_name["gap #1"].body
+    assert (type(gap), gap.label, round(gap.duration_s * 1e6, 3)) == (Host, "gap", 3)
+    assert plan_json.load(plan_json.dump(plan)) == plan
+
+
+def test_starts_follow_from_dependencies_not_from_the_recording(tmp_path):
+    """A collective of half the time lets the update, the host's wait and the work after it come earlier by as much."""
+    replay = replay_of(tmp_path, stream_pair())
+    rows = device_rows(simulate_replay(scaled(replay, "ncclDevKernel_AllReduce #1", 0.5)))
+    assert rows[1:] == [("ncclDevKernel_AllReduce #1", 27, 52), ("other #1", 27, 37), ("update #1", 52, 62), ("next #1", 77, 87)]
+
+
+def test_a_longer_kernel_delays_the_host_that_waits_for_it(tmp_path):
+    replay = replay_of(tmp_path, stream_pair())
+    assert device_rows(simulate_replay(scaled(replay, "update #1", 3)))[-1] == ("next #1", 122, 132)
+
+
+def test_comparison_of_period_busy_time_and_exposed_communication(tmp_path):
+    replay = replay_of(tmp_path, stream_pair())
+    result = compare(replay, simulate_replay(replay))
+    assert result.error == pytest.approx(0)
+    assert result.period_measured_s == pytest.approx(105e-6)
+    assert result.exposed_measured_s == pytest.approx(40e-6)
+    assert result.exposed_simulated_s == pytest.approx(40e-6)
+    assert [(u.stream, round(u.measured_s * 1e6, 3)) for u in result.streams] == [("stream 7", 50), ("stream 20", 50)]
+    assert result.kernels == 5
+    assert result.worst == ()
+
+
+def test_period_is_between_ends_of_device_work_and_not_the_profiler_step(tmp_path):
+    """The host is done with each step in 40; the device takes 100 and is behind. The spread is that of the recording."""
+    trace = Trace()
+    for step in range(4):
+        trace.annotate(f"ProfilerStep#{step}", step * 40, 40)
+        trace.kernel("a", step * 40, 7 + step * 100, 70)
+        trace.kernel("b", step * 40 + 10, 77 + step * 100, 30)
+    replay = replay_of(tmp_path, trace)
+    result = compare(replay, simulate_replay(replay))
+    assert [round(s.measured_s * 1e6, 3) for s in result.steps] == [100] * 4
+    assert result.period_simulated_s == pytest.approx(100e-6)
+    assert result.spread == pytest.approx(0)
+
+
+def test_usual_gaps_between_kernels_are_part_of_the_stream(tmp_path):
+    trace = Trace()
+    for i in range(10):
+        trace.kernel("k", i * 10, 7 + i * 102, 100)
+    replay = replay_of(tmp_path, trace)
+    assert replay.machine.device("cuda:0").task_overhead_s == pytest.approx(2e-6)
+    assert device_rows(simulate_replay(replay))[-1] == ("k #10", 925, 1025)
+
+
+def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
+    """The last launch waits for room; if the kernels take half as long, so does its wait."""
+    trace = Trace()
+    for i in range(400):
+        trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
+    trace.kernel("last", 900, 40_010, 100, call=9_200)
+    replay = replay_of(tmp_path, trace)
+    assert device_rows(simulate_replay(replay))[-1] == ("last #1", 40_010, 40_110)
+    halved = tuple(
+        replace(t, body=replace(t.body, duration_s=t.body.duration_s / 2)) if t.name.startswith("k #") else t for t in replay.plan.tasks
+    )
+    timeline = simulate_replay(replace(replay, plan=replace(replay.plan, segments=(Segment(halved),))))
+    wait = next(span for span in reversed(timeline.spans) if span.task.startswith("cudaLaunchKernel"))
+    assert wait.end_s < 5.2e-3
+
+
+def test_work_without_a_launch_starts_no_earlier_after_what_ran_before(tmp_path):
+    """Launched before the window: the first begins when it did, the second follows it, the third keeps its pause."""
+    trace = Trace()
+    trace.call("cudaDeviceSynchronize", 0, 1)
+    for start, stream in ((50, 7), (60, 7), (200, 20)):
+        trace.work("early", start, 10, 900 + start, stream=stream)
+    trace.kernel("k", 300, 307, 10)
+    replay = replay_of(tmp_path, trace)
+    assert device_rows(simulate_replay(replay)) == [("early #1", 50, 60), ("early #2", 60, 70), ("early #3", 200, 210), ("k #1", 307, 317)]
+    assert device_rows(simulate_replay(scaled(replay, "early #2", 2)))[2] == ("early #3", 210, 220)
+
+
+def test_nothing_but_device_work_keeps_its_pauses(tmp_path):
+    trace = Trace()
+    for i in range(4):
+        trace.work("k", i * 100, 10, 0)
+    assert device_rows(simulate_replay(replay_of(tmp_path, trace))) == [(f"k #{i + 1}", i * 100, i * 100 + 10) for i in range(4)]
+
+
+def test_one_kernel(tmp_path):
+    trace = Trace()
+    trace.kernel("k", 0, 7, 10)
+    replay = replay_of(tmp_path, trace)
+    result = compare(replay, simulate_replay(replay))
+    assert (round(result.period_measured_s * 1e6, 3), round(result.period_simulated_s * 1e6, 3), result.kernels) == (10, 10, 1)
+
+
+def test_a_clock_that_goes_backwards_still_replays_in_order(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 100, 40, 10)
+    trace.call("cudaDeviceSynchronize", 106, 10)
+    trace.kernel("b", 120, 60, 10)
+    replay = replay_of(tmp_path, trace)
+    names = [name for name, _, _ in device_rows(simulate_replay(replay))]
+    assert names == ["a #1", "b #1"]
+    assert any("clocks" in note for note in replay.notes)
+
+
+def test_autograd_thread_follows_the_forward_thread(tmp_path):
+    """A slower forward launch delays the backward pass, and the update that the first thread launches after it."""
+    trace = Trace()
+    trace.kernel("f", 0, 7, 5, thread=1)
+    for i in range(10):
+        trace.kernel("b", 30 + i * 20, 37 + i * 20, 5, thread=2)
+    trace.kernel("u", 230, 237, 5, thread=1)
+    replay = replay_of(tmp_path, trace)
+    assert device_rows(simulate_replay(replay))[-1] == ("u #1", 237, 242)
+    launch = next(task for task in replay.plan.tasks if task.name == "cudaLaunchKernel #1")
+    assert launch.body.duration_s == pytest.approx(7e-6)
+    assert device_rows(simulate_replay(scaled(replay, launch.name, 11)))[-1] == ("u #1", 307, 312)
+
+
+def rank(number: int, arrive: float) -> Trace:
+    """A rank whose all-reduce starts when it arrives and ends at 100, as on every rank."""
+    trace = Trace(rank=number, world=2)
+    trace.call("cudaDeviceSynchronize", 0, 1)
+    trace.kernel("f", 2, 9, arrive - 9, device=number)
+    trace.call("cudaStreamWaitEvent", 8, 1)
+    trace.kernel("ncclDevKernel_AllReduce", 10, arrive, 100 - arrive, stream=20, device=number)
+    trace.call("cudaStreamWaitEvent", 20, 1)
+    trace.kernel("u", 22, 100, 10, device=number)
+    return trace
+
+
+def test_ranks_meet_at_collectives(tmp_path):
+    """End = last arrival + the shortest duration. If the late rank comes earlier, both end earlier; if the other, nothing changes."""
+    replay = replay_of(tmp_path, rank(0, 40), rank(1, 70))
+    rows = {name: (start, end) for name, start, end in device_rows(simulate_replay(replay))}
+    assert rows["rank 0: ncclDevKernel_AllReduce arrival #1"] == (40, 40)
+    assert rows["rank 0: ncclDevKernel_AllReduce #1"] == (70, 100)
+    assert rows["rank 0: u #1"] == rows["rank 1: u #1"] == (100, 110)
+    late = {n: (s, e) for n, s, e in device_rows(simulate_replay(scaled(replay, "rank 1: f #1", 0.5)))}
+    assert late["rank 0: u #1"] == late["rank 1: u #1"] == (70, 80)
+    early = {n: (s, e) for n, s, e in device_rows(simulate_replay(scaled(replay, "rank 0: f #1", 0.5)))}
+    assert early["rank 0: u #1"] == early["rank 1: u #1"] == (100, 110)
+    result = compare(replay, simulate_replay(replay))
+    assert result.exposed_measured_s == pytest.approx(45e-6)  # 60 on one, 30 on the other
+    assert result.exposed_simulated_s == pytest.approx(45e-6)
+    assert result.worst == ()
+    assert "1 collectives joined between ranks, 0 without a partner" in replay.notes
+
+
+def test_a_rank_whose_window_cut_a_collective_off_is_laid_beside_the_others(tmp_path):
+    first, second = rank(0, 40), rank(1, 70)
+    first.work("ncclDevKernel_AllReduce", 3, 4, 999, stream=20)
+    replay = replay_of(tmp_path, first, second)
+    assert "1 collectives joined between ranks, 1 without a partner" in replay.notes
+    rows = {name: end for name, _, end in device_rows(simulate_replay(replay))}
+    assert rows["rank 0: u #1"] == rows["rank 1: u #1"] == 110
+
+
+def test_absent_ranks_are_noted(tmp_path):
+    trace = rank(1, 40)
+    trace.info["world_size"] = 8
+    assert "1 of 8 ranks given: collectives keep the time they waited for the others" in replay_of(tmp_path, trace).notes
+
+
+def test_ranks_with_one_device_number_get_devices_of_their_own(tmp_path):
+    second = rank(1, 70)
+    for event in second.events:
+        if event["cat"] == "kernel":
+            event["args"]["device"] = 0
+    assert {t.device for t in replay_of(tmp_path, rank(0, 40), second).plan.tasks} == {"host", "cuda:0", "cuda:1"}
+
+
+def test_ranks_that_do_not_overlap_are_refused(tmp_path):
+    second = rank(1, 70)
+    for event in second.events:
+        event["ts"] += 10_000
+    with pytest.raises(StepcastError, match="do not overlap in time"):
+        replay_of(tmp_path, rank(0, 40), second)
+    with pytest.raises(StepcastError, match="no trace given"):
+        build_replay([])
+
+
+def test_edges_that_contradict_one_another_do_not_stop_the_replay(tmp_path):
+    """Two ranks meet at the same collectives in opposite orders on two streams."""
+    ranks = []
+    for number, (first, second) in enumerate([("nccl_x", "nccl_y"), ("nccl_y", "nccl_x")]):
+        trace = Trace(rank=number, world=2)
+        trace.kernel(first, 0, 10, 50, device=number, stream=20)
+        trace.kernel(second, 10, 60, 10, device=number, stream=20)
+        ranks.append(trace)
+    replay = replay_of(tmp_path, *ranks)
+    assert len(device_rows(simulate_replay(replay))) >= 4
+
+
+def test_the_worst_placed_kernels_come_with_a_reason(tmp_path):
+    trace = stream_pair()
+    trace.kernel("stuck", 120, 427, 10)
+    trace.kernel("behind", 130, 437, 10)
+    replay = replay_of(tmp_path, trace)
+    worst = compare(replay, simulate_replay(replay)).worst
+    assert len(worst) == 1
+    assert worst[0].task == "stuck #1"
+    assert round(worst[0].error_s * 1e6) == -300
+    assert worst[0].reason.startswith("the recording waits for something that left no trace")
+    assert "1 works started late for no recorded reason, 0.3 ms in all" in replay.notes
+
+
+def test_recorded_bodies_refuse_what_no_recording_shows():
+    with pytest.raises(ValueError, match="category 'kernels'"):
+        Recorded("k", "kernels", 1.0)
+    with pytest.raises(ValueError, match="cannot take -1"):
+        Recorded("k", "kernel", -1.0)
+
+
+def test_a_replay_without_a_recording_cannot_be_compared(tmp_path):
+    replay = replay_of(tmp_path, stream_pair())
+    with pytest.raises(ValueError, match="no recorded timeline"):
+        compare(replace(replay, recorded=None), simulate_replay(replay))
+    assert isinstance(replay.plan, Plan)
+
+
+def test_replay_does_not_need_torch():
+    code = "import sys, simulator.replay.build, simulator.replay.compare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,102 @@
+"""BPPSA on chains of layers: the numbers of autograd with dense and sparse Jacobians, and what it refuses."""
+
+import json
+
+import pytest
+
+from calibrate.numerics import STEPS, Expected, compare
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.plan.json import dump, load
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
+from tests.support import chain_models, mlp
+from tests.support.tiny import cpu
+from traces.errors import StepcastError
+
+
+def job(factory: str, batch: int = 3, **fields) -> Job:
+    return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
+
+
+def planned(given: Job, machine, options: str = ""):
+    strategy, parsed = strategies.parse(f"bppsa:{options}")
+    return strategy.plan(given, machine, None, parsed)
+
+
+def error(given: Job, machine, backend, options: str, steps: int = STEPS) -> float:
+    plan = planned(given, machine, options)
+    plan.validate(machine)
+    built = given.build()
+    found = compare(given, built, plan, backend, Expected.of(given, built, steps), steps)
+    return max(found.max_grad_error, found.max_param_error)
+
+
+@pytest.mark.parametrize("jacobian", ["auto", "dense", "csr"])
+@pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
+def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
+    assert error(job("every_layer"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
+    assert error(Job("lenet5", 2, precision="fp64"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
+
+
+@pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
+def test_one_sample_and_micro_batches(options, two_cores, backend):
+    for given in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(f"{mlp.__file__}:make", 4, precision="fp64")):
+        assert error(given, two_cores, backend, options) < 1e-10
+
+
+def test_float32_differs_by_rounding_only(two_cores, backend):
+    assert error(Job("lenet5", 16), two_cores, backend, "scan=blelloch") < 1e-4
+
+
+def test_vgg11_is_a_chain(two_cores, backend):
+    """Compared after one step: its untrained layers let rounding grow from step to step."""
+    assert error(Job("vgg11", 2, image_size=32), two_cores, backend, "scan=linear", steps=1) < 1e-4
+
+
+def test_a_pruned_network_has_few_entries(two_cores, backend):
+    """97 % of its weights are zero for good."""
+    assert error(Job("vgg11_pruned", 1, precision="fp64"), two_cores, backend, "level=1", steps=2) < 1e-10
+
+
+def test_nothing_is_computed_that_no_gradient_needs(two_cores):
+    """Linear, ReLU, linear, ReLU, linear: gradients of weights need two of the four gradients by activations."""
+    plan = planned(job("wide"), two_cores, "scan=linear")
+    products = [task for task in plan.tasks if task.body.kind == "jacobian-product"]
+    assert len(products) == 4
+    plan = planned(job("wide"), two_cores, "scan=blelloch")
+    read = {operand.value for task in plan.tasks for operand in task.inputs}
+    for task in plan.tasks:
+        if task.body.kind in ("jacobian-product", "jacobian-values"):
+            assert task.writes[0].value in read, task.name
+
+
+def test_a_plan_goes_to_json_and_back(two_cores):
+    plan = planned(job("every_layer"), two_cores, "scan=blelloch")
+    assert load(json.loads(json.dumps(dump(plan)))) == plan
+
+
+def test_the_level_is_the_one_predicted_fastest(two_cores):
+    given, model = Job("lenet5", 8), CostModel(two_cores)
+    chosen = planned(given, two_cores)
+    taken = {level: forecast(planned(given, two_cores, f"level={level}"), two_cores, model).timeline.step_s for level in range(3)}
+    assert taken[chosen.semantics["scan_level"]] == min(taken.values())
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("normalised", "native_batch_norm_backward.*batch-norm"),
+        ("layer_normalised", "native_layer_norm_backward"),
+        ("residual", "gradients branch or meet at"),
+        ("single", "single layer"),
+    ],
+)
+def test_what_is_no_chain_is_refused(factory, said, two_cores):
+    with pytest.raises(StepcastError, match=said):
+        planned(job(factory), two_cores)
+
+
+def test_a_dense_jacobian_that_exceeds_the_memory_is_refused_with_its_size():
+    with pytest.raises(StepcastError, match=r"needs \d+\.\d+ GB for its Jacobians, this machine has 1\.00 GB"):
+        planned(Job("lenet5", 256), cpu("cpu:0", cores=2), "jacobian=dense")

@@ -1,0 +1,240 @@
+"""Which tasks a strategy makes, in which order: golden plans of a small network, and the rules behind them on every model."""
+
+from pathlib import Path
+
+import pytest
+
+from calibrate.numerics import Expected, compare
+from simulator.job import Job
+from simulator.ops.aten_json import resolve
+from simulator.plan.plan import program
+from simulator.plan.task import UPDATE
+from simulator.strategies import registry as strategies
+from tests.support import mlp
+from tests.support.places import USER_MODELS
+from traces.errors import StepcastError
+
+MODELS = USER_MODELS
+STRATEGIES = [
+    "forward-fusion",
+    "backward-fusion",
+    "backward-fusion:update_stream=on",
+    "turbodl",
+    "turbodl:async=off",
+    "turbodl:fuse=backward,update=callback",
+]
+FORWARD = """
+0/addmm                           forward
+1/relu                            forward
+2/addmm                           forward
+loss/_log_softmax                 forward
+loss/nll_loss_forward             forward
+"""
+BACKWARD = """
+loss/ones_like.dX                 backward
+loss/nll_loss_backward.dX         backward
+loss/_log_softmax_backward_data.dX backward
+2/mm.dX                           backward
+2/mm.dW                           backward
+2/sum.dB                          backward
+1/threshold_backward.dX           backward
+0/mm.dW                           backward
+0/sum.dB                          backward
+"""
+BASELINE = f"{FORWARD}{BACKWARD}update update"
+FORWARD_FUSION = f"""
+0/update                          update 0 1
+0/addmm                           forward
+1/relu                            forward
+2/update                          update 0 1
+2/addmm                           forward
+loss/_log_softmax                 forward
+loss/nll_loss_forward             forward
+{BACKWARD}
+"""
+BACKWARD_FUSION = f"""
+{FORWARD}
+loss/ones_like.dX                 backward
+loss/nll_loss_backward.dX         backward
+loss/_log_softmax_backward_data.dX backward
+2/mm.dX                           backward
+2/mm.dW                           backward
+2/sum.dB                          backward
+2/update                          update STREAM
+1/threshold_backward.dX           backward
+0/mm.dW                           backward
+0/sum.dB                          backward
+0/update                          update STREAM
+"""
+
+
+def planned(strategy: str, machine, factory: str = "make", path: Path | str = mlp.__file__, **fields):
+    """The plan of a strategy for a model of 4 samples."""
+    found, options = strategies.parse(strategy)
+    plan = found.plan(Job(f"{path}:{factory}", 4, **fields), machine, None, options)
+    plan.validate(machine)
+    return plan
+
+
+def lines(plan) -> list[list[str]]:
+    """Name, phase, stream and lag of every task."""
+    return [[task.name, task.phase, str(task.stream), str(task.lag)] for task in plan.tasks]
+
+
+def expected(text: str) -> list[list[str]]:
+    """The same from text; stream and lag are 0 where they are not said."""
+    return [[*line.split(), "0", "0"][:4] for line in text.splitlines() if line.strip()]
+
+
+def places(plan) -> dict[str, int]:
+    """Position of each task in the issue order."""
+    return {task.name: position for position, task in enumerate(plan.tasks)}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ("baseline", BASELINE),
+        ("forward-fusion", FORWARD_FUSION),
+        ("backward-fusion", BACKWARD_FUSION.replace("STREAM", "0")),
+        ("backward-fusion:update_stream=on", BACKWARD_FUSION.replace("STREAM", "1")),
+    ],
+)
+def test_golden_plan(strategy, text, two_cores):
+    assert lines(planned(strategy, two_cores)) == expected(text)
+
+
+def test_the_for_loop_form_updates_parameter_by_parameter(two_cores):
+    plan = planned("baseline", two_cores, form="for")
+    assert [task.name for task in plan.tasks if task.phase == UPDATE] == [
+        "0.weight/update",
+        "0.bias/update",
+        "2.weight/update",
+        "2.bias/update",
+    ]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_race_rule(path, strategy, two_cores):
+    """An update comes after everything that reads the old value, and before everything that reads the new one."""
+    plan = planned(strategy, two_cores, path=path)
+    iteration_of: dict[str, list[int]] = {}  # parameter -> iterations of the tasks that touch it, in program order
+    for period, _, task in program(plan.tasks, 4):
+        iteration = period - task.lag
+        for operand in {plan.storage_of(o): o for o in task.inputs}.values():
+            if plan.values[operand.value].kind == "parameter" and operand.value in plan.gradients:
+                iteration_of.setdefault(plan.storage_of(operand), []).append(2 * iteration + (task.phase == UPDATE))
+    assert len(iteration_of) == len({plan.values[name].storage for name in plan.gradients})
+    for name, order in iteration_of.items():
+        assert order == sorted(order), name  # readers of iteration i, its update, readers of iteration i + 1
+        assert {2 * i + 1 for i in range(4)} <= set(order), name
+        assert len([1 for item in order if item % 2]) == 4, name
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_no_order_changes_a_number_in_float32(path, two_cores, backend):
+    """Layers that were deep-copied under fake tensors once had tasks that were views: they hid readers of the old value."""
+    job = Job(f"{path}:make", 8)
+    assert not [op.name for op in job.graph().ops if resolve(op.body.target).is_view]
+    built = job.build()
+    for strategy in STRATEGIES:
+        found, options = strategies.parse(strategy)
+        error = compare(job, built, found.plan(job, two_cores, None, options), backend, Expected.of(job, built))
+        assert max(error.max_grad_error, error.max_param_error) <= 1e-5, strategy
+
+
+def test_a_shared_layer_is_updated_once(two_cores):
+    forward, backward = (planned(name, two_cores, "shared") for name in ("forward-fusion", "backward-fusion"))
+    for plan in (forward, backward):
+        assert sorted(task.name for task in plan.tasks if task.phase == UPDATE) == ["inner/update", "outer/update"]
+    at = places(forward)
+    assert at["inner/update"] < at["inner/addmm"] < at["inner/addmm#2"]
+    at = places(backward)
+    assert at["inner/update"] > max(place for name, place in at.items() if name.startswith("inner/") and name != "inner/update")
+
+
+def test_frozen_parameters_have_no_update(two_cores):
+    for strategy in strategies.names(1):
+        plan = planned(strategy, two_cores, "frozen", optimizer="adam")
+        updated = [name for task in plan.tasks if task.phase == UPDATE for name in task.body.parameters]
+        assert sorted(updated) == ["0.bias", "2.bias", "2.weight"]
+        assert "0.weight" in plan.values
+        assert not any(name.startswith("0.weight::") for name in plan.values)
+
+
+def test_accumulation_updates_once_with_the_sum(two_cores):
+    for strategy in strategies.names(1):
+        plan = planned(strategy, two_cores, accumulate=2)
+        at = places(plan)
+        assert sum(task.phase == UPDATE for task in plan.tasks) == (1 if strategy in ("baseline", "bppsa") else 2)
+        assert plan.losses == ("loss/nll_loss_forward", "loss/nll_loss_forward@1")
+        for parameter in ("0.weight", "0.bias", "2.weight", "2.bias"):
+            assert at[f"{parameter}/accumulate@1"] > at["0/addmm@1"]
+        if strategy == "backward-fusion":
+            assert at["2/update"] == at["2.bias/accumulate@1"] + 1
+            assert at["0/update"] == at["0.bias/accumulate@1"] + 1
+
+
+def test_clipping_stands_between_all_gradients_and_all_updates(two_cores):
+    clip = lines(planned("baseline", two_cores, clip_norm=1.0))[-2:]
+    assert [line[0] for line in clip] == ["clip", "update"]
+    plan = planned("forward-fusion", two_cores, clip_norm=1.0)
+    assert plan.tasks[-1].name == "clip"
+    assert {o.value for o in plan.tasks[-1].mutates} == {o.value for o in plan.gradients.values()}
+
+
+def test_options():
+    strategy, options = strategies.parse("backward-fusion:update_stream=on")
+    assert (strategy.name, options.update_stream) == ("backward-fusion", True)
+    assert strategies.parse("backward-fusion")[1].update_stream is False
+    assert strategies.parse("backward-fusion", {"update_stream": "yes", "other": "1"})[1].update_stream is True
+    assert strategies.parse("baseline", {"update_stream": "yes"})[0].name == "baseline"
+    for text, said in (
+        ("backward-fusion:speed=1", "unknown option of strategy backward-fusion 'speed'"),
+        ("backward-fusion:update_stream", "has no value"),
+        ("backward-fusion:update_stream=2", "update_stream='2'"),
+        ("fusion", "unknown strategy 'fusion'"),
+    ):
+        with pytest.raises(StepcastError, match=said):
+            strategies.parse(text)
+
+
+NEWCOMER = '''
+"""Reversed order of updates."""
+
+from dataclasses import dataclass
+
+from simulator.build import PlanBuilder
+
+NAME = "newcomer"
+ABOUT = "one file makes a strategy"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One option."""
+
+    pace: int = 3
+    """How fast."""
+
+
+def plan(job, machine, costs, options):
+    build = PlanBuilder(job, machine.devices[0].name)
+    updates = [build.update(owned, f"{layer}/update", layer) for layer, owned in reversed(build.layers.items())]
+    return build.plan(NAME, build.forward() + build.backward() + updates, options)
+'''
+
+
+def test_a_strategy_is_discovered_by_its_file(tmp_path, monkeypatch, two_cores):
+    (tmp_path / "newcomer.py").write_text(NEWCOMER)
+    monkeypatch.setattr(strategies, "__path__", [*strategies.__path__, str(tmp_path)])
+    strategies._discover.cache_clear()
+    try:
+        assert "newcomer" in strategies.names(1)
+        assert strategies.get("newcomer").option_docs() == [("pace", "How fast.", 3)]
+        plan = planned("newcomer:pace=4", two_cores)
+        assert plan.options == {"pace": 4}
+        assert [task.name for task in plan.tasks][-2:] == ["2/update", "0/update"]
+    finally:
+        strategies._discover.cache_clear()

@@ -1,0 +1,204 @@
+"""TurboDL: the paper's three methods as exact timelines of three layers, streams, priorities, and one of Graham's anomalies."""
+
+from dataclasses import replace
+
+import pytest
+
+from calibrate.numerics import Expected, compare
+from simulator.costs.cost import Cost
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import simulate
+from simulator.job import Job
+from simulator.layers.graph import LayerGraph
+from simulator.machine.presets import load_machine
+from simulator.plan.task import UPDATE
+from simulator.strategies import registry as strategies
+from tests.support import layered, tiny
+from traces.errors import StepcastError
+
+ONE_LEVEL, FOUR_LEVELS = (replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=n),)) for n in (1, 4))
+
+
+class Stated:
+    """Costs by role: every forward op takes a second, and nothing else but dX and dW any time. All run side by side."""
+
+    def __init__(self, dx_s: float, dw_s: float):
+        self._seconds = {"mm.dX": dx_s, "mm.dW": dw_s, "mm": 1.0}
+
+    def resolve(self, plan):
+        return [self._cost(task.name.partition("/")[2].partition("#")[0]) for task in plan.tasks]
+
+    def _cost(self, what: str) -> Cost:
+        seconds = self._seconds.get(what, 0.0)
+        return Cost(what, seconds, seconds)
+
+
+def planned(text: str, factory: str = "chain", machine=None, costs=None, **fields):
+    strategy, options = strategies.parse(text)
+    machine = machine or tiny.gpu()
+    job = Job(f"{layered.__file__}:{factory}", 4, **fields)
+    plan = strategy.plan(job, machine, costs or CostModel(machine), options)
+    plan.validate(machine)
+    return plan
+
+
+def spans(text: str, dx_s: float, dw_s: float, machine=None) -> dict[str, tuple[float, float]]:
+    """Start and end of every backward product of one iteration."""
+    machine, costs = machine or tiny.gpu(), Stated(dx_s, dw_s)
+    plan = planned(text, machine=machine, costs=costs)
+    done = simulate(plan, machine, costs.resolve(plan), iterations=1)
+    return {span.task.replace("/mm", ""): (span.start_s, span.end_s) for span in done.spans if "mm.d" in span.task}
+
+
+def step_s(text: str, dx_s: float, dw_s: float) -> float:
+    costs = Stated(dx_s, dw_s)
+    plan = planned(text, costs=costs)
+    return simulate(plan, tiny.gpu(), costs.resolve(plan)).step_s
+
+
+def test_with_a_barrier_a_layer_starts_after_all_of_the_one_before():
+    assert spans("turbodl:async=off", 1.0, 3.0) == {
+        "2.dX": (3.0, 4.0), "2.dW": (3.0, 6.0), "1.dX": (6.0, 7.0), "1.dW": (6.0, 9.0), "0.dW": (9.0, 12.0),
+    }  # fmt: skip
+    assert step_s("turbodl:async=off", 1.0, 3.0) == 12.0
+
+
+def test_asynchronous_layers_follow_the_gradient_alone():
+    assert spans("turbodl", 1.0, 3.0) == {
+        "2.dX": (3.0, 4.0), "2.dW": (3.0, 6.0), "1.dX": (4.0, 5.0), "1.dW": (6.0, 9.0), "0.dW": (5.0, 8.0),
+    }  # fmt: skip
+    # the next forward waits layer by layer: its first layer starts at 8, on the first layer's update, beside the second layer's dW
+    assert step_s("turbodl", 1.0, 3.0) == 8.0
+
+
+def test_where_the_gradient_takes_longest_a_barrier_costs_nothing():
+    assert spans("turbodl:async=off", 3.0, 1.0) == spans("turbodl", 3.0, 1.0)
+    assert step_s("turbodl:async=off", 3.0, 1.0) == step_s("turbodl", 3.0, 1.0) == 10.0
+
+
+def test_on_one_stream_nothing_overlaps():
+    assert step_s("turbodl:streams=off", 1.0, 3.0) == step_s("baseline", 1.0, 3.0) == 3.0 + 2 * 1.0 + 3 * 3.0
+
+
+def test_priorities_let_the_critical_path_go_first():
+    """One SM: whoever is ready first runs first, unless the gradient is more urgent."""
+    plain, urgent = (spans(text, 1.0, 1.0, tiny.gpu(sms=1)) for text in ("turbodl:priorities=off", "turbodl"))
+    assert plain["2.dW"][0] < plain["1.dX"][0]
+    assert urgent["1.dX"][0] < urgent["0.dW"][0] < urgent["2.dW"][0] < urgent["1.dW"][0]
+
+
+@pytest.mark.parametrize(("machine", "levels"), [(ONE_LEVEL, (0, 0)), (load_machine("p100"), (-1, 0)), (FOUR_LEVELS, (-1, 0))])
+def test_priorities_of_a_chain(machine, levels):
+    plan = planned("turbodl", machine=machine)
+    found = {task.name.partition(".")[2]: task.priority for task in plan.tasks if task.name in ("1/mm.dX", "1/mm.dW", "2/mm.dW")}
+    assert (found["dX"], found["dW"]) == levels
+
+
+@pytest.mark.parametrize(
+    ("options", "levels", "expected"),
+    [
+        ("", 8, {"long1": (-5, -2, -2), "middle": (-4, -1, -1), "short": (-3, 0, 0)}),
+        (":alpha=1,beta=2", 8, {"long1": (-4, -3, -2), "middle": (-3, -2, -1), "short": (-2, -1, 0)}),
+        ("", 3, {"long1": (-2, 0, 0), "middle": (-1, 0, 0), "short": (-1, 0, 0)}),
+        ("", 2, {"long1": (-1, 0, 0), "middle": (-1, 0, 0), "short": (-1, 0, 0)}),  # the paper's P100, first method
+    ],
+)
+def test_priorities_of_paths_and_roles(options, levels, expected):
+    machine = replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=levels),))
+    plan = planned(f"turbodl{options}", "six", machine)
+    of = {(task.layer, task.name[-2:]): task.priority for task in plan.tasks}
+    assert {layer: tuple(of[layer, role] for role in ("dX", "dW", "dB")) for layer in expected} == expected
+
+
+def test_the_papers_example_takes_nine_streams():
+    plan = planned("turbodl", "six")
+    assert sorted({task.stream for task in plan.tasks}) == list(range(9))
+    streams = {(task.layer, task.name[-2:]): task.stream for task in plan.tasks}
+    assert {layer: streams[layer, "dX"] for layer in ("fork", "long1", "long2", "merge") if layer != "fork"} == dict.fromkeys(
+        ("long1", "long2", "merge"), 0
+    )
+    assert {streams["middle", "dX"], streams["short", "dX"]} == {3, 6}
+    assert streams["fork", "dW"] == streams["fork", "dB"] == streams["fork", "te"] == 0  # the next iteration waits for them at once
+    assert streams["long1", "dW"] == 1
+    assert streams["long1", "dB"] == 2
+    assert {task.stream for task in planned("turbodl:async=off", "six").tasks} == {0, 1, 2}
+
+
+def test_a_chain_takes_three_streams():
+    machine = load_machine("p100")
+    strategy, options = strategies.parse("turbodl")
+    plan = strategy.plan(Job("vgg16", 2, 32), machine, CostModel(machine), options)
+    assert {task.stream for task in plan.tasks} == {0, 1, 2}
+
+
+def test_the_dependency_distance_of_a_chain():
+    graph = Job(f"{layered.__file__}:chain", 4).graph()
+    found = LayerGraph(graph, [1.0] * len(graph.ops))
+    parts = {op.name: found.of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
+    assert {name: parts[name] for name in ("2/mm.dX", "1/mm.dX")} == {"2/mm.dX": 1, "1/mm.dX": 1}
+    assert [parts[f"{i - 1}/mm.dW"] for i in (1, 2, 3)] == [2 * (i - 1) + 1 for i in (1, 2, 3)]
+
+
+def test_a_lesser_path_waits_for_the_urgent_one_where_levels_lack():
+    after = {task.name: task.after for task in planned("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
+    assert set(after) == {"middle/mm.dX", "short/mm.dX"}
+    assert "long2/mm.dX" in {name for names in after.values() for name in names}
+    assert not [task for task in planned("turbodl:fallback=sync", "six", FOUR_LEVELS).tasks if task.after]
+    assert not [task for task in planned("turbodl:fallback=order", "six", load_machine("p100")).tasks if task.after]
+
+
+def test_updates():
+    names = [task.name for task in planned("turbodl").tasks if task.phase == UPDATE]
+    assert names == ["0/update", "1/update", "2/update"]  # as the next forward needs them
+    assert [task.name for task in planned("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
+    assert [task.name for task in planned("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
+    called = [task for task in planned("turbodl:update=callback").tasks if task.phase == UPDATE]
+    assert [task.name for task in called] == [f"{i}/{what}" for i in range(3) for what in ("callback", "update")]
+    assert all(a.stream == b.stream for a, b in zip(called[::2], called[1::2], strict=True))
+
+
+def test_clipping_needs_all_gradients():
+    assert planned("turbodl", clip_norm=1.0)
+    with pytest.raises(StepcastError, match="turbodl:fuse=backward cannot clip"):
+        planned("turbodl:fuse=backward", clip_norm=1.0)
+
+
+def test_micro_batches_add_up_on_the_gradients_stream():
+    plan = planned("turbodl", "six", accumulate=2)
+    added = {task.name: task.stream for task in plan.tasks if "accumulate" in task.name}
+    assert added["long1.weight/accumulate@1"] == 1
+    assert added["long1.bias/accumulate@1"] == 2
+    assert added["fork.weight/accumulate@1"] == 0
+
+
+@pytest.mark.parametrize(("shorter_by_s", "expected_s"), [(0.0, 12.0), (1.0, 13.0)])
+def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
+    """Every task a second shorter, and the whole takes a second longer (Graham 1969, Bounds on multiprocessing timing anomalies)."""
+    seconds = [s - shorter_by_s for s in (3.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0, 9.0)]
+    needs = {5: "v4", 6: "v4", 7: "v4", 8: "v4", 9: "v1"}
+    tasks = [tiny.task(f"t{i}", s, reads=needs.get(i, "x"), writes=f"v{i}", stream=i) for i, s in enumerate(seconds, start=1)]
+    plan, costs = tiny.build(*tasks)
+    assert simulate(plan, tiny.cpu(cores=3), costs, iterations=1).step_s == expected_s
+
+
+def test_groups_of_a_convolution_have_streams_of_their_own():
+    plan = planned("turbodl", "grouped")
+    of = {task.name: task for task in plan.tasks}
+    assert [of[f"2/convolution_backward.dX/group{g}"].stream for g in (0, 1)] == [0, 3]
+    assert [of[f"2/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [1, 4]
+    assert [of[f"0/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [0, 3]  # the first layer's are critical
+    assert of["2/convolution/join"].reads[1].shape == (4, 4, 6, 6)
+    assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: left whole
+    whole = {task.name for task in planned("turbodl:groups=off", "grouped").tasks}
+    assert not [name for name in whole if "group" in name]
+    flops = [sum(task.body.flops for task in planned(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
+    assert flops[0] == flops[1]
+
+
+@pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", "turbodl:fuse=backward,fallback=sync"])
+def test_groups_and_barriers_change_no_number(text, two_cores, backend):
+    job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
+    plan = planned(text, "grouped", two_cores, precision="fp64")
+    built = job.build()
+    error = compare(job, built, plan, backend, Expected.of(job, built))
+    assert max(error.max_grad_error, error.max_param_error) <= 1e-12

@@ -1,0 +1,69 @@
+"""The command line in processes of its own, away from the repository: a warm one for many calls, and fresh ones."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.places import ROOT
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict:
+        """The one JSON document on standard output."""
+        return json.loads(self.out)
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Our packages first on the path; cache and data in `folder`."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    own = {"PYTHONPATH": path, "STEPCAST_CACHE": str(folder / "cache"), "STEPCAST_DATA": str(folder / "data"), "COLUMNS": "160"}
+    return {**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", **more}
+
+
+class Runner:
+    """A warm process. `call` runs one command in `folder`, or in `cwd`."""
+
+    def __init__(self, folder: Path):
+        """`folder` keeps cache, data and logs."""
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.cli_runner"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder, env=environment(folder),
+        )  # fmt: skip
+
+    def call(self, *args: object, cwd: Path | None = None, file_limit: int = 0, **env: str) -> Ended:
+        """Run `stepcast ARGS`."""
+        request = {"args": [str(a) for a in args], "cwd": str(cwd or self.folder), "env": env, "file_limit": file_limit}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, "the runner died; start python -m tests.support.cli_runner by hand to see why"
+        return Ended(**json.loads(answer))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+#: A shell's background jobs, and what they start, ignore Ctrl-C.
+HEEDS_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
+def start(code: str, *args: object, folder: Path, **env: str) -> subprocess.Popen:
+    """A fresh process: `code`, then the command line with `args`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{HEEDS_CTRL_C}{code}\nfrom ui.cli import main\nmain()", *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder, **env),
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""A predictor for the app's tests: it answers from the synthetic runs and refuses pipelines on one device."""
+
+from tests.support.sample_runs import CASES, play
+from traces.comparison import Prediction, Shares
+from traces.errors import StepcastError
+from ui.app.model import Choices, Forecast, Refusal
+
+
+def choices():
+    return Choices(
+        models=("small-cnn", "resnet50"),
+        optimizers=("sgd", "adam"),
+        forms=("foreach", "fused"),
+        precisions=("fp32", "bf16"),
+        strategies=("baseline", "turbodl", "1f1b", "gpipe"),
+        machines=("h200", "this-cpu"),
+    )
+
+
+def predict_many(request):
+    if request.batch == 13:
+        raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+    base = play("predicted", CASES["baseline"])
+    answers = []
+    for strategy in request.strategies:
+        if strategy not in CASES:
+            answers.append(Refusal(strategy, f"needs 2 devices, {request.machine} has 1; choose a machine with more"))
+            continue
+        timeline = play("predicted", CASES[strategy])
+        prediction = Prediction(
+            strategy=strategy,
+            options=dict(request.settings),
+            mode="eager",
+            precision=request.precision,
+            step_s=timeline.step_s,
+            interval_s=(timeline.step_s * 0.96, timeline.step_s * 1.05),
+            baseline_step_s=base.step_s,
+            speedup=base.step_s / timeline.step_s,
+            devices=timeline.devices,
+            fits=True,
+            exposed_transfer_s=0.0,
+            bubble_share=timeline.bubble_share,
+            tasks=len(timeline.spans),
+            simulate_wall_s=0.01,
+            shares=Shares(measured=0.0, fitted=0.0, guessed=1.0),
+            critical_path=timeline.critical_path,
+        )
+        answers.append(Forecast(prediction, timeline))
+    return answers

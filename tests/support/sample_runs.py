@@ -1,0 +1,204 @@
+"""Synthetic predicted and measured timelines, for pictures: a two-stream step and a pipeline, played lane by lane."""
+
+import random
+from dataclasses import dataclass
+
+from traces.comparison import Comparison, Shares, Validation, ValidationResult
+from traces.memory_use import HeldByKind
+from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy_seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task of one period; `needs` are (task, periods earlier)."""
+
+    name: str
+    device: str
+    lane: str
+    seconds: float
+    needs: tuple[tuple[str, int], ...]
+    phase: str
+    layer: str = ""
+    micro_batch: int = 0
+
+
+def play(kind, works, periods=4, spread=0.0, seed=1):
+    """Run every period's tasks in order: a task starts when its lane is free and its needs are done."""
+    rng = random.Random(seed)
+    ends, free, last, spans, why = {}, {}, {}, [], {}
+    for period in range(periods):
+        for work in works:
+            place = (work.device, work.lane)
+            waits = [(ends[name, period - back], (name, period - back)) for name, back in work.needs if (name, period - back) in ends]
+            ready, source = max(waits, default=(0.0, None))
+            if free.get(place, 0.0) > ready:
+                why[work.name, period] = (last[place], Cause.LANE)
+            else:
+                why[work.name, period] = (source, Cause.DEPENDENCY if source else Cause.START)
+            start = max(free.get(place, 0.0), ready)
+            end = start + work.seconds * max(0.3, rng.gauss(1 + spread, abs(spread) * 2))
+            ends[work.name, period] = free[place] = end
+            last[place] = (work.name, period)
+            spans.append(Span(work.name, *place, start, end, work.phase, work.layer, work.micro_batch, period, period))
+    makespans = [max(s.end_s for s in spans if s.period <= period) for period in range(periods)]
+    window = (makespans[1], makespans[2])
+    return _timeline(kind, spans, window, why)
+
+
+def _timeline(kind, spans, window, why):
+    by_key = {(s.task, s.period): s for s in spans}
+    at = max((s for s in spans if s.end_s <= window[1]), key=lambda s: s.end_s)
+    path = []
+    while at is not None and at.end_s > window[0]:
+        source, cause = why[at.task, at.period]
+        path.append(CriticalSpan(at.task, at.start_s, at.end_s, cause, at.phase, at.layer))
+        at = by_key.get(source)
+    step = window[1] - window[0]
+    inside = [s for s in spans if s.end_s > window[0] and s.start_s < window[1]]
+    devices = [d for d in dict.fromkeys(s.device for s in spans) if d != "link"]
+    busy = {d: busy_seconds([s for s in inside if s.device == d], *window) / step for d in devices}
+    memory = {d: _memory([s for s in spans if s.device == d]) for d in devices}
+    uses = tuple(DeviceUse(d, busy[d], max(b for _, b in memory[d])) for d in devices)
+    bubble = 1 - sum(busy.values()) / len(busy)
+    kinds = {d: _kinds(memory[d], window) for d in devices}
+    limits = dict.fromkeys(devices, 900_000_000) if kind == "predicted" else {}
+    return Timeline(
+        kind, tuple(spans), step, window, "eager", uses, tuple(reversed(path)), memory, bubble, memory_kinds=kinds, limits_bytes=limits
+    )
+
+
+def _memory(spans):
+    held, steps = 400_000_000, []
+    for span in sorted(spans, key=lambda s: s.end_s):
+        held += {"forward": 12_000_000, "backward": -6_000_000}.get(span.phase, 0)
+        steps.append((span.end_s, max(held, 300_000_000)))
+    return tuple(steps)
+
+
+def _kinds(steps, window):
+    """200 MB of parameters, half as much optimizer state, the rest activations."""
+    start, end = window
+    inside = [(start, max((s for s in steps if s[0] <= start), default=steps[0])[1]), *(s for s in steps if start < s[0] < end)]
+    carried = {"parameter": 200_000_000, "optimizer-state": 100_000_000}
+    held = {kind: (size,) * len(inside) for kind, size in carried.items()}
+    return HeldByKind(tuple(t for t, _ in inside), {**held, "activation": tuple(b - 300_000_000 for _, b in inside)})
+
+
+def two_streams(layers=24, fused=True):
+    """One GPU: dX on stream 0, dW and updates on stream 1 (or all on stream 0)."""
+    side = "stream 1" if fused else "stream 0"
+    rng = random.Random(7)
+    cost = [rng.uniform(0.3e-3, 0.9e-3) for _ in range(layers)]
+    works = []
+    for i in range(layers):
+        needs = [(f"forward conv{i - 1}", 0)] if i else []
+        works.append(
+            Work(f"forward conv{i}", "gpu0", "stream 0", cost[i], (*needs, (f"update conv{i}", 1)), "forward", f"block{i // 4}.conv{i}")
+        )
+    for i in reversed(range(layers)):
+        layer = f"block{i // 4}.conv{i}"
+        above = (f"dX conv{i + 1}" if i < layers - 1 else f"forward conv{i}", 0)
+        if i:
+            works.append(Work(f"dX conv{i}", "gpu0", "stream 0", cost[i] * 1.05, (above,), "backward", layer))
+        works.append(Work(f"dW conv{i}", "gpu0", side, cost[i] * 0.9, (above,), "backward", layer))
+        works.append(Work(f"update conv{i}", "gpu0", side, cost[i] * 0.25, ((f"dW conv{i}", 0), (f"dX conv{i}", 0)), "update", layer))
+    return works
+
+
+def pipeline(stages=4, micro_batches=4):
+    """1F1B over several GPUs with a transfer between neighbours."""
+    works = []
+    orders = []
+    for stage in range(stages):
+        warm = min(stages - 1 - stage, micro_batches)
+        order = [("F", m) for m in range(warm)]
+        for m in range(micro_batches - warm):
+            order += [("F", warm + m), ("B", m)]
+        order += [("B", m) for m in range(micro_batches - warm, micro_batches)]
+        orders.append(order)
+    done, cursor = set(), [0] * stages
+    while any(cursor[s] < len(orders[s]) for s in range(stages)):
+        for stage in range(stages):
+            while cursor[stage] < len(orders[stage]):
+                kind, m = orders[stage][cursor[stage]]
+                needs = _stage_needs(kind, m, stage, stages)
+                if not all(need in done for need, _ in needs if not need.startswith("update")):
+                    break
+                works += _stage_works(kind, m, stage, stages, needs)
+                done |= {w.name for w in works}
+                cursor[stage] += 1
+    for stage in range(stages):
+        works.append(Work(f"update stage{stage}", f"gpu{stage}", "stream 0", 0.7e-3, (), "update", f"stage{stage}"))
+    return works
+
+
+def _stage_needs(kind, m, stage, stages):
+    if kind == "F":
+        return (*([(f"send F{m} {stage - 1}>{stage}", 0)] if stage else []), (f"update stage{stage}", 1))
+    return (*([(f"send B{m} {stage + 1}>{stage}", 0)] if stage < stages - 1 else []), (f"F{m} stage{stage}", 0))
+
+
+def _stage_works(kind, m, stage, stages, needs):
+    seconds = (2.0e-3 if kind == "F" else 4.1e-3) * (1 + 0.06 * stage)
+    phase = "forward" if kind == "F" else "backward"
+    works = [Work(f"{kind}{m} stage{stage}", f"gpu{stage}", "stream 0", seconds, needs, phase, f"stage{stage}", m)]
+    other = stage + (1 if kind == "F" else -1)
+    if 0 <= other < stages:
+        name = f"send {kind}{m} {stage}>{other}"
+        works.append(Work(name, f"gpu{stage}", f"to gpu{other}", 0.35e-3, ((works[0].name, 0),), "transfer", f"stage{stage}", m))
+    return works
+
+
+CASES = {"baseline": two_streams(fused=False), "turbodl": two_streams(), "1f1b": pipeline()}
+
+
+def comparisons():
+    """One comparison per case, the measured runs 1 to 3 % off and noisy."""
+    found = {}
+    for number, (strategy, works) in enumerate(CASES.items()):
+        predicted, measured = play("predicted", works), play("measured", works, spread=0.012 + 0.006 * number, seed=number)
+        found[strategy] = (predicted, measured)
+    base = found["baseline"]
+    return [Comparison(p, m, _row(s, p, m, base)) for s, (p, m) in found.items()]
+
+
+def _row(strategy, predicted, measured, base):
+    p, m = predicted.step_s, measured.step_s
+    return ValidationResult(
+        strategy=strategy,
+        options={"microbatches": 4} if strategy == "1f1b" else {},
+        predicted_step_s=p,
+        predicted_interval_s=(p * 0.97, p * 1.035),
+        measured_step_s=m,
+        measured_runs_s=(m * 0.994, m, m * 1.011),
+        error=p / m - 1,
+        error_drift_corrected=p * 1.004 / m - 1,
+        predicted_speedup=base[0].step_s / p,
+        measured_speedup=base[1].step_s / m,
+        max_grad_error=0.0,
+        max_param_error=2.4e-7,
+        semantics={"batch_norm": "statistics per micro-batch"} if strategy == "1f1b" else {},
+        predicted_peak_bytes=max(d.peak_bytes for d in predicted.devices),
+        measured_peak_bytes=max(d.peak_bytes for d in measured.devices),
+        predicted_peak_bytes_by_device={d.name: d.peak_bytes for d in predicted.devices},
+        measured_peak_bytes_by_device={d.name: d.peak_bytes for d in measured.devices},
+        shares=Shares(measured=0.94, fitted=0.06, guessed=0.0),
+        calibration="interleaved",
+        status="ok",
+    )
+
+
+def sample_validation(rows):
+    """A validation of those rows."""
+    return Validation(
+        model="resnet50",
+        batch_size=32,
+        optimizer="sgd",
+        precision="fp32",
+        mode="eager",
+        device={"name": "NVIDIA H200", "kind": "cuda"},
+        anchor_drift=1.004,
+        aa_spread=0.006,
+        reference_step_s=rows[0].measured_step_s * 0.98,
+        results=tuple(rows),
+    )

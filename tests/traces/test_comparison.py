@@ -1,0 +1,179 @@
+"""The documents of predict and validate: round trip, damage, and the figures derived from them."""
+
+import json
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from tests.support.page_samples import prediction, result, skipped, validation
+from traces.comparison import Comparison, Prediction, Seconds, Validation
+from traces.errors import UnusableFileError
+from traces.timeline import Span, Timeline
+
+
+def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
+    path = prediction().save(tmp_path / "prediction.json")
+    assert Prediction.load(path) == prediction()
+    document = json.loads(path.read_text())
+    assert set(document) == {
+        "schema",
+        "strategy",
+        "options",
+        "mode",
+        "precision",
+        "step_s",
+        "interval_s",
+        "baseline_step_s",
+        "speedup",
+        "devices",
+        "fits",
+        "exposed_transfer_s",
+        "bubble_share",
+        "tasks",
+        "simulate_wall_s",
+        "shares",
+        "critical_path",
+        "at_peak",
+    }
+    assert document["schema"] == "stepcast.prediction/1"
+    assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
+    assert document["critical_path"][0]["cause"] == "start"
+
+
+def test_documents_from_before_memory_was_kept_by_device_load(tmp_path):
+    document = validation(result()).document()
+    for name in ("predicted_peak_bytes_by_device", "measured_peak_bytes_by_device"):
+        del document["results"][0][name]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    assert Validation.load(tmp_path / "old.json") == validation(result())
+    old = prediction().document()
+    del old["at_peak"]
+    (tmp_path / "p.json").write_text(json.dumps(old))
+    assert Prediction.load(tmp_path / "p.json") == prediction()
+
+
+def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
+    original = validation(result(), skipped())
+    path = original.save(tmp_path / "validation.json.gz")
+    assert Validation.load(path) == original
+    document = original.document()
+    assert set(document) == {
+        "schema",
+        "model",
+        "batch_size",
+        "optimizer",
+        "precision",
+        "mode",
+        "device",
+        "anchor_drift",
+        "aa_spread",
+        "reference_step_s",
+        "results",
+    }
+    assert set(document["results"][1]) == {
+        "strategy",
+        "options",
+        "predicted_step_s",
+        "predicted_interval_s",
+        "measured_step_s",
+        "measured_runs_s",
+        "error",
+        "error_drift_corrected",
+        "predicted_speedup",
+        "measured_speedup",
+        "max_grad_error",
+        "max_param_error",
+        "semantics",
+        "predicted_peak_bytes",
+        "measured_peak_bytes",
+        "predicted_peak_bytes_by_device",
+        "measured_peak_bytes_by_device",
+        "shares",
+        "calibration",
+        "twin_overhead",
+        "status",
+    }
+    assert document["results"][1]["measured_step_s"] is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_numbers_are_finite(bad):
+    with pytest.raises(ValidationError):
+        result(max_grad_error=bad)
+    with pytest.raises(ValidationError):
+        prediction(critical_path=({"task": "a", "start_s": 0.0, "end_s": bad, "cause": "lane"},))
+
+
+def test_a_status_is_ok_or_says_why():
+    with pytest.raises(ValidationError):
+        result(status="skipped")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.update(schema="stepcast.prediction/1"), "is not a validation"),
+        (lambda d: d.update(schema="stepcast.validation/2"), "newer than"),
+        (lambda d: d.pop("aa_spread"), "damaged at aa_spread"),
+        (lambda d: d["results"][0].update(error="much"), "damaged at results.0.error"),
+        (lambda d: d.update(results=None), "damaged at results"),
+        (lambda d: d["results"][0].update(measured_step_s=None), "damaged at results.0: .*a strategy that ran"),
+    ],
+)
+def test_damaged_files_are_refused_by_name(tmp_path, damage, message):
+    document = validation(result()).document()
+    damage(document)
+    path = tmp_path / "v.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UnusableFileError, match=message):
+        Validation.load(path)
+
+
+def test_derived_figures():
+    rows = (
+        result("baseline", 0.05, 0.05, drift=1.0),
+        result("turbodl", 0.04, 0.05, drift=1.0),
+        result("gpipe", 0.06, 0.05, drift=1.0),
+        skipped(),
+    )
+    summary = validation(*rows)
+    assert summary.ran == rows[:3]
+    assert summary.median_abs_error == pytest.approx(0.2)
+    assert validation(*rows, result("deepa", 0.06, 0.04, drift=1.0)).worst.strategy == "deepa"
+    assert summary.result("gpipe") is rows[2]
+    assert summary.result("none") is None
+
+
+def test_nothing_ran():
+    summary = validation(skipped())
+    assert summary.median_abs_error is None
+    assert summary.worst is None
+    assert summary.signs == (0, 0)
+    assert summary.signs_right
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "right"),
+    [(1.10, 1.05, True), (0.99, 1.05, False), (0.90, 0.94, True), (1.00, 1.05, False), (0.90, 1.039, None), (1.2, 0.961, None)],
+)
+def test_sign_of_the_speedup(predicted, measured, right):
+    row = result(predicted_speedup=predicted, measured_speedup=measured)
+    assert row.sign_right(aa_spread=0.01) is right
+    assert validation(row).signs_right is (right is not False)
+
+
+def test_seconds_within_the_steady_period():
+    def timeline(kind, scale):
+        spans = (
+            Span("f1", "d", "0", 0.0, 2.0 * scale, "forward", "a"),
+            Span("b1", "d", "0", 2.0 * scale, 5.0 * scale, "backward", "a"),
+            Span("f2", "d", "0", 5.0 * scale, 9.0 * scale, "forward", "b"),
+        )
+        return Timeline(kind, spans, 5.0 * scale, (1.0 * scale, 6.0 * scale))
+
+    both = Comparison(timeline("predicted", 1.0), timeline("measured", 2.0), result())
+    assert both.strategy == "turbodl"
+    assert both.phases() == {"forward": Seconds(2.0, 4.0), "backward": Seconds(3.0, 6.0)}
+    assert both.layers() == {"a": Seconds(4.0, 8.0), "b": Seconds(1.0, 2.0)}
+    assert both.tasks()["f1"] == Seconds(1.0, 2.0)

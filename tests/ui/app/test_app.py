@@ -1,0 +1,206 @@
+"""Every view of the app, opened without a browser."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import streamlit
+from streamlit.testing.v1 import AppTest
+
+import ui
+from tests.support import fake_jobs
+from tests.support.page_samples import result, skipped, two_lanes, validation
+from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.sample_trainings import training
+from tests.support.small_traces import write_trace
+from traces.comparison import Comparison
+from traces.errors import StepcastError
+from ui.app import model as app_model
+from ui.reports import training as training_report
+from ui.reports.report import write_report
+
+APP = Path(ui.__file__).parent / "app" / "main.py"
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Starts the app with these words on its command line, and an empty data folder."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    streamlit.cache_data.clear()
+    streamlit.cache_resource.clear()
+
+    def begin(*arguments, predictor=fake_jobs):
+        monkeypatch.setattr(sys, "argv", ["app.py", *map(str, arguments)])
+        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        return AppTest.from_file(str(APP), default_timeout=60).run()
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports") / "resnet50"
+    runs = comparisons()
+    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
+    return folder
+
+
+def text_of(app):
+    kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
+    return "\n".join(element.value for kind in kinds for element in app.get(kind))
+
+
+def titles(app):
+    """Titles of the charts on the page."""
+    import json
+
+    return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+
+
+def test_without_reports_it_says_how_to_make_one(start):
+    app = start()
+    assert not app.exception
+    assert "stepcast validate" in text_of(app)
+
+
+def test_report_shows_charts_table_and_words(start, report):
+    app = start(report)
+    assert not app.exception
+    assert titles(app)[:3] == [
+        "Step time per strategy (speed-up predicted / measured)",
+        "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
+        "Task time per phase",
+    ]
+    assert list(app.dataframe[0].value["strategy"]) == ["baseline", "turbodl", "1f1b", "gpipe"]
+    assert "3 strategies ran." in text_of(app)
+    assert "statistics per micro" in text_of(app)
+
+
+def test_another_strategy_can_be_chosen(start, report):
+    app = start(report)
+    app.main.selectbox[0].set_value(1).run()
+    assert not app.exception
+    assert "predicted 28.0 ms, measured 28.7 ms: -2.4 %" in titles(app)
+
+
+def test_reports_of_the_data_folder_are_found_and_several_jobs_offered(start):
+    rows = result("baseline"), result("deepa")
+    folder = app_model.reports_folder() / "kept"
+    write_report(folder, [validation(row) for row in rows], [Comparison(two_lanes(), two_lanes("measured"), rows[1])])
+    app = start()
+    assert not app.exception
+    assert app.selectbox[0].options == ["kept"]
+    assert "holds no timelines" in text_of(app)
+    app.selectbox[1].set_value(1).run()
+    assert not app.exception
+    assert "predicted 3.00 ms, measured 3.00 ms: +0.0 %" in titles(app)
+
+
+def test_a_missing_or_damaged_report_is_one_message(start, tmp_path):
+    app = start(tmp_path / "gone")
+    assert not app.exception
+    assert "no report at" in app.error[0].value
+    (tmp_path / "validation.json").write_text("{")
+    assert "not valid JSON" in start(tmp_path / "validation.json").error[0].value
+
+
+def test_what_if_without_a_predictor_says_so(start):
+    for predictor in (None, types.ModuleType("ui.jobs")):
+        app = start(predictor=predictor)
+        app.radio[0].set_value("What if").run()
+        assert not app.exception
+        assert "stepcast predict" in app.info[0].value
+
+
+def test_what_if_predicts_and_explains(start):
+    app = start()
+    app.radio[0].set_value("What if").run()
+    assert not app.get("plotly_chart")
+    app.multiselect[0].set_value(["turbodl", "gpipe"])
+    app.text_input[0].set_value("alpha=2")
+    app.button[0].click().run()
+    assert not app.exception
+    assert titles(app)[:2] == ["Predicted step time per strategy (speed-up)", "predicted 28.0 ms"]
+    assert "needs 2 devices" in app.warning[0].value
+    assert [metric.value for metric in app.metric] == ["28.0 ms", "26.8 to 29.4", "1.47x"]
+    assert app.dataframe[0].value["strategy"][0] == "turbodl:alpha=2"
+    assert "The critical path has" in text_of(app)
+
+
+def test_what_if_with_unusable_requests_shows_one_line(start):
+    app = start()
+    app.radio[0].set_value("What if").run()
+    app.number_input[0].set_value(13)
+    app.button[0].click().run()
+    assert "not divisible" in app.error[0].value
+    app.text_input[0].set_value("alpha")
+    app.button[0].click().run()
+    assert "expected name=value" in app.error[0].value
+    app.multiselect[0].set_value([])
+    app.button[0].click().run()
+    assert "no strategy chosen" in app.error[0].value
+    assert not app.exception
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return write_trace(tmp_path_factory.mktemp("traces") / "job.json.gz")
+
+
+def open_replay(start, *arguments):
+    app = start(*arguments)
+    return app.radio[0].set_value("Replay").run()
+
+
+def test_replay_without_a_trace_says_how_to_name_one(start):
+    app = open_replay(start)
+    assert not app.exception
+    assert "stepcast ui --trace" in app.info[0].value
+
+
+def test_replay_over_the_recording_and_what_if(start, trace):
+    app = open_replay(start, f"--trace={trace}")
+    assert not app.exception
+    assert titles(app) == ["predicted 1.00 ms, measured 1.00 ms: +0.0 %"]
+    assert [metric.value for metric in app.metric] == ["1.00 ms", "1.00 ms", "+0.0 %"]
+    assert "24 kernels on 2 streams" in text_of(app)
+    assert "remove:REGEX" in text_of(app)
+    app.text_area[0].set_value("remove:nccl\n\nkernel:gemm*=0.5")
+    app.sidebar.button[0].click().run()
+    assert not app.exception
+    assert [metric.value for metric in app.metric][3:] == ["1.00 ms", "0.800 ms", "1.25x"]
+    assert len(titles(app)) == 2
+    assert "all others keep their recorded durations" in text_of(app)
+
+
+def test_replay_with_unusable_rules_or_files_is_one_message(start, trace, tmp_path):
+    app = open_replay(start, f"--trace={trace}")
+    app.text_area[0].set_value("faster")
+    app.sidebar.button[0].click().run()
+    assert not app.exception
+    assert "unknown what-if rule" in app.error[0].value
+    (tmp_path / "bad.json").write_text("{")
+    app = open_replay(start, f"--trace={tmp_path / 'bad.json'}", f"--trace={trace}")
+    assert not app.exception
+    assert len(app.error) == 1
+    assert app.sidebar.selectbox[0].options == ["bad.json", "job.json.gz", "all 2, as ranks of one job"]
+
+
+def test_settings():
+    assert app_model.parse_settings(" microbatches=4, stages = 2,") == (("microbatches", "4"), ("stages", "2"))
+    assert app_model.parse_settings("") == ()
+    with pytest.raises(StepcastError):
+        app_model.parse_settings("=4")
+
+
+def test_a_training_is_shown_with_its_curves(start, tmp_path):
+    training_report.write(tmp_path / "lenet", training(300, "baseline", "autograd"))
+    app = start(tmp_path / "lenet")
+    assert not app.exception
+    assert titles(app) == ["Loss over iterations and over seconds"]
+    assert list(app.dataframe[0].value["trained by"]) == ["baseline", "autograd"]
+    (tmp_path / "lenet" / "run.json").write_text("{")
+    app = start(tmp_path / "lenet")
+    assert not app.exception
+    assert "is not valid JSON" in text_of(app)

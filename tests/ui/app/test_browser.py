@@ -1,0 +1,132 @@
+"""The app and a report page in Chromium: what a person sees is really drawn, and nothing is logged as an error."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.page_samples import skipped
+from tests.support.places import ROOT, SUPPORT
+from tests.support.sample_runs import comparisons, sample_validation
+from ui.app.model import start_command
+from ui.reports.report import write_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+#: Set it to a folder to keep a screenshot of every view.
+SCREENSHOTS = os.environ.get("STEPCAST_SCREENSHOTS")
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports") / "resnet50"
+    runs = comparisons()
+    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(report, tmp_path_factory):
+    """The app, running on a free port of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = start_command(port, [report], SUPPORT / "browser_app.py")
+    home = tmp_path_factory.mktemp("home")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home)}
+    log = (home / "log").open("w")
+    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        for _ in range(120):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, (home / "log").read_text()
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(browser, request):
+    """An empty page that fails the test when a script of it failed."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
+    page.set_default_timeout(60_000)
+    page.scheme = request.param
+    errors = []
+    page.on("pageerror", lambda error: errors.append(error))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def keep(page, name):
+    if SCREENSHOTS:
+        page.wait_for_timeout(1500)
+        page.set_viewport_size({"width": 1280, "height": 2600})
+        page.wait_for_timeout(1500)
+        page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{page.scheme}.png")
+
+
+def drawn_bars(page, title):
+    """How many bars with an area the chart of that title has."""
+    chart = page.locator(".js-plotly-plot", has_text=title)
+    chart.locator(".bars path").first.wait_for(state="attached")
+    return chart.locator(".bars path").evaluate_all(
+        "bars => bars.filter(bar => bar.getBBox().width > 0 && bar.getBBox().height > 0).length"
+    )
+
+
+def test_report_in_the_app(page, address):
+    page.goto(address)
+    title = "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
+    page.get_by_text(title).first.wait_for()
+    assert drawn_bars(page, title) > 2 * 60
+    assert page.get_by_text("3 strategies ran.").count() == 1
+    chart = page.locator(".js-plotly-plot", has_text=title)
+    bar = chart.locator(".bars path").first
+    bar.scroll_into_view_if_needed()
+    box = bar.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    chart.locator(".hoverlayer .hovertext").first.wait_for()
+    assert "forward of stage0" in chart.locator(".hoverlayer").text_content()
+    keep(page, "report")
+
+
+def test_what_if_in_the_app(page, address):
+    page.goto(address)
+    page.get_by_text("What if", exact=True).click()
+    page.get_by_role("button", name="Predict").click()
+    page.get_by_text("Look at").wait_for()
+    page.get_by_text("predicted 41.0 ms").first.wait_for()
+    assert drawn_bars(page, "predicted 41.0 ms") > 60
+    keep(page, "what-if")
+
+
+def test_report_page_shows_its_pictures(page, report):
+    page.goto((report / "index.html").as_uri())
+    widths = page.locator("img").evaluate_all("images => images.map(image => image.naturalWidth)")
+    assert widths == [2400] * 7
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out of the page"
+    keep(page, "page")

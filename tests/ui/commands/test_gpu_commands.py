@@ -1,0 +1,115 @@
+"""The commands that measure, on a simulated GPU in place of `--device cuda`."""
+
+import json
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from calibrate.cuda.testbed import GpuStand
+from simulator.job import Job
+from tests.calibrate.cuda.test_validation import QUICK, SMALL, measured
+from tests.fake_gpu import FakeGpu
+from tests.support import mlp
+from traces.comparison import Validation
+from traces.errors import StepcastError
+from traces.profile import Profile
+from traces.profile_files import default_path
+from ui.commands import measuring, predicting, training
+from ui.placement import Where
+
+CUDA, GRAPH = Where("cuda"), Where("cuda", mode="graph")
+HALVES = Where("cuda", 2, "graph")
+
+
+__all__ = ["measured"]  # a fixture
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path, measured):
+    """A simulated GPU behind `--device cuda`, and a data folder of its own, which knows the machine but no key."""
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
+    measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
+    quick = partial(GpuStand, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
+    monkeypatch.setattr("calibrate.cuda.testbed.GpuStand", quick)
+    with FakeGpu(facts=SMALL) as simulated:
+        monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)
+        yield simulated
+
+
+def job() -> Job:
+    return Job(f"{mlp.__file__}:make", 4)
+
+
+def printed(capfd) -> dict:
+    return json.loads(capfd.readouterr().out)
+
+
+def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
+    measuring.calibrate(job(), ["baseline"], [], None, CUDA, True)
+    document = printed(capfd)
+    profile = Profile.load(document["profile"])
+    assert document["measured_keys"] == len(profile.costs) > 10
+    assert (profile.identity.kind, profile.identity.gpu, Path(document["profile"]).name) == ("gpu", "Fake GPU", "gpu-fake-gpu-132.json")
+    assert profile.partition_sms == {"2": 64, "4": 32, "8": 16}
+    predicting.predict(job(), "baseline", [], None, "this-gpu", CUDA, None, True)
+    eager = printed(capfd)
+    predicting.predict(job(), "baseline", [], None, "this-gpu", GRAPH, None, True)
+    graph = printed(capfd)
+    assert eager["shares"] == {"measured": 1.0, "fitted": 0.0, "guessed": 0.0}
+    assert (eager["mode"], graph["mode"]) == ("eager", "graph")
+    assert graph["step_s"] < eager["step_s"] / 2, "15 ops that the host takes 8 us each to issue"
+    measuring.calibrate(job(), ["baseline"], [], None, CUDA, True)
+    assert printed(capfd)["measured_keys"] == 0
+
+
+def test_run_in_graphs(gpu, capfd, tmp_path):
+    training.run(job(), "forward-fusion", [], None, 3 + 12, GRAPH, [], (tmp_path / "m.json", tmp_path / "t.json", None), True)
+    document = printed(capfd)
+    assert (document["mode"], document["steps"], len(document["losses"])) == ("graph", 15, 15)
+    assert json.loads((tmp_path / "t.json").read_text())["mode"] == "graph"
+    with pytest.raises(StepcastError, match="graphs of 4 iterations need at least 11"):
+        training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
+
+
+@pytest.mark.parametrize("where", [CUDA, GRAPH], ids=lambda where: where.mode)
+def test_run_on_data_beside_autograd(gpu, capfd, where):
+    trained = Job("rnn_bitstream", 4, 4, precision="fp64")
+    training.run(trained, "forward-fusion", [], None, 24, where, ["autograd", "baseline"], (None, None, None), True)
+    document = printed(capfd)
+    assert [curve["name"] for curve in document["curves"]] == ["forward-fusion", "baseline", "autograd"]
+    assert len(set(document["losses"])) == 24
+    assert document["max_loss_difference"] < 1e-10
+    assert all(after > before for curve in document["curves"] for before, after in pairwise(curve["seconds"]))
+
+
+def test_two_devices_are_two_parts_of_the_gpu(gpu, capfd, tmp_path):
+    """Run before it is calibrated, as on a GPU that no preset is of; then calibrated in its parts, and predicted."""
+    training.run(job(), "image-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
+    document = printed(capfd)
+    assert (document["strategy"], len(document["losses"])) == ("image-parallel", 11)
+    assert {span["device"] for span in json.loads((tmp_path / "t.json").read_text())["spans"]} == {"cuda:0/0", "cuda:0/1"}
+    measuring.calibrate(job(), ["image-parallel"], [], None, HALVES, True)
+    profile = Profile.load(printed(capfd)["profile"])
+    assert {key.rpartition("@")[2] for key in profile.costs} == {"64"}
+    assert any(key.startswith("copy|add|float32|") for key in profile.costs)
+    predicting.predict(job(), "image-parallel", [], None, "this-gpu", HALVES, None, True)
+    predicted = printed(capfd)
+    assert [device["name"] for device in predicted["devices"]] == ["cuda:0/0", "cuda:0/1"]
+    assert predicted["shares"]["measured"] == 1.0
+
+
+def test_a_gpu_that_cannot_be_split_is_refused(gpu):
+    gpu.partitionable = False
+    with pytest.raises(StepcastError, match="Fake GPU cannot be partitioned"):
+        training.run(job(), "image-parallel", [], None, 11, HALVES, [], (None, None, None), True)
+
+
+def test_validate_with_a_report(gpu, capfd, tmp_path):
+    measuring.validate(job(), ["backward-fusion"], [], None, True, GRAPH, tmp_path / "report", True)
+    found = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})
+    assert (found.mode, found.device["kind"], found.device["name"]) == ("graph", "gpu", "Fake GPU")
+    assert [row.strategy for row in found.ran] == ["baseline", "backward-fusion"]
+    assert all(row.twin_overhead is not None and row.calibration == "profile" for row in found.ran)
+    assert (tmp_path / "report" / "index.html").exists()

@@ -1,0 +1,425 @@
+"""`stepcast reproduce`: what papers published beside what is predicted, on cut-down lists of jobs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from calibrate import reproduction as measuring
+from calibrate.cpu.testbed import CpuStand
+from calibrate.validation import Outcome
+from simulator.job import Job
+from simulator.machine.presets import machine_names
+from simulator.reproduce import fusion, fusion_cases, fusion_tables, fusion_trends, turbodl, turbodl_trends, verdicts
+from simulator.reproduce import registry as reproduce
+from simulator.reproduce.fusion_cases import Scope
+from simulator.reproduce.fusion_trends import Point
+from simulator.reproduce.predicting import BASELINE, Missing, Step, Steps
+from simulator.reproduce.turbodl_cases import ASYNC, CUDNN, TURBODL
+from simulator.reproduce.turbodl_cases import Scope as TurboScope
+from tests.support.sample_runs import comparisons, sample_validation
+from traces.errors import StepcastError, UnknownNameError
+from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
+from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
+from traces.timeline import Span, Timeline
+from ui.commands import reproducing
+from ui.reports import reproduction as reproduction_report
+from ui.text import reproductions as reproduction_tables
+
+SMALL = Scope(
+    phases=("lenet5", 8),
+    transformer=("lenet5", 8, (32,)),
+    sweeps=(("lenet5", (1, 8, 64)), ("no_such_net", (1,))),
+    same_batch=8,
+    optimizers=("sgd", "adam"),
+)
+TURBO = TurboScope(
+    networks=(("lenet5", 64), ("no_such_net", 32)),
+    by_batch=("lenet5", (8, 16)),
+    depths=(("lenet5", 4), ("resnet18", 1)),
+    other_machine="k20",
+)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Both papers with little to predict."""
+    monkeypatch.setattr(fusion, "SCOPE", SMALL)
+    monkeypatch.setattr(turbodl, "SCOPE", TURBO)
+
+
+@pytest.fixture(scope="module")
+def paper() -> Paper:
+    """The fusion paper, cut down."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion, "SCOPE", SMALL)
+        return fusion.reproduce(Steps("titan-xp"))
+
+
+# ---- discovery
+
+
+def test_papers_are_discovered_and_whole():
+    assert {"fusion", "turbodl"} <= set(reproduce.names())
+    for name in reproduce.names():
+        source = reproduce.get(name)
+        assert (source.name, source.module.NAME) == (name, name)
+        assert source.about
+        assert source.machine in machine_names()
+        assert source.predictions() > 0
+        assert callable(source.reproduce)
+        assert all(isinstance(each, reproduce.Measurement) for gpu in (False, True) for each in source.measurements(gpu))
+
+
+def test_an_unknown_paper_is_refused_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"unknown paper 'fuson' \(did you mean 'fusion'\?\); expected one of: .*fusion.*, all"):
+        reproduce.get("fuson")
+
+
+# ---- what runs at once
+
+
+def spans(*times: tuple[float, float], phase: str = "forward", period: int = 0) -> list[Span]:
+    return [Span(f"t{i}", "cuda:0", str(i), start, end, phase, period=period) for i, (start, end) in enumerate(times)]
+
+
+@pytest.mark.parametrize(
+    ("times", "window", "expected"),
+    [
+        ([], (0, 10), 0.0),
+        ([(0, 10)], (0, 10), 0.0),
+        ([(0, 4), (4, 8)], (0, 10), 0.0),
+        ([(0, 4), (3, 8)], (0, 10), 1.0),
+        ([(0, 8), (2, 5)], (0, 10), 3.0),
+        ([(0, 8), (0, 8), (0, 8)], (0, 10), 8.0),
+        ([(0, 4), (1, 5), (2, 6)], (0, 10), 4.0),
+        ([(0, 2), (1, 3), (7, 9), (8, 12)], (0, 10), 2.0),
+        ([(-5, 3), (-1, 2), (9, 20), (9.5, 30)], (0, 10), 2.5),
+        ([(-5, -3), (-4, -2), (11, 12), (11, 12)], (0, 10), 0.0),
+        ([(1, 1), (0, 4)], (0, 10), 0.0),
+    ],
+)
+def test_overlapped_seconds_are_exact(times, window, expected):
+    assert overlapped_seconds(spans(*times), *window) == expected
+    assert overlapped_seconds(reversed(spans(*times)), *window) == expected
+
+
+def test_copies_are_no_kernels():
+    kernels, copies = spans((0, 4), (3, 6)), spans((0, 6), phase="transfer")
+    assert overlapped_kernel_seconds(Timeline("predicted", (*kernels, *copies), 6.0, (0.0, 6.0))) == 1.0
+
+
+def test_a_period_is_cut_where_its_phases_end():
+    own = (*spans((11, 13), period=1), *spans((13, 16), phase="backward", period=1), *spans((15, 18), phase="update", period=1))
+    before = (*spans((1, 4)), *spans((4, 9), phase="backward"), *spans((9, 10), phase="update"))
+    next_forward = spans((18, 21), period=2)
+    timeline = Timeline("predicted", (*before, *own, *next_forward), 8.0, (10.0, 18.0))
+    assert phase_stretches(timeline) == {"forward": 3.0, "backward": 3.0, "update": 2.0}
+    assert sum(phase_stretches(timeline).values()) == 8.0
+
+
+# ---- verdicts: each can hold and can fail
+
+
+def points(*rows: tuple[int, float, float, float]) -> list[Point]:
+    return [Point(*row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1, 2, 3], [4, 5, 9], 1.0),
+        ([1, 2, 3], [9, 5, 4], -1.0),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
+        ([1, 2, 3], [1.0001, 1.0002, 1.0], None),
+        ([1, 2], [1, 2], None),
+    ],
+)
+def test_rank_correlation(x, y, expected):
+    found = verdicts.rank_correlation(x, y)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_trend_within_what_counts_as_equal_is_none():
+    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.004, 1.008], 1).holds is False
+    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.04, 1.08], 1).holds is True
+    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.04, 1.08], -1).holds is False
+    assert verdicts.trend("n", "c", "r", "w", [1, 2], [1.0, 1.04], 1).holds is None
+
+
+def test_saved_time():
+    steady = fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.8, 1.7), (64, 9.0, 8.79, 8.7)))
+    assert steady.holds is True
+    assert steady.reason == ""
+    assert steady.figures == {"FF stray": pytest.approx(0.005 / 0.205), "BF stray": pytest.approx(0.0)}
+    growing = fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.9, 1.9), (64, 9.0, 8.0, 8.0)))
+    assert growing.holds is False
+    assert growing.reason
+    assert fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 1.1, 1.0, 1.0))).holds is None
+    assert fusion_trends.saved_is_independent([]).holds is None
+
+
+def test_parallelism_at_small_batch():
+    converging = points((1, 1.0, 1.0, 1.0), (8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 8.75))
+    assert fusion_trends.parallelism_helps_small_batches({"net": converging}).holds is True
+    behind = points((8, 1.2, 1.0, 1.1), (64, 9.0, 8.8, 8.75))
+    assert fusion_trends.parallelism_helps_small_batches({"net": converging, "other": behind}).holds is False
+    apart = points((8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 7.0))
+    assert fusion_trends.parallelism_helps_small_batches({"net": apart}).holds is False
+    assert fusion_trends.parallelism_helps_small_batches({"net": points((1, 1.0, 1.0, 1.0))}).holds is None
+
+
+def test_control_at_tiny_batch():
+    slower = points((1, 1.0, 1.1, 1.2), (8, 2.0, 1.0, 1.0))
+    assert fusion_trends.control_costs_at_tiny_batch({"net": slower}).holds is True
+    assert fusion_trends.control_costs_at_tiny_batch({"net": slower, "other": points((1, 1.0, 1.1, 1.0))}).holds is False
+    assert fusion_trends.control_costs_at_tiny_batch({}).holds is None
+
+
+def test_layer_size_and_share():
+    rising, falling = [("a", 1.0, 1.1), ("b", 2.0, 1.2), ("c", 3.0, 1.3)], [("a", 1.0, 1.3), ("b", 2.0, 1.2), ("c", 3.0, 1.1)]
+    assert fusion_trends.larger_layers_gain_less(falling).holds is True
+    assert fusion_trends.larger_layers_gain_less(rising).holds is False
+    assert fusion_trends.costly_optimizers_gain_more(rising).holds is True
+    assert fusion_trends.costly_optimizers_gain_more(falling).holds is False
+
+
+def test_turbodl_claims():
+    assert turbodl_trends.both_methods_gain({"a": (1.1, 1.2)}).holds is True
+    assert turbodl_trends.both_methods_gain({"a": (1.1, 1.2), "b": (1.1, 1.1)}).holds is False
+    assert turbodl_trends.both_methods_gain({}).holds is None
+    assert turbodl_trends.falls_with_batch([(1, 1.3), (2, 1.2), (3, 1.1)]).holds is True
+    assert turbodl_trends.falls_with_batch([(1, 1.1), (2, 1.2), (3, 1.3)]).holds is False
+    assert turbodl_trends.rises_with_depth([(1, 1.1), (2, 1.2), (3, 1.3)]).holds is True
+    assert turbodl_trends.rises_with_depth([(1, 1.3), (2, 1.2), (3, 1.1)]).holds is False
+    assert turbodl_trends.larger_card_gains_more({"a": (1.3, 1.1)}).holds is True
+    assert turbodl_trends.larger_card_gains_more({"a": (1.3, 1.1), "b": (1.1, 1.1)}).holds is False
+    assert turbodl_trends.larger_card_gains_more({}).holds is None
+
+
+# ---- fusion
+
+
+def test_published_figures_of_fusion():
+    found = FakeSteps().of(Job("mobilenet_v2", 32), list(fusion_cases.SHORT))
+    published = [(row.labels["phase"], round(row.figures[0].published * 1e3, 2)) for row in fusion_tables.phases_table(Scope(), found).rows]
+    assert published[:8] == [
+        ("forward", 21.9), ("backward", 55.61), ("optimizer", 16.7), ("total", 94.21),
+        ("forward + update", 28.65), ("backward", 55.77), ("total", 84.42), ("forward", 21.99),
+    ]  # fmt: skip
+    assert published[8:10] == [("backward + update", 58.93), ("total", 80.92)]
+    step = fusion_tables.step_table(Scope(), found)
+    assert [figure.published for row in step.rows for figure in row.figures] == [0.09877, 0.08452, 1.17, 0.08299, 1.19, 0.08299, 1.19]
+    transformer = fusion_tables.transformer_table(Scope(), {32: found})
+    assert [row.figures[1].published for row in transformer.rows[1:]] == [1.03, 1.019, 1.019]
+
+
+def test_published_phases_add_up():
+    for phases in fusion_cases.PHASES_MS.values():
+        assert sum(ms for phase, ms in phases.items() if phase != "total") == pytest.approx(phases["total"], abs=0.005)
+
+
+def test_predicted_phases_add_up(paper):
+    by_schedule: dict[str, list[float]] = {}
+    for row in paper.table("phases").rows:
+        by_schedule.setdefault(row.labels["schedule"], []).append(row.figures[0].predicted)
+    assert len(by_schedule) == 4
+    for *parts, total in by_schedule.values():
+        assert sum(parts) == pytest.approx(total)
+
+
+def test_what_the_gains_owe_to_launches(paper):
+    usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
+    job = fusion_cases.job("lenet5", 8)
+    steps = [each.of(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
+    assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
+    rows = paper.table("origins").rows
+    assert [row.labels["schedule"] for row in rows] == list(fusion_cases.CALLED.values())[1:]
+    expected = free.of(job, [])[BASELINE].step_s / steps[1]
+    assert rows[0].predicted("speed-up, free launches") == pytest.approx(expected)
+
+
+def test_what_cannot_be_predicted_keeps_its_row(paper):
+    sweeps = paper.table("sweeps").rows
+    assert [(row.labels["model"], row.status) for row in sweeps] == [
+        *[("lenet5", OK)] * 3,
+        ("no_such_net", "not available: unknown model 'no_such_net'"),
+    ]
+    assert len(paper.checks) == 10
+    assert [check.holds is None for check in paper.checks[:5]] == [True, False, False, True, True]
+
+
+def test_a_step_beyond_the_cards_memory_is_reported():
+    large = Step(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
+    assert large.status == "does not fit: needs 20.0 GB of 12.9 GB"
+    assert replace(large, peak_bytes=12_884_901_888).status == OK
+
+
+def test_a_step_is_predicted_once():
+    told = []
+    steps = Steps("titan-xp", told.append)
+    job = Job("lenet5", 8, optimizer="adam", form="for")
+    first = steps.of(job, ["forward-fusion"])
+    assert list(first) == [BASELINE, "forward-fusion"]
+    assert steps.of(replace(job, _graphs={}), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
+    assert told == ["lenet5-b8"] * 2
+    assert steps.shares.guessed == pytest.approx(1.0)
+    assert isinstance(steps.of(job, ["no-such-strategy"])["no-such-strategy"], Missing)
+
+
+def test_progress_counts_every_prediction(small):
+    for module, machine in ((fusion, "titan-xp"), (turbodl, "p100")):
+        told = []
+        module.reproduce(FakeSteps(machine, told.append))
+        assert len(told) == module.predictions()
+
+
+# ---- turbodl
+
+
+class FakeSteps(Steps):
+    """Steps of invented times: no model is captured, nothing simulated."""
+
+    TIMES = {BASELINE: 2.0, CUDNN: 1.5, ASYNC: 1.25, TURBODL: 1.0}
+
+    def __init__(self, machine: str = "p100", told=lambda text: None):
+        super().__init__(machine, told)
+
+    def on(self, machine):
+        return FakeSteps(machine, self._told)
+
+    def without_launches(self):
+        return self
+
+    def of(self, job, strategies):
+        self._told(job.label)
+        if job.model == "no_such_net":
+            return {text: Missing("unknown model") for text in (BASELINE, *strategies)}
+        slow = 0.4 if self.machine_name == "k20" else 0.0
+        stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
+        return {
+            text: Step(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25)
+            for text in dict.fromkeys((BASELINE, *strategies))
+        }
+
+
+def test_turbodl_has_both_denominators(small):
+    found = turbodl.reproduce(FakeSteps())
+    rows = {row.labels["configuration"]: row for row in found.table("networks").rows if row.labels["network"] == "lenet5"}
+    assert [row.predicted("over one stream") for row in rows.values()] == pytest.approx([1.0, 2 / 1.5, 1.6, 2.0])
+    assert [row.predicted("over cuDNN") for row in rows.values()] == pytest.approx([0.75, 1.0, 1.2, 1.5])
+    assert [row.figures[2].published for row in rows.values()] == [None, 1.0, None, 1.38]
+    streams = found.table("streams").rows[3]
+    assert (streams.predicted("streams"), streams.predicted("overlapped"), streams.predicted("overlapped share")) == (3, 0.25, 0.25)
+    machines = found.table("machines").rows[0]
+    assert machines.predicted("p100 gain") == pytest.approx(1.5)
+    assert machines.predicted("k20 gain") == pytest.approx(1.9 / 1.4)
+    assert {check.name: check.holds for check in found.checks}["card"] is True
+
+
+def test_published_figures_of_turbodl():
+    found = turbodl.reproduce(FakeSteps())
+    last = {row.labels["network"]: row.figures[2].published for row in found.table("networks").rows[3::4]}
+    assert last == {"lenet5": 1.38, "vgg16": 1.27, "alexnet_grouped": 1.21, "googlenet": 1.30, "resnet50": 1.35, "caffenet": 1.31}
+    assert found.table("networks").rows[18].figures[2].published == 1.15
+    assert [row.figures[2].published for row in found.table("depth").rows] == [1.27, 1.29, 1.35, 1.38, 1.40]
+    assert [row.figures[2].published for row in found.table("batch").rows] == [1.27, None, 1.18]
+    assert [row.figures[0].published for row in found.table("streams").rows[4:8]] == [None, 38, None, 3]
+
+
+def test_an_absent_network_is_one_row_with_what_was_published(small):
+    last = turbodl.reproduce(FakeSteps()).table("networks").rows[-1]
+    assert (last.labels["network"], last.status) == ("no_such_net", "not available: unknown model")
+    assert all(figure.predicted is None for figure in last.figures)
+
+
+# ---- tables, page and command
+
+
+def test_a_published_quantity_has_columns_for_both_and_for_the_ratio():
+    figures = (Figure(name="step", unit="s", predicted=0.012, published=0.01, interval=(0.01, 0.02)), Figure(name="gain", unit="x"))
+    rows = (Row(labels={"model": "a"}, figures=figures), Row(labels={"model": "b"}, figures=(), status="not available: why"))
+    cells = reproduction_tables.cells(Table(name="t", title="T", about="", rows=rows))
+    assert cells[0] == {
+        "model": "a", "step ms published": "10.0", "step ms predicted": "12.0", "step pred. / publ.": "1.20",
+        "step 90 % interval": "10.0 to 20.0", "gain": "-", "note": "",
+    }  # fmt: skip
+    assert cells[1]["step ms predicted"] == "-"
+    assert cells[1]["note"] == "not available: why"
+
+
+def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, capfd):
+    reproducing.reproduction("fusion", False, tmp_path / "new" / "fusion", True)
+    shown = capfd.readouterr()
+    document = json.loads(shown.out)
+    assert document["schema"] == "stepcast.reproduction/1"
+    assert [each["name"] for each in document["papers"]] == ["fusion"]
+    total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
+    assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
+    assert total["figures"][0]["ratio"] == pytest.approx(total["figures"][0]["predicted"] / 0.09421)
+    folder = tmp_path / "new" / "fusion"
+    assert shown.err.strip() == f"report: {folder / 'index.html'}"
+    page = (folder / "index.html").read_text()
+    assert "94.2" in page
+    assert "does not hold" in page
+    pictures = {path.name for path in folder.iterdir()} - {"index.html", "reproduction.json"}
+    assert {f"fusion-{name}.{kind}" for name in ("sweeps", "saved", "layers", "optimizers") for kind in ("png", "svg")} == pictures
+    assert all(name in page for name in pictures)
+    assert json.loads((folder / "reproduction.json").read_text()) == document
+    assert Reproduction.load(folder / "reproduction.json").document() == document
+
+
+def test_the_command_shows_tables(small, capsys):
+    reproducing.reproduction("turbodl", True, None, False)
+    shown = capsys.readouterr()
+    assert "Each method on top of the one before" in shown.out
+    assert "1.380x" in shown.out
+    assert "no_such_net 32 + priorities: not available: unknown model 'no_such_net'" in " ".join(shown.out.split())
+    assert len(shown.err.splitlines()) == 1
+    assert shown.err.startswith("stepcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same):
+    outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
+    monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
+    monkeypatch.setattr(CpuStand, "measure_machine", lambda self, profile: None)
+    found, numbers = measuring.measured(reproduce.get("fusion"), paper, True)
+    assert (len(found.measured), numbers) == (1, same)
+    assert found.notes[-1].startswith("Measured on this machine: ")
+    assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(found,))).read_text()
+    texts = [str(part) for part in reproduction_tables.terminal(found)]
+    assert any(text.startswith("\nMeasured: resnet50, batch 32") for text in texts)
+
+
+def test_papers_are_listed(stepcast):
+    shown = stepcast.call("reproduce")
+    assert (shown.status, shown.err) == (0, "")
+    assert "turbodl" in shown.out
+    document = stepcast.call("reproduce", "--json").document
+    assert document["schema"] == "stepcast.papers/1"
+    assert {"name": "fusion", "about": fusion.ABOUT, "machine": "titan-xp"} in document["papers"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fragment"),
+    [
+        (["fuson"], "unknown paper 'fuson' (did you mean 'fusion'?); expected one of: "),
+        (["fusion", "--out", "file"], "cannot write file: it is a file"),
+        (["--measure"], "--measure needs a paper"),
+        (["--out", "folder"], "--out needs a paper"),
+        (["fusion", "turbodl"], "unexpected extra argument"),
+    ],
+)
+def test_unusable_requests(stepcast, given, fragment):
+    (stepcast.folder / "file").touch()
+    done = stepcast.call("reproduce", *given)
+    assert (done.status, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert fragment in done.err
+
+
+def test_a_paper_without_measurements_says_so(paper, monkeypatch):
+    monkeypatch.setattr(measuring, "gpu_here", lambda: None)
+    with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
+        measuring.measured(reproduce.get("turbodl"), paper, True)

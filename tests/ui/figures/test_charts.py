@@ -1,0 +1,126 @@
+"""The figures say what the timelines say. How they look is checked by eye."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.support.page_samples import skipped, two_lanes, validation
+from tests.support.sample_runs import comparisons, sample_validation
+from traces.comparison import Comparison
+from traces.timeline import Span, Timeline
+from ui.figures import charts, palette
+from ui.figures.memory_chart import memory_figure
+from ui.figures.memory_panels import heading, panel
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {comparison.strategy: comparison for comparison in comparisons()}
+
+
+def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
+    both = runs["1f1b"]
+    figure = charts.timelines_figure(both.predicted, both.measured)
+    assert [trace.name for trace in figure.data] == ["forward", "backward", "update", "transfer", "critical path"] * 2
+    assert sum(bool(trace.showlegend) for trace in figure.data) == 5
+    assert figure.layout.title.text == "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
+    assert figure.layout.xaxis.matches == "x2"
+    assert figure.layout.xaxis.range[0] == 0
+    assert figure.layout.xaxis.range[1] == pytest.approx(both.measured.step_s * 1e3, rel=0.02)
+    bars = sum(len(trace.x) for trace in figure.data[:4])
+    assert bars == len(both.predicted.window())
+
+
+def test_bars_begin_at_the_window_and_are_clipped_to_it():
+    timeline = replace(two_lanes(), window_s=(0.0005, 0.0025), step_s=0.002)
+    bars = {trace.name: trace for trace in charts.timelines_figure(timeline).data}
+    assert bars["forward"].base[0] == pytest.approx(0.0)
+    assert bars["forward"].x[0] == pytest.approx(0.5)
+    assert bars["backward"].base[0] == pytest.approx(0.5)
+    assert bars["backward"].x[0] == pytest.approx(1.5)
+    assert bars["forward"].y[0] == "gpu0 stream 0"
+    assert "transfer" not in bars  # it ended as the window began
+
+
+def test_hover_names_task_layer_duration_and_cause_without_markup():
+    text = charts.timelines_figure(two_lanes()).data[1].hovertext[0]
+    assert "<b>c</b>" in text
+    assert "block&lt;1&gt;" in text
+    assert "2.00 ms" in text
+    assert "waited for: dependency" in text
+
+
+def test_thousands_of_spans_stay_fast():
+    spans = tuple(Span(f"t{i}", "d", str(i % 4), i * 1e-5, i * 1e-5 + 3e-5, "forward") for i in range(8000))
+    timeline = Timeline("predicted", spans, 0.08, (0.0, 0.08))
+    begun = time.process_time()
+    figure = charts.timelines_figure(timeline, replace(timeline, kind="measured"))
+    assert len(figure.data) == 2
+    assert time.process_time() - begun < 20, "a trace per span would take minutes"
+
+
+def test_step_times_per_strategy(runs):
+    rows = [comparison.result for comparison in runs.values()]
+    figure = charts.speedups_figure(sample_validation([*rows, skipped()]))
+    predicted, measured = figure.data
+    assert list(predicted.x) == pytest.approx([row.predicted_step_s * 1e3 for row in rows])
+    assert list(measured.x) == pytest.approx([row.measured_step_s * 1e3 for row in rows])
+    assert predicted.error_x.array[0] == pytest.approx((rows[0].predicted_interval_s[1] - rows[0].predicted_step_s) * 1e3)
+    assert figure.layout.yaxis.ticktext[1].startswith("turbodl<br>1.47x / 1.45x")
+
+
+def test_nothing_ran_draws_an_empty_chart():
+    assert list(charts.speedups_figure(validation(skipped())).data[0].x) == []
+
+
+def test_phases(runs):
+    both = runs["turbodl"]
+    predicted, measured = charts.phases_figure(both).data
+    assert predicted.x == ("forward", "backward", "update")
+    assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
+
+
+def test_memory_is_stacked_by_kind_beside_the_measured(runs):
+    both = runs["turbodl"]
+    traces = memory_figure(both.predicted, both.measured).data
+    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
+    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
+    assert sum(bool(trace.showlegend) for trace in traces) == 5
+    assert traces[4].y == (900.0, 900.0)
+    assert traces[0].x[0] == 0
+    assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
+    highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
+    assert highest <= both.predicted.devices[0].peak_bytes / 1e6
+    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
+
+
+def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
+    both = runs["turbodl"]
+    predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
+    assert heading(both.predicted, predicted, 10**12) == "gpu0 predicted, peak 706.0 MB of 1000.00 GB"
+    assert heading(both.measured, measured) == "gpu0 measured, peak 706.0 MB by the allocator"
+    above = replace(measured, peak_bytes=measured.highest_bytes - 1)
+    assert heading(both.measured, above).endswith("by the allocator, one task at a time")
+    assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
+
+
+def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
+    both = runs["turbodl"]
+    old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
+    lines = memory_figure(*old).data
+    assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
+    assert lines[0].x[0] == 0
+    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 1e9
+
+
+def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):
+    only = Comparison(two_lanes(), two_lanes("measured", shift=3.0), runs["turbodl"].result)
+    figure = charts.timelines_figure(only.predicted, only.measured)
+    assert {trace.base[0] for trace in figure.data if trace.name == "forward"} == {0.0}
+
+
+def test_every_phase_has_its_own_colour():
+    colours = [palette.phase_colour(phase) for phase in palette.PHASE]
+    assert len({*colours, palette.OTHER, palette.CRITICAL}) == len(colours) + 2
+    assert palette.phases_in_order({"zeta", "update", "forward"}) == ["forward", "update", "zeta"]

@@ -1,0 +1,212 @@
+"""Report folders: complete or absent, readable again, safe against names and damage; and their words and tables."""
+
+import gzip
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
+from tests.support.sample_runs import comparisons, sample_validation
+from traces.comparison import Comparison, Validation
+from traces.errors import StepcastError, UnusableFileError
+from traces.memory_use import AtPeak
+from ui.figures import pictures
+from ui.reports.report import read_report, write_report
+from ui.text import sentences as story
+from ui.text import tables
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return comparisons()
+
+
+@pytest.fixture(scope="module")
+def folder(runs, tmp_path_factory):
+    place = tmp_path_factory.mktemp("reports") / "one"
+    document = sample_validation([*(run.result for run in runs), skipped()])
+    write_report(place, [document], runs, [None, None, {"schema": "stepcast.plan/1"}])
+    return place
+
+
+def text_of(table, width=200):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    console.file.close()
+    return console.export_text()
+
+
+def test_folder_has_every_part_and_nothing_else(folder):
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
+    expected = {f"{strategy}/{part}" for strategy in ("baseline", "turbodl", "1f1b") for part in parts}
+    assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.png", "validation.json"}
+    assert [path.name for path in folder.parent.iterdir()] == ["one"], "no temporary folder stays"
+    assert json.loads(gzip.decompress((folder / "1f1b/perfetto.json.gz").read_bytes()))["traceEvents"]
+
+
+def test_page_links_only_to_files_that_exist_and_needs_no_network(folder):
+    page = (folder / "index.html").read_text()
+    links = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert links
+    assert all((folder / link).is_file() for link in links)
+    assert "http" not in page
+    assert "<script" not in page
+    assert "predicted 51.3 ms, measured 52.4 ms: -2.0 %" in page
+
+
+def test_reads_back_what_was_written(folder, runs):
+    report = read_report(folder)
+    assert report.validations == (Validation.load(folder / "validation.json"),)
+    assert [c.strategy for c in report.comparisons[0]] == ["baseline", "turbodl", "1f1b"]
+    assert report.comparisons[0][2].measured == runs[2].measured
+    assert report.comparisons[0][2].result == runs[2].result
+    alone = read_report(folder / "validation.json")
+    assert alone.validations == report.validations
+    assert alone.comparisons == ((),)
+
+
+def test_a_folder_with_only_a_validation_is_opened_without_timelines(tmp_path):
+    validation(result()).save(tmp_path / "validation.json")
+    assert read_report(tmp_path).comparisons == ((),)
+
+
+def test_a_comparison_needs_its_validation(tmp_path):
+    with pytest.raises(ValueError, match="of no row"):
+        write_report(tmp_path / "r", [validation(skipped())], [Comparison(two_lanes(), two_lanes("measured"), result())])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_and_text_cannot_break_out(tmp_path):
+    hostile = result("<script>../../etc", semantics={"<b>": "& more"})
+    comparison = Comparison(two_lanes(), two_lanes("measured"), hostile)
+    both = validation(hostile), validation(result("<script>../../etc", measured=0.05))
+    second = Comparison(two_lanes(), two_lanes("measured"), both[1].results[0])
+    write_report(tmp_path / "r", both, [comparison, second])
+    page = (tmp_path / "r/index.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    folders = sorted(path.name for path in (tmp_path / "r").iterdir() if path.is_dir())
+    assert folders == ["script-..-..-etc-1", "script-..-..-etc-2"]
+    assert len(read_report(tmp_path / "r").validations) == 2
+
+
+def test_same_strategy_twice_gets_two_folders(tmp_path):
+    rows = result(options={"alpha": 1}), result(options={"alpha": 2})
+    write_report(tmp_path / "r", [validation(*rows)], [Comparison(two_lanes(), two_lanes("measured"), row) for row in rows])
+    assert [c.result.options for c in read_report(tmp_path / "r").comparisons[0]] == [{"alpha": 1}, {"alpha": 2}]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise StepcastError("cannot write: no space left")
+
+    monkeypatch.setattr(pictures, "validation_picture", full)
+    with pytest.raises(StepcastError, match="no space"):
+        write_report(tmp_path / "r", [validation(result())])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by_success(tmp_path, monkeypatch):
+    place = tmp_path / "r"
+    write_report(place, [validation(result("gpipe"))])
+    (place / "notes.txt").write_text("mine")
+    with monkeypatch.context() as broken:
+        broken.setattr(pictures, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
+        with pytest.raises(StepcastError):
+            write_report(place, [validation(result("deepa"))])
+    assert read_report(place).validations[0].results[0].strategy == "gpipe"
+    write_report(place, [validation(result("deepa"))])
+    assert read_report(place).validations[0].results[0].strategy == "deepa"
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_unwritable_place_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StepcastError, match=r"cannot write .*; choose another place"):
+        write_report(tmp_path / "file" / "r", [validation(result())])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.update(sections=3), "damaged"),
+        (lambda d: d["sections"][0].update(file="../../secret.json"), "outside of itself"),
+        (lambda d: d["sections"][0]["comparisons"][0].update(row=99), "row 99"),
+        (lambda d: d["sections"][0]["comparisons"][0].update(folder="gone"), "no timeline"),
+        (lambda d: d.update(schema="stepcast.report/2"), "newer"),
+    ],
+)
+def test_damaged_reports_are_refused(tmp_path, damage, message):
+    row = result()
+    write_report(tmp_path / "r", [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)])
+    index = json.loads((tmp_path / "r/report.json").read_text())
+    damage(index)
+    (tmp_path / "r/report.json").write_text(json.dumps(index))
+    with pytest.raises(UnusableFileError, match=message):
+        read_report(tmp_path / "r")
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path):
+    with pytest.raises(UnusableFileError, match="no report at"):
+        read_report(tmp_path)
+
+
+def test_validation_table(runs):
+    rows = [run.result for run in runs]
+    text = text_of(tables.validation_table([sample_validation([*rows, skipped()])]))
+    assert re.search(r"1f1b +│ +51\.3 │ +49\.8 to 53\.1 │ +52\.4 │ +-2\.0 % │ +-1\.6 % │ +0\.80x / 0\.79x │ +exact, 2e-07", text)
+    assert "gpipe skipped: needs 2 devices" in text
+    assert "job" not in text
+    assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
+
+
+def test_prediction_table_marks_what_does_not_fit():
+    text = text_of(tables.prediction_table([prediction(options={"config": "[red]n=2"}), prediction(fits=False)]))
+    assert "turbodl:config=[red]n=2" in text
+    assert re.search(r"│ +no │", text)
+    assert text_of(tables.prediction_table([]))
+
+
+def test_validation_in_words():
+    rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
+    text = " ".join(story.validation_words(validation(*rows, skipped())))
+    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl), drift-corrected. 1 of 1 speed-ups")
+    assert "gpipe was skipped: needs 2 devices." in text
+    assert story.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
+
+
+def test_results_in_words(runs):
+    exact = result(max_grad_error=0.0, max_param_error=0.0)
+    assert "Gradients and parameters are exactly those of the reference." in story.result_words(exact)
+    assert "Differs from plain training: batch_norm: statistics per micro-batch." in story.result_words(runs[2].result)
+    assert story.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
+    empty = replace(two_lanes(), spans=())
+    assert story.phase_words(Comparison(empty, empty, exact)) == "No task ran within the steady period."
+
+
+def test_predictions_in_words():
+    text = " ".join(story.prediction_words(prediction(fits=False)))
+    assert "does not fit" in text
+    assert "a speed-up of 1.25x" in text
+    assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
+    assert "90.0 % measured, 10.0 % fitted." in text
+
+
+def test_what_holds_memory_in_words():
+    def held(device, size):
+        return AtPeak(
+            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 4 * 10**8,
+            "parameter": 4 * 10**8}, largest=(), replicated_bytes=4 * 10**8,
+        )  # fmt: skip
+
+    text = " ".join(story.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
+    assert "Memory: peak of 3.20 GB on gpu1 at 41 ms in conv2 backward: activations 2.80 GB, parameters 400 MB." in text
+    assert "The peaks of the other devices: gpu0 1.00 GB." in text
+    assert "0.40 GB are parameters and state that each of 2 devices holds a copy of." in text
+    kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
+    assert story.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
+    assert story.memory_words(result()) == []

@@ -1,0 +1,79 @@
+"""The page, the picture and the app's chart of a training."""
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from tests.support.sample_trainings import training
+from traces.training import TrainingRun
+from ui.app import training_page
+from ui.figures import training_curves
+from ui.figures.trainings import training_picture
+from ui.reports import training as training_report
+from ui.text import trainings as training_words
+
+
+def test_every_curve_is_in_both_halves_of_the_picture(tmp_path):
+    pixels = imread(training_picture(tmp_path / "loss.png", training(300, "baseline", "autograd")))
+    assert pixels.shape[1] == 2400
+    halves = [pixels[200:], pixels[200:]]  # below the legend
+    halves = halves[0][:, :1250], halves[1][:, 1250:]
+    for colour in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, the first one's blue seen through on white
+        assert all((np.abs(half[:, :, :3] * 255 - colour).max(axis=2) < 12).any() for half in halves)
+
+
+def test_the_folder(tmp_path):
+    document = training(12, "baseline", "autograd")
+    page = training_report.write(tmp_path / "out", document)
+    assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
+    assert TrainingRun.load(page.parent / "run.json") == document
+    assert ElementTree.parse(page.parent / "loss.svg").getroot().tag.endswith("svg")
+    text = page.read_text()
+    assert "digits &lt;8x8&gt;" in text
+    assert "the losses are the same, bit for bit" in text
+    assert "The plan of baseline: staleness: 0." in text
+
+
+@pytest.mark.parametrize("document", [training(3, "a", worst=None), training(2), training(2, "a", worst=None, complete=False)])
+def test_odd_trainings_are_drawn_too(tmp_path, document):
+    assert training_report.write(tmp_path, document).exists()
+    assert training_page.training_figure(document).layout.title.text
+
+
+def test_long_curves_are_means_over_neighbours_of_few_points():
+    noise = np.tile([1.0, 3.0], 5000)
+    means = training_curves.smoothed(noise)
+    assert abs(means[200:-200] - 2.0).max() < 0.01
+    (line,) = training_curves.lines(training(10_000, "a"))
+    assert line.smooth
+    assert len(line.iterations) <= training_curves.POINTS
+    assert (line.iterations[0], line.seconds[0]) == (1, pytest.approx(0.01))
+    (short,) = training_curves.lines(training(20, "a"))
+    assert not short.smooth
+    assert list(short.means) == list(short.losses)
+
+
+def test_words():
+    same = training(10, "turbodl", "autograd")
+    assert training_words.sentences(same) == [
+        "data: digits <8x8>",
+        "loss 2 at the first step, 0.5 at the last",
+        "autograd: 12.0 ms per step, 1.20x of turbodl's; the losses are the same, bit for bit",
+    ]
+    first, other = same.curves
+    apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
+    assert (
+        training_words.agreement(first, apart, 1e-3)
+        == "losses differ by 2e-01 of the largest at most, by more than 1e-03 from iteration 10 on"
+    )
+    assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
+    assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
+
+
+def test_the_apps_chart_has_all_curves_twice():
+    figure = training_page.training_figure(training(300, "baseline", "autograd"))
+    named = [trace.name for trace in figure.data if trace.name]
+    assert named == ["baseline", "baseline", "autograd", "autograd"]
+    assert len(figure.data) == 8  # and the faint losses of each

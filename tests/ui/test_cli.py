@@ -1,0 +1,239 @@
+"""Every command, in processes of its own: documents on standard output, all else on standard error."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import environment, start
+from tests.support.places import SUPPORT
+from traces.comparison import Prediction, Validation
+from traces.profile import Profile
+from traces.timeline import Timeline
+from traces.training import TrainingRun
+
+TINY = SUPPORT / "user_models" / "tied_cnn.py"
+JOB = ("--model", "lenet5", "--batch", 4)
+COMMANDS = ("models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay", "ui")
+STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
+
+PREDICTION = {
+    "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
+    "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
+}  # fmt: skip
+VALIDATION = {
+    "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
+}  # fmt: skip
+RESULT = {
+    "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
+    "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
+    "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
+    "shares", "calibration", "twin_overhead", "status",
+}  # fmt: skip
+
+
+def finite(item: object) -> bool:
+    """Whether every number in a document is finite and nothing is null."""
+    if isinstance(item, dict):
+        return all(map(finite, item.values()))
+    if isinstance(item, list):
+        return all(map(finite, item))
+    return item is not None and (not isinstance(item, float) or math.isfinite(item))
+
+
+@pytest.fixture(scope="module")
+def profile(stepcast) -> Path:
+    """A profile of lenet5's keys, calibrated through the command line."""
+    path = stepcast.folder / "profile.json"
+    done = stepcast.call("calibrate", *JOB, "-o", path, "--json")
+    assert (done.status, done.err) == (0, "")
+    document = done.document
+    assert document["schema"] == "stepcast.calibration/1"
+    assert document["profile"] == str(path)
+    assert document["measured_keys"] == document["keys"] == len(Profile.load(path).costs) > 10
+    assert document["failures"] == {}
+    return path
+
+
+def test_help_of_every_command(stepcast):
+    for command in COMMANDS:
+        shown = stepcast.call(command, "--help")
+        assert (shown.status, shown.err) == (0, "")
+        assert f"stepcast {command}" in shown.out
+    assert stepcast.call().out == stepcast.call("--help").out
+
+
+def test_help_needs_no_torch(tmp_path):
+    code = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
+    process = start(code, "validate", "--help", folder=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "--no-calibrate" in out
+    assert err == "False\n"
+
+
+@pytest.mark.parametrize("name", ["models", "strategies", "machines", "profiles"])
+def test_lists(stepcast, name):
+    shown = stepcast.call(name)
+    assert (shown.status, shown.err) == (0, "")
+    found = stepcast.call(name, "--json").document
+    assert found["schema"] == f"stepcast.{name}/1"
+    for row in found[name]:
+        assert row.get("name", "").split("-")[0] in shown.out
+    if name == "strategies":
+        assert {row["name"] for row in found[name]} >= set(STRATEGIES)
+        assert found[name][0] == {"name": "baseline", "about": found[name][0]["about"], "options": []}
+
+
+def test_what_is_calibrated_is_not_measured_again(stepcast, profile):
+    before = Profile.load(profile).costs
+    assert stepcast.call("calibrate", *JOB, "-o", profile, "--json").document["measured_keys"] == 0
+    assert Profile.load(profile).costs == before
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_predict(stepcast, profile, strategy, tmp_path):
+    timeline = tmp_path / "new" / "t.json.gz"
+    done = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
+    assert (done.status, done.err) == (0, "")
+    assert set(done.document) == PREDICTION
+    found = Prediction.model_validate(done.document)
+    assert found.fits
+    assert finite(done.document)
+    assert found.shares.measured == pytest.approx(1.0)
+    assert Timeline.load(timeline).step_s == found.step_s
+    shown = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile)
+    assert (shown.status, shown.err) == (0, "")
+    assert strategy in shown.out
+
+
+def test_predict_says_where_it_guesses(stepcast):
+    done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "this-cpu", "--json", STEPCAST_DATA="nowhere")
+    assert done.status == 0
+    assert done.document["shares"]["guessed"] == 1.0
+    assert "not calibrated: costs are guessed" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_predict_in_graph_mode_on_a_preset(stepcast):
+    done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "h200", "--mode", "graph", "--precision", "tf32", "--json")
+    assert (done.document["mode"], done.document["precision"]) == ("graph", "tf32")
+
+
+def test_set_reaches_the_strategies_that_have_the_option(stepcast, profile):
+    job = ("--profile", profile, "--set", "update_stream=on", "--json")
+    assert stepcast.call("predict", *JOB, "--strategy", "backward-fusion", *job).document["options"] == {"update_stream": True}
+
+
+def test_run(stepcast, profile, tmp_path):
+    metrics, timeline = tmp_path / "m.json", tmp_path / "t.json"
+    places = ("--metrics", metrics, "--timeline", timeline)
+    done = stepcast.call("run", *JOB, "--strategy", "forward-fusion", "--steps", 6, "--profile", profile, *places, "--json")
+    assert (done.status, done.err) == (0, "")
+    assert done.document == json.loads(metrics.read_text())
+    assert done.document["schema"] == "stepcast.run/1"
+    assert len(done.document["losses"]) == 6
+    assert finite({key: item for key, item in done.document.items() if key not in ("job", "max_loss_difference")})
+    assert Timeline.load(timeline).kind == "measured"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "t.json"]
+    shown = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 4)
+    assert shown.err == ""
+    assert "per step" in shown.out
+
+
+BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "autograd", "--beside", "turbodl")
+
+
+def test_run_beside_others(stepcast, tmp_path):
+    out, metrics = tmp_path / "page", tmp_path / "m.json"
+    job = ("--model", "rnn_bitstream", "--batch", 4, "--image-size", 8, "--precision", "fp64")
+    done = stepcast.call("run", *job, *BESIDE, "--metrics", metrics, "--out", out, "--json")
+    assert (done.status, done.err) == (0, f"report: {out / 'index.html'}\n")
+    assert json.loads(metrics.read_text()) == json.loads((out / "run.json").read_text()) == done.document
+    found = TrainingRun.load(metrics)
+    assert [curve.name for curve in found.curves] == ["forward-fusion", "turbodl", "autograd"]
+    assert {len(part) for curve in found.curves for part in (curve.losses, curve.seconds)} == {6}
+    assert found.losses == found.curves[0].losses
+    assert found.max_loss_difference < 1e-12
+    assert (found.data, found.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
+    shown = stepcast.call("run", *job, *BESIDE)
+    assert shown.status == 0
+    assert "data: bit streams" in shown.out
+    assert "autograd (plain PyTorch, " in shown.out
+
+
+def test_run_without_a_data_set_says_so(stepcast):
+    done = stepcast.call("run", "--model", f"{TINY}:make", "--batch", 8, "--strategy", "baseline", "--steps", 4, "--json")
+    assert done.document["data"] == "one batch, repeated"
+    assert (done.document["max_loss_difference"], len(done.document["curves"])) == (None, 1)
+
+
+def test_help_of_run_says_what_can_stand_beside(stepcast):
+    done = stepcast.call("run", "--help")
+    assert "--beside" in done.out
+    assert "autograd|STRATEGY" in done.out
+    assert "--out" in done.out
+
+
+def test_a_loss_that_is_not_finite_is_null(stepcast):
+    done = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 6, "--lr", "1e30", "--json")
+    assert done.status == 0
+    assert done.document["losses"][-1] is None
+
+
+def test_validate_with_a_report(stepcast, tmp_path):
+    out = tmp_path / "report"
+    done = stepcast.call("validate", "--model", f"{TINY}:make", "--batch", 8, "--out", out, "--json")
+    assert done.status == 0
+    assert done.err == f"report: {out / 'index.html'}\n"
+    assert set(done.document) == VALIDATION
+    Validation.model_validate(done.document)
+    *ran, refused = done.document["results"]
+    assert [row["strategy"] for row in ran] == list(STRATEGIES)
+    assert refused["strategy"] == "bppsa"
+    assert refused["status"].startswith("skipped: bppsa: the gradient is rearranged before classifier/div.dX")
+    for row in ran:
+        assert set(row) == RESULT
+        assert finite(row)
+        assert (row["status"], row["calibration"]) == ("ok", "interleaved")
+    assert finite({**done.document, "results": ran})
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_validate_with_a_profile_alone(stepcast, profile):
+    done = stepcast.call("validate", *JOB, "--strategy", "baseline", "--profile", profile, "--no-calibrate", "--json")
+    assert done.status == 0
+    (row,) = done.document["results"]
+    assert row["calibration"] == "profile"
+    assert row["shares"]["measured"] == pytest.approx(1.0)
+
+
+def test_a_strategy_that_cannot_run_is_a_row_and_not_a_failure(stepcast):
+    done = stepcast.call("validate", *JOB, "--clip-norm", 1, "--strategy", "backward-fusion", "--json")
+    assert done.status == 0
+    ok, skipped = done.document["results"]
+    assert (ok["strategy"], ok["status"]) == ("baseline", "ok")
+    assert skipped["status"].startswith("skipped: backward-fusion cannot clip by the global norm")
+    assert all(skipped[key] is None for key in RESULT - {"strategy", "options", "measured_runs_s", "semantics", "status"})
+
+
+def test_what_the_model_prints_stays_off_standard_output(stepcast, tmp_path):
+    (tmp_path / "loud.py").write_text(f"import sys\nsys.path.append({str(TINY.parent)!r})\nfrom tied_cnn import make as quiet\n"
+                                      "def make(batch):\n    print('hello from the factory')\n    return quiet(batch)\n")  # fmt: skip
+    done = stepcast.call(
+        "predict", "--model", "loud.py:make", "--batch", 4, "--strategy", "baseline", "--machine", "p100", "--json", cwd=tmp_path
+    )
+    assert done.document["fits"]
+    assert "hello from the factory" in done.err
+
+
+def test_a_reader_that_left_is_no_error(tmp_path):
+    command = f"{sys.executable} -c 'from ui.cli import main; main()' machines --json | true"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stderr == ""

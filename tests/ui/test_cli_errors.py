@@ -1,0 +1,299 @@
+"""A request that cannot be served: exit status 2, one line (what was given, what is expected, what to do), and nothing written."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import SUPPORT
+from traces.profile import Identity, Profile
+
+BROKEN = SUPPORT / "broken_models.py"
+BASE = {"--model": "lenet5", "--batch": 4, "--strategy": "baseline", "--machine": "this-cpu"}
+
+
+def options(**changes) -> list:
+    """A good prediction's options with some changed; None leaves one out."""
+    given = BASE | {f"--{name.replace('_', '-')}": item for name, item in changes.items()}
+    return [part for name, item in given.items() if item is not None for part in (name, item)]
+
+
+def refused(done, *fragments: str) -> None:
+    """Exit status 2, one line on standard error with the fragments, nothing on standard output."""
+    assert "Traceback" not in done.err
+    assert (done.status, done.out) == (2, ""), done.err
+    assert len(done.err.splitlines()) == 1, done.err
+    assert done.err.startswith("stepcast: ")
+    for fragment in fragments:
+        assert fragment in done.err
+
+
+WRONG_OPTIONS = [
+    (options(model="lenet"), "unknown model 'lenet' (did you mean 'lenet5'?)"),
+    (options(model=""), "unknown model ''"),
+    (options(model=":"), "neither a file nor a module"),
+    (options(model="torchvision:none"), "torchvision"),
+    (options(strategy="basline"), "unknown strategy 'basline' (did you mean 'baseline'?)"),
+    (options(strategy="backward-fusion:speed=9"), "unknown option of strategy backward-fusion 'speed'"),
+    (options(strategy="backward-fusion:update_stream=perhaps"), "update_stream='perhaps'"),
+    (options(strategy="backward-fusion:update_stream"), "expected option=value"),
+    (options(set="speed=9"), "unknown option for --set 'speed'"),
+    (options(set="speed"), "--set 'speed' is not option=value"),
+    (options(machine="h2000"), "unknown machine 'h2000' (did you mean 'h200'?)"),
+    (options(machine="this-gpu"), "no calibrated NVIDIA GPU"),
+    (options(machine=None), "exactly one of --profile and --machine, neither given"),
+    (options(profile="p.json"), "exactly one of --profile and --machine, both given"),
+    (options(machine=None, profile="p.json"), "no profile at p.json"),
+    (options(device="tpu"), "unknown device 'tpu' (did you mean 'cpu'?); expected one of: cpu, cuda, cuda:N"),
+    (options(device="cuda:x"), "unknown device 'cuda:x'"),
+    (options(device="cuda"), "machine this-cpu is a CPU"),
+    (options(devices=0), "--devices is 0", "at least 1"),
+    (options(devices=9999), "--devices 9999", "at least one core"),
+    (options(devices=5, machine="p100x4"), "--devices 5", "choose 1 to 4"),
+    (options(link="wire"), "link 'wire'", "copy:0.5"),
+    (options(strategy="image-parallel"), "needs at least 2 devices", "--devices 2"),
+    (options(mode="fast"), "unknown mode 'fast'"),
+    (options(mode="graph"), "--mode graph needs CUDA"),
+    (options(optimizer="adamm"), "unknown optimizer 'adamm' (did you mean 'adam'?)"),
+    (options(optimizer="rmsprop:fused"), "PyTorch has no fused form of rmsprop", "rmsprop:foreach"),
+    (options(optimizer="adam:quick"), "unknown optimizer form 'quick'"),
+    (options(precision="fp8"), "unknown precision 'fp8'"),
+    (options(layout="hwcn"), "unknown layout 'hwcn'"),
+    (options(batch=0), "--batch is 0; expected at least 1"),
+    (options(batch=-1), "--batch is -1"),
+    (options(batch="many"), "'--batch'", "integer"),
+    (options(batch="9" * 25), "failed for batch size 999"),
+    (options(batch=None), "Missing option '--batch'; see stepcast predict --help"),
+    (options(model=None), "Missing option '--model'"),
+    (options(strategy=None), "Missing option '--strategy'"),
+    (options(accumulate=3), "--batch 4 is not divisible by --accumulate 3"),
+    (options(accumulate=0), "--accumulate is 0"),
+    (options(lr="nan"), "--lr is nan; expected a finite number"),
+    (options(lr="inf"), "--lr is inf"),
+    (options(lr=-1), "--lr is -1.0"),
+    (options(lr="fast"), "'--lr'"),
+    (options(clip_norm=-1), "--clip-norm is -1.0; expected a finite number above 0"),
+    (options(clip_norm="inf"), "--clip-norm is inf"),
+    (options(image_size=0), "--image-size is 0"),
+    (options(image_size=7), "--image-size is 7; lenet5 takes 16 or more"),
+    (options(model="googlenet", image_size=16, batch=1), "the training step fails for batch size 1", "more than 1 value per channel"),
+    (options(image_size=10**9), "the training step fails", "overflowed"),
+    (options(speed=9), "No such option: --speed"),
+    ([*options(), "more"], "unexpected extra argument"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS, ids=lambda case: case[1][:40])
+def test_wrong_option(stepcast, case):
+    arguments, *fragments = case
+    refused(stepcast.call("predict", *arguments, STEPCAST_DATA="nowhere"), *fragments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["fly"], "No such command 'fly'; see stepcast --help"),
+        (["run", "--steps", 1], "--steps is 1; expected 2"),
+        (["run", "--steps", 10**9], "--steps is 1000000000"),
+        (["run", "--beside", "autogrd"], "unknown name for --beside 'autogrd' (did you mean 'autograd'?)"),
+        (["run", "--beside", "baseline"], "--beside baseline is the strategy itself"),
+        (["run", "--beside", "turbodl:speed=9"], "unknown option of strategy turbodl 'speed'"),
+        (["run", "--out", "/dev/null"], "cannot write /dev/null: it is a file, expected the name of a folder"),
+        (["run", "--mode", "graph"], "--mode graph needs CUDA"),
+        (["run", "--device", "cuda"], "use the device cpu"),
+        (["run", "--devices", 9999], "--devices 9999"),
+        (["run", "--precision", "tf32"], "tf32 needs an NVIDIA GPU"),
+        (["run", "--batch", 10**8], "choose a smaller batch"),
+        (["run", "--strategy", "backward-fusion", "--clip-norm", 1], "cannot clip by the global norm"),
+        (["calibrate", "--batch", 10**8], "needs"),
+        (["calibrate", "--strategy", "none"], "unknown strategy 'none'"),
+        (["validate", "--strategy", "none"], "unknown strategy 'none'"),
+        (["validate", "--no-calibrate"], "no profile at"),
+        (["ui", "--port", 0], "--port 0 is not a port"),
+        (["ui", "nowhere"], "no report at nowhere"),
+    ],
+    ids=lambda item: " ".join(map(str, item)) if isinstance(item, list) else None,
+)
+def test_wrong_request(stepcast, arguments, fragment):
+    command, *more = arguments
+    job = {"run": BASE_RUN, "calibrate": BASE_RUN[:4], "validate": BASE_RUN[:4]}.get(command, [])
+    refused(stepcast.call(command, *job, *more, STEPCAST_DATA="nowhere"), fragment)
+    assert not (stepcast.folder / "nowhere").exists()
+
+
+BASE_RUN = ["--model", "lenet5", "--batch", 4, "--strategy", "baseline"]
+
+BAD_FACTORIES = [
+    ("raises", "RuntimeError: no data today;"),
+    ("exits", "SystemExit: 3"),
+    ("returns_two", "returned a tuple of 2; expected (module, inputs, target)"),
+    ("returns_nothing", "returned NoneType; expected (module, inputs, target)"),
+    ("returns_a_function", "returned a function as its model; expected a torch.nn.Module"),
+    ("no_argument", "takes 0 positional arguments"),
+    ("loss_is_a_number", "returned a loss of type int; expected a function (output, target)"),
+    ("loss_per_sample", "the loss is a tensor of shape (4,); expected a tensor with one element"),
+    ("loss_without_graph", "the loss does not depend on any trainable parameter"),
+    ("frozen", "no trainable parameter"),
+    ("lazy", "lazy parameters"),
+    ("sparse", "layer '0' of", "sparse=False"),
+    ("other_batch", "made input:0 (7, 5), target:0 (7,) for batch size 4"),
+    ("other_target", "Expected input batch_size (4) to match target batch_size (5)"),
+    ("other_width", "the training step fails for batch size 4"),
+    ("reads_a_value", "remove .item()"),
+    ("picks_by_value", "reads tensor values", "boolean indexing"),
+    ("needs_a_gpu", "broken_models.py, line"),
+    ("forward_raises", "KeyError: 'layer 7' (in ", "broken_models.py, line"),
+    ("absent", "has no factory 'absent'", "it offers: "),
+    ("NOT_A_FUNCTION", "has no factory 'NOT_A_FUNCTION'"),
+    ("", "has no factory ''"),
+]
+
+
+@pytest.mark.parametrize("case", BAD_FACTORIES, ids=lambda case: case[0])
+def test_wrong_factory(stepcast, case):
+    name, *fragments = case
+    refused(stepcast.call("predict", *options(model=f"{BROKEN}:{name}"), STEPCAST_DATA="nowhere"), *fragments)
+
+
+def test_a_failure_that_only_real_tensors_show(stepcast):
+    job = ["--model", f"{BROKEN}:class_out_of_range", "--batch", 4, "--strategy", "baseline"]
+    refused(stepcast.call("run", *job), "task loss/nll_loss_forward", "failed: IndexError", "run the model in plain PyTorch")
+    refused(stepcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
+
+
+def test_a_model_that_cannot_be_copied(stepcast):
+    refused(stepcast.call("validate", "--model", f"{BROKEN}:holds_a_lock", "--batch", 4), "cannot be copied", "lock")
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        (None, "no file"),
+        ("import absent", "No module named 'absent'"),
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_model_file_that_does_not_import(stepcast, tmp_path, text, fragment):
+    if text is not None:
+        (tmp_path / "model.py").write_text(text)
+    refused(stepcast.call("predict", *options(model="model.py:make"), cwd=tmp_path), fragment)
+    refused(stepcast.call("predict", *options(model="model:make"), cwd=tmp_path), fragment if text else "module model does not import")
+    refused(stepcast.call("predict", *options(model="model.py"), cwd=tmp_path), "names no factory; expected FILE.py:FACTORY")
+
+
+def test_a_users_files_with_our_names(stepcast, tmp_path):
+    (tmp_path / "traces.py").write_text("raise RuntimeError('the wrong traces')")
+    (tmp_path / "simulator.py").write_text(BROKEN.read_text())
+    for name in ("good.py", "needs.py", "indirect.py"):
+        (tmp_path / name).write_text(
+            {"good.py": "", "needs.py": "import traces\n", "indirect.py": "import needs\n"}[name] + BROKEN.read_text()
+        )
+    path = {"PYTHONPATH": str(tmp_path)}
+    assert stepcast.call("predict", *options(model="good.py:good"), cwd=tmp_path, **path).status == 0
+    assert stepcast.call("predict", *options(model="simulator.py:good"), cwd=tmp_path, **path).status == 0
+    for name in ("needs", "indirect"):
+        done = stepcast.call("predict", *options(model=f"{name}.py:good"), cwd=tmp_path)
+        refused(done, "needs.py imports traces, a name taken by stepcast; rename", "traces.py")
+    refused(stepcast.call("predict", *options(model="traces:make"), cwd=tmp_path), "a name taken by stepcast")
+
+
+def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Unusable profiles with what is said about them."""
+    good = Profile(identity=Identity(kind="cpu", cpu="A", cores=2)).save(folder / "good.json").read_bytes()
+    packed = gzip.compress(good)
+    newer = json.dumps(json.loads(good) | {"schema": "stepcast.profile/99"}).encode()
+    contents = {
+        "truncated": (good[: len(good) // 2], "not valid JSON"),
+        "prose": (b"once upon a time", "not valid JSON"),
+        "empty": (b"", "not valid JSON"),
+        "cut gzip": (packed[: len(packed) // 2], "damaged gzip"),
+        "flipped gzip": (packed[:-8] + b"\0" * 8, "CRC"),
+        "newer": (newer, "schema stepcast.profile/99, newer than stepcast.profile/1"),
+        "other kind": (b'{"schema": "stepcast.timeline/1"}', "is not a profile"),
+        "wrong type": (good.replace(b'"cpu": "A"', b'"cpu": 7'), "damaged at identity > cpu"),
+    }
+    found = {}
+    for name, (content, said) in contents.items():
+        path = folder / f"{name.replace(' ', '-')}.json"
+        path.write_bytes(content)
+        found[name] = path, said
+    return found
+
+
+def test_an_unusable_profile(stepcast, tmp_path):
+    for path, said in damaged_profiles(tmp_path).values():
+        before = path.read_bytes()
+        refused(stepcast.call("predict", *options(machine=None, profile=path)), said)
+        refused(stepcast.call("calibrate", *BASE_RUN, "-o", path), said)
+        assert path.read_bytes() == before
+    refused(stepcast.call("predict", *options(machine=None, profile=tmp_path)), "cannot read profile")
+    gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)).save(tmp_path / "gpu.json")
+    refused(stepcast.call("predict", *options(machine=None, profile=gpu, precision="tf32")), "was measured in fp32")
+    gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA B900", sms=132)).save(tmp_path / "unknown.json")
+    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "no preset is of this GPU")
+
+
+def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(stepcast, tmp_path):
+    place = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64)).save(tmp_path / "there.json")
+    before = place.read_bytes()
+    done = stepcast.call("predict", *options(machine=None, profile=place), "--json")
+    assert done.status == 0
+    assert "cpu-elsewhere-9000-64" in done.err
+    assert "this machine is cpu-" in done.err
+    assert stepcast.call("run", *BASE_RUN, "--steps", 3, "--profile", place).status == 0
+    assert stepcast.call("validate", *BASE_RUN, "--profile", place, "--no-calibrate", "--json").document["results"][0]["status"] == "ok"
+    refused(stepcast.call("calibrate", *BASE_RUN, "-o", place), "of another machine (cpu-elsewhere-9000-64)", "-o")
+    assert place.read_bytes() == before
+
+
+def test_places_that_cannot_be_written(stepcast, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place, said in ((tmp_path / "file" / "x.json", f"{tmp_path / 'file'} is not a folder"), (tmp_path, "it is a folder")):
+        refused(stepcast.call("predict", *options(timeline=place)), said)
+        refused(stepcast.call("run", *BASE_RUN, "--timeline", place), said)
+        refused(stepcast.call("run", *BASE_RUN, "--metrics", place), said)
+    refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "file" / "p.json"), "is not a folder")
+    refused(stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "file"), "it is a file, expected the name of a folder")
+    refused(stepcast.call("demo", "--out", tmp_path / "file" / "report"), "is not a folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_full_disk(stepcast, tmp_path):
+    full = {"file_limit": 600, "STEPCAST_CACHE": str(stepcast.folder / "cache")}
+    refused(stepcast.call("predict", *options(timeline=tmp_path / "t.json"), **full), "cannot write", "t.json: File too large")
+    refused(stepcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full), "m.json: File too large")
+    refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "p.json", **full), "p.samples.jsonl.gz: File too large")
+    refused(stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", **full), "File too large")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_memory_limit(stepcast):
+    small = ("--memory-limit", 0.0004)
+    done = stepcast.call("predict", *options(), *small, "--json")
+    assert (done.status, done.document["fits"]) == (1, False)
+    shown = stepcast.call("predict", *options(), *small)
+    assert shown.status == 1
+    assert "does not fit" in shown.out
+    assert "Memory: peak of" in shown.out
+    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 0.4 MB", "peak of", "parameters", "choose a smaller batch")
+    done = stepcast.call("validate", *BASE_RUN, *small, "--json")
+    assert done.status == 1
+    assert all("this machine has 0.4 MB" in row["status"] for row in done.document["results"])
+    assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], "the machine has less"
+    for wrong in (0, -1, "nan"):
+        refused(stepcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
+
+
+def test_more_memory_than_there_is(stepcast, tmp_path):
+    done = stepcast.call("predict", *options(batch=10**8), "--json")
+    assert (done.status, done.document["fits"]) == (1, False)
+    done = stepcast.call("validate", "--model", "lenet5", "--batch", 10**8, "--out", tmp_path / "report", "--json")
+    assert done.status == 1
+    assert len(done.document["results"]) >= 3
+    assert all(row["status"].startswith("skipped: ") and "needs" in row["status"] for row in done.document["results"])
+    assert done.document["reference_step_s"] is None
+    assert (tmp_path / "report" / "index.html").exists()
+    assert stepcast.call("validate", "--model", "lenet5", "--batch", 10**8).status == 1

@@ -1,0 +1,133 @@
+"""Predictions for GPUs through the command line: from a profile, for this machine's GPU, and with a profile shipped for a preset."""
+
+from pathlib import Path
+
+import pytest
+
+from calibrate import gpu_profiles
+from simulator.costs.model import CostModel, measurable
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.strategies import registry as strategies
+from tests.ui.test_cli_errors import refused
+from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats
+from traces.profile_files import default_path
+from ui import jobs
+
+JOB = ("--model", "lenet5", "--batch", 4, "--strategy", "baseline")
+BUSY_S, ISSUE_S, OWN_S = 1e-5, 2e-5, 3e-6
+
+
+def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
+    """An H200 on which every task of lenet5's baseline takes 10 us, and 20 us to issue beside 3 us of the executor."""
+    machine = load_machine("h200")
+    strategy, options = strategies.parse("baseline", {})
+    keys = strategy.plan(Job("lenet5", 4), machine, CostModel(machine), options).keys(machine)
+    stats = Stats(BUSY_S, BUSY_S, BUSY_S, BUSY_S, 9)
+    costs = {key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S) for key, task in keys.items() if measurable(task)}
+    dispatch = Dispatch(dispatch_s=OWN_S, record_s=1e-6, wait_s=1e-6, graph_launch_s=1e-5, node_gap_s=0.0, cross_gap_s=1e-6)
+    return Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32), costs=costs, dispatch=dispatch, **more)
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    """Without TF32."""
+    return made_up()
+
+
+def tasks() -> int:
+    """Tasks of a step."""
+    strategy, options = strategies.parse("baseline", {})
+    return len(strategy.plan(Job("lenet5", 4), load_machine("h200"), None, options).tasks)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_gpus_profile_decides_what_the_step_takes(stepcast, profile, tmp_path, mode):
+    path = profile.save(tmp_path / "gpu.json.gz")
+    done = stepcast.call("predict", *JOB, "--device", "cuda", "--profile", path, "--mode", mode, "--json")
+    assert done.status == 0, done.err
+    assert done.document["shares"]["measured"] == 1.0
+    assert [device["name"] for device in done.document["devices"]] == ["cuda:0"]
+    expected = {"eager": tasks() * (ISSUE_S + OWN_S), "graph": tasks() * BUSY_S}[mode]
+    assert done.document["step_s"] == pytest.approx(expected)
+    assert done.err == f"stepcast: profile {path} is of NVIDIA H200, this machine has no GPU that PyTorch can use\n"
+
+
+def test_this_gpu_is_the_profile_in_the_data_folder(stepcast, profile, tmp_path):
+    data = {"STEPCAST_DATA": str(tmp_path)}
+    place = tmp_path / "profiles" / f"{profile.identity.name}.json"
+    this_gpu = ("predict", *JOB, "--machine", "this-gpu")
+    assert "this-gpu" not in stepcast.call("machines", **data).out
+    refused(
+        stepcast.call(*this_gpu, **data), "no calibrated NVIDIA GPU", f"no fp32 profile of one in {place.parent}", "calibrate --device cuda"
+    )
+    profile.model_copy(update={"notes": ["throttled (power cap)"]}).save(place)
+    listed = stepcast.call("machines", "--json", **data).document["machines"]
+    assert listed[-1]["name"] == "this-gpu"
+    assert listed[-1]["sources"]["dispatch_s"].startswith("measured: profile of NVIDIA H200")
+    done = stepcast.call(*this_gpu, "--mode", "graph", "--json", **data)
+    assert done.document["step_s"] == pytest.approx(tasks() * BUSY_S)
+    assert done.err == "stepcast: profile of gpu-nvidia-h200-132: throttled (power cap)\n"
+    refused(stepcast.call(*this_gpu, "--precision", "tf32", **data), "no tf32 profile")
+    place.write_text("{")
+    shown = stepcast.call("machines", **data)
+    assert shown.status == 0
+    assert "this-gpu" not in shown.out
+    assert "is not valid JSON" in shown.err
+
+
+def test_costs_of_other_kernels_than_the_jobs_are_refused(stepcast, profile, tmp_path):
+    fp32 = profile.save(tmp_path / "fp32.json")
+    tf32 = profile.model_copy(update={"identity": profile.identity.model_copy(update={"tf32": True})}).save(tmp_path / "tf32.json")
+    said = stepcast.call("predict", *JOB, "--profile", tf32)
+    refused(said, f"--precision fp32: profile {tf32} was measured in tf32; use --precision tf32, or another profile")
+    said = stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
+    refused(said, f"--precision tf32: profile {fp32} was measured in fp32; use --precision fp32")
+    assert stepcast.call("predict", *JOB, "--profile", tf32, "--precision", "tf32", "--json").document["precision"] == "tf32"
+    assert stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "bf16", "--json").status == 0
+
+
+def test_a_shipped_profile_wins_over_the_table(stepcast, profile, tmp_path):
+    def predicted(*more):
+        done = stepcast.call("predict", *JOB, "--machine", "h200", *more, "--json", STEPCAST_SHIPPED=str(tmp_path))
+        assert (done.status, done.err) == (0, "")
+        return done.document
+
+    assert predicted()["shares"]["guessed"] == 1.0
+    profile.save(tmp_path / "nvidia-h200" / "profile.json.gz")
+    assert predicted()["shares"]["measured"] == 1.0
+    assert predicted("--mode", "graph")["step_s"] == pytest.approx(tasks() * BUSY_S)
+    assert predicted()["step_s"] == pytest.approx(tasks() * (ISSUE_S + OWN_S))
+    assert predicted("--precision", "tf32")["shares"]["guessed"] == 1.0, "none is shipped for TF32"
+    listed = stepcast.call("machines", "--json", STEPCAST_SHIPPED=str(tmp_path)).document["machines"]
+    assert [m["name"] for m in listed if "costs" in m["sources"]] == ["h200"]
+    assert {m["name"]: m["calibrated"] for m in listed if m["calibrated"]} == {"h200": profile.updated[:10]}
+    (tmp_path / "nvidia-h200" / "profile.json.gz").write_bytes(b"\x1f\x8b")
+    refused(stepcast.call("predict", *JOB, "--machine", "h200", STEPCAST_SHIPPED=str(tmp_path)), "damaged gzip")
+
+
+def test_the_profile_of_the_gpu_at_hand_is_chosen(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    assert gpu_profiles.own_gpu_profile() is None
+    for gpu, tf32 in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA A100", False)):
+        saved = Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32))
+        saved.save(default_path(saved.identity.name))
+
+    def chosen(here: str | None, tf32: bool | None) -> str | None:
+        monkeypatch.setattr(gpu_profiles, "gpu_here", lambda: here)
+        found = gpu_profiles.own_gpu_profile(tf32)
+        return found and found.identity.name
+
+    assert chosen("NVIDIA H200", False) == chosen("NVIDIA H200", None) == "gpu-nvidia-h200-132"
+    assert chosen("NVIDIA H200", True) == "gpu-nvidia-h200-132-tf32"
+    assert chosen("NVIDIA A100", False) == "gpu-nvidia-a100-132"
+    assert chosen("NVIDIA A100", True) is None
+    assert chosen("NVIDIA H100 PCIe", None) is None
+    assert chosen(None, True) == "gpu-nvidia-h200-132-tf32"
+
+
+def test_the_app_offers_this_gpu_where_it_is_calibrated(tmp_path, monkeypatch, profile):
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    assert "this-gpu" not in jobs.choices().machines
+    profile.save(Path(tmp_path) / "profiles" / "gpu-x.json")
+    assert jobs.choices().machines[-1] == "this-gpu"

@@ -1,0 +1,146 @@
+"""Ctrl-C: one line, exit status 130, at once, nothing half-written; a calibration goes on where it stopped."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from calibrate.cpu import session
+from tests.support.cli_process import start
+from traces.profile import Profile
+from traces.profile_files import read_samples
+from traces.training import TrainingRun
+
+#: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time, and then waits a while.
+MARK = """
+import importlib, pathlib, time
+owner = importlib.import_module({module!r})
+for part in {function!r}.split('.')[:-1]:
+    owner = getattr(owner, part)
+name, calls = {function!r}.split('.')[-1], []
+original = getattr(owner, name)
+def marked(*args, **kwargs):
+    result = original(*args, **kwargs) if {after} else None
+    calls.append(1)
+    if len(calls) == {count}:
+        pathlib.Path({mark!r}).touch()
+        time.sleep({wait_s})
+    return result if {after} else original(*args, **kwargs)
+setattr(owner, name, marked)
+"""
+#: The same when torch is about to be imported.
+MARK_IMPORT = """
+import pathlib, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'torch':
+            pathlib.Path({mark!r}).touch()
+sys.meta_path.insert(0, Finder())
+"""
+STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
+LONG = ("--model", "lenet5", "--batch", 2048)
+#: Longest wait for what takes a few seconds: reaching it means that the process hangs.
+HANGS_S = 120
+
+
+def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, str]:
+    """Start the command line, send SIGINT when `code` has left its file, and return (status, out, err)."""
+    mark = folder / "mark"
+    process = start(code, *arguments, folder=folder)
+    end = time.monotonic() + HANGS_S
+    while not mark.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=HANGS_S)
+    finally:
+        process.kill()  # one that hangs would take a core from all tests that follow
+    mark.unlink(missing_ok=True)
+    return process.returncode, out, err
+
+
+CASES = {
+    "predict while capturing": (
+        "simulator.capture.recorder",
+        "Recorder._op",
+        ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"],
+        5,
+    ),
+    "predict while simulating": ("simpy.core", "Environment.step", ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"], 50),
+    "run": (
+        "executors.cpu.workers",
+        "Workers.run",
+        ["run", *LONG, "--strategy", "baseline", "--steps", 5000, "--metrics", "out/m.json"],
+        1,
+    ),
+    "run on two streams": (
+        "executors.cpu.workers",
+        "Workers.run",
+        ["run", *LONG, "--strategy", "backward-fusion:update_stream=on", "--steps", 5000, "--timeline", "out/t.json"],
+        1,
+    ),
+    "validate": ("executors.cpu.workers", "Workers.run", ["validate", *LONG, "--out", "out/report"], 30),
+    "demo": ("executors.cpu.workers", "Workers.run", ["demo", "--out", "out/report"], 60),
+}
+
+
+def test_a_run_keeps_what_was_completed(tmp_path):
+    arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
+    places = ["--metrics", "m.json", "--out", "page", "--timeline", "t.json"]
+    code = MARK.format(module="executors.cpu.workers", function="Workers.run", count=3, mark=str(tmp_path / "mark"), after=False, wait_s=0)
+    status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places)
+    assert (status, out, err) == (130, "", f"report: page/index.html\n{STOPPED[2]}")
+    found = TrainingRun.load(tmp_path / "m.json")
+    assert found.complete is False
+    assert 16 <= found.steps < 200_000
+    assert [len(curve.losses) for curve in found.curves] == [found.steps] * 2
+    assert TrainingRun.load(tmp_path / "page" / "run.json") == found
+    assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_nothing_half_written(case, tmp_path):
+    (tmp_path / "out").mkdir()
+    module, function, arguments, count = CASES[case]
+    wait_s = 0 if module == "executors.cpu.workers" else HANGS_S  # workers must be at work; a simulation could end too soon
+    code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False, wait_s=wait_s)
+    assert interrupted(tmp_path, code, *arguments) == STOPPED
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_ctrl_c_waits_until_torch_is_loaded(tmp_path):
+    code = MARK_IMPORT.format(mark=str(tmp_path / "mark"))
+    assert interrupted(tmp_path, code, "run", *LONG, "--strategy", "baseline") == STOPPED
+
+
+def test_a_calibration_goes_on_where_it_stopped(tmp_path, stepcast):
+    profile = tmp_path / "p.json"
+    job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
+    small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"
+    # profile.save is called once per group; the third group is being measured when the signal arrives
+    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0)
+    assert interrupted(tmp_path, small + mark, *job) == STOPPED
+    stopped = Profile.load(profile).costs
+    assert len(stopped) >= 8
+    assert len(stopped) % 4 == 0
+    assert {record["key"] for record in read_samples(profile)} == set(stopped)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    done = stepcast.call(*job, "--json").document
+    finished = Profile.load(profile).costs
+    assert done["measured_keys"] == len(finished) - len(stopped) > 0
+    assert {key: finished[key] for key in stopped} == stopped
+
+
+def test_long_keys_make_small_groups(monkeypatch):
+    class Sampler:
+        def add(self, plan, keys):
+            pass
+
+    clock = iter(range(1000))
+    monkeypatch.setattr(session.time, "perf_counter", lambda: float(next(clock)))
+    todo = [(None, f"key{i}", None) for i in range(10)]
+    visited = []
+    taken = session._first_visits(Sampler(), todo, lambda sampler, key, turn: visited.append((key, turn)))
+    assert taken == len(visited) == 3  # 3 visits of a second each, in nine rounds, exceed 20 s
+    assert visited[0] == ("key0", 0)

@@ -1,0 +1,137 @@
+"""A JSON document too large to hold: its top-level entries, and the items of one array, one at a time.
+
+Memory is bounded by the largest single item (at most `LARGEST_ITEM` characters), whatever the file holds.
+"""
+
+import codecs
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from traces.errors import UnusableFileError
+
+CHUNK_BYTES = 1 << 20
+LARGEST_ITEM = 1 << 26
+_BLANK = " \t\r\n"
+
+
+def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of a document's top-level entries; of the entry `array` an (array, item) pair per item, in file order.
+
+    A document that is a list counts as that array. Numbers with a fraction come as their text, so that no digit is lost. `what` names the
+    expected kind in messages. Raises UnusableFileError for a file that is missing, unreadable, damaged or truncated.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+                yield from _Reader(file, array).document()
+    except FileNotFoundError as error:
+        raise UnusableFileError(f"no {what} at {path}; check the name") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
+    except OSError as error:
+        raise UnusableFileError(f"cannot read {what} {path}: {error.strerror or error}; check the file") from error
+    except RecursionError as error:
+        raise UnusableFileError(f"{what} {path} is nested too deeply to be a {what}; check the file") from error
+    except ValueError as error:
+        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated, make it again") from error
+
+
+class _Reader:
+    """A window over the text, from the first character not yet used."""
+
+    def __init__(self, file: BinaryIO, array: str):
+        self._file, self._array = file, array
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+        self._scan = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False).raw_decode
+        self._text, self._at, self._ended = "", 0, False
+
+    def document(self) -> Iterator[tuple[str, Any]]:
+        first = self._peek()
+        if first == "[":
+            yield from self._items()
+        elif first == "{":
+            yield from self._entries()
+        else:
+            raise ValueError(f"expected {{ or [ at the start, found {first[:1]!r}" if first else "it is empty")
+        if self._peek():
+            raise ValueError("there is more after its end")
+
+    def _entries(self) -> Iterator[tuple[str, Any]]:
+        for key in self._parts("}"):
+            if not isinstance(key, str):
+                raise ValueError("a name in its outermost object is not a text")
+            self._expect(":")
+            if key == self._array and self._peek() == "[":
+                yield from self._items()
+            else:
+                yield key, self._value()
+
+    def _items(self) -> Iterator[tuple[str, Any]]:
+        for item in self._parts("]"):
+            yield self._array, item
+
+    def _parts(self, closing: str) -> Iterator[Any]:
+        """The values between the bracket here and the closing one; after each, the caller may read on before the comma."""
+        self._at += 1
+        if self._peek() == closing:
+            self._at += 1
+            return
+        while True:
+            yield self._value()
+            mark = self._peek()
+            self._at += 1
+            if mark == closing:
+                return
+            if mark != ",":
+                raise ValueError(f"expected , or {closing}, found {mark!r}" if mark else "it ends too early")
+
+    def _expect(self, mark: str) -> None:
+        if self._peek() != mark:
+            raise ValueError(f"expected {mark!r}")
+        self._at += 1
+
+    def _peek(self) -> str:
+        """The next character that is not blank, "" at the end."""
+        while True:
+            text, at = self._text, self._at
+            while at < len(text) and text[at] in _BLANK:
+                at += 1
+            self._at = at
+            if at < len(text):
+                return text[at]
+            if not self._fill():
+                return ""
+
+    def _value(self) -> Any:
+        self._peek()
+        wanted = CHUNK_BYTES
+        while True:
+            try:
+                value, end = self._scan(self._text, self._at)
+                if end < len(self._text) or self._ended:  # a number at the very end may go on
+                    self._at = end
+                    return value
+            except json.JSONDecodeError as error:
+                if self._ended:
+                    raise ValueError(error.msg) from error
+                if len(self._text) - self._at > LARGEST_ITEM:
+                    raise ValueError(f"no end of a value within {LARGEST_ITEM >> 20} MB: {error.msg}") from error
+            self._fill(wanted)
+            wanted *= 2
+
+    def _fill(self, wanted: int = CHUNK_BYTES) -> bool:
+        """Read on; whether there was more."""
+        if self._ended:
+            return False
+        data = self._file.read(wanted)
+        self._ended = not data
+        self._text = self._text[self._at :] + self._decode(data, self._ended)
+        self._at = 0
+        return not self._ended

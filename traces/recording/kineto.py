@@ -1,0 +1,269 @@
+"""Traces of torch.profiler (Kineto), from PyTorch 1.8 to today's schema, plain or gzip.
+
+Of all events three kinds matter: device work (kernels, copies, sets), calls of the CUDA runtime and driver, and annotations (profiler
+steps, optimizer steps). Operators, Python frames and flow arrows are passed over while streaming: launches are joined by correlation ids.
+"""
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from traces.errors import UnusableFileError
+from traces.recording.json_stream import items
+from traces.recording.recording import (
+    COLLECTIVE,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    Annotation,
+    Call,
+    CallKind,
+    Recording,
+    Sync,
+    Work,
+    is_communication,
+)
+
+_DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
+_HOST = frozenset({"cuda_runtime", "runtime", "cuda_driver", "hip_runtime"})
+_PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+#: A recording is shorter than this.
+DAY_NS = 86_400 * 10**9
+_STEP = re.compile(r"^(ProfilerStep#\d+|Optimizer\.step#.*)$")
+_KINDS = {
+    "StreamWaitEvent": CallKind.STREAM_WAIT,
+    "EventRecord": CallKind.EVENT_RECORD,
+    "EventRecordWithFlags": CallKind.EVENT_RECORD,
+    "StreamSynchronize": CallKind.STREAM_SYNC,
+    "EventSynchronize": CallKind.EVENT_SYNC,
+    "DeviceSynchronize": CallKind.DEVICE_SYNC,
+    "CtxSynchronize": CallKind.DEVICE_SYNC,
+    "Free": CallKind.DEVICE_SYNC,  # cudaFree waits for the device
+    "MemFree": CallKind.DEVICE_SYNC,
+}  # fmt: skip
+
+
+class _RawWork(NamedTuple):
+    work: Work
+    correlation: int
+    start_ns: int
+    end_ns: int
+
+
+class _RawCall(NamedTuple):
+    name: str
+    thread: str
+    correlation: int
+    start_ns: int
+    end_ns: int
+
+
+def load_trace(path: Path | str) -> Recording:
+    """Read one rank's trace.
+
+    Raises UnusableFileError for a file that is missing, damaged, not a profiler trace, or without device work.
+    """
+    reader = _Events()
+    for key, item in items(path, "traceEvents", "trace"):
+        reader.take(key, item)
+    if not reader.events:
+        raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
+    if not reader.works:
+        raise UnusableFileError(
+            f"trace {path} has {reader.events} events but no GPU work; record with ProfilerActivity.CUDA, on a machine with a GPU"
+        )
+    return reader.recording(str(path))
+
+
+class _Events:
+    """Collects what matters from a stream of events."""
+
+    def __init__(self):
+        self.works: list[_RawWork] = []
+        self.events = 0
+        self._calls: list[_RawCall] = []
+        self._syncs: dict[int, Sync] = {}
+        self._annotations: list[tuple[str, int, int]] = []
+        self._base_ns, self._rank, self._world = 0, 0, 1
+        self._damaged = 0
+
+    def take(self, key: str, item: Any) -> None:
+        """One top-level entry, or one event."""
+        if key == "traceEvents":
+            if isinstance(item, dict):
+                self.events += 1
+                if item.get("ph") == "X":
+                    self._event(item)
+        elif key == "baseTimeNanoseconds":
+            self._base_ns = _integer(item, 0)
+        elif key == "distributedInfo" and isinstance(item, dict):
+            self._rank, self._world = _integer(item.get("rank"), 0), max(1, _integer(item.get("world_size"), 1))
+
+    def _event(self, event: dict) -> None:
+        category, name = str(event.get("cat") or "").lower(), event.get("name")
+        on_device, on_host = category in _DEVICE, category in _HOST
+        if not isinstance(name, str) or not (on_device or on_host or category == "cuda_sync" or _STEP.match(name)):
+            return
+        start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
+        if start is None or length is None or not 0 <= length <= DAY_NS:
+            self._damaged += 1
+            return
+        given = event.get("args")
+        args = given if isinstance(given, dict) else {}
+        correlation = _integer(args.get("correlation"), -1)
+        if on_device:
+            self.works.append(_RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
+        elif on_host:
+            self._calls.append(_RawCall(name, f"{event.get('pid')}/{event.get('tid')}", correlation, start, start + length))
+        elif category == "cuda_sync":
+            numbers = (_integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
+            self._syncs[correlation] = Sync(*numbers)
+        elif not category.startswith("gpu"):  # device-side copies of annotations say nothing about the host
+            self._annotations.append((name, start, start + length))
+
+    def recording(self, source: str) -> Recording:
+        """Everything joined and in order."""
+        notes = [f"{self._damaged} events without usable times were left out"] if self._damaged else []
+        self._drop_strays(notes)
+        self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
+        self._calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))
+        origin = min([self.works[0].start_ns, *(call.start_ns for call in self._calls[:1])])
+        launched = _join(self.works, self._calls, notes)
+        kinds = [_kind(raw.name, index in launched.users) for index, raw in enumerate(self._calls)]
+        kept = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
+        threads: dict[str, int] = {}
+        calls, syncs = [], {}
+        for old, new in kept.items():
+            raw = self._calls[old]
+            thread = threads.setdefault(raw.thread, len(threads))
+            calls.append(Call(raw.name, kinds[old], thread, *_seconds(raw, origin), raw.correlation))
+            if kinds[old] is not CallKind.LAUNCH and raw.correlation in self._syncs:
+                syncs[new] = self._syncs[raw.correlation]
+        works = []
+        for raw, call in zip(self.works, launched.call_of, strict=True):
+            start_s, end_s = _seconds(raw, origin)
+            works.append(raw.work._replace(start_s=start_s, end_s=end_s, call=kept.get(call, -1)))
+        early = sum(work.call >= 0 and work.start_s < calls[work.call].start_s for work in works)
+        if early:
+            notes.append(f"{early} kernels start before their own launch: the clocks of host and device disagree")
+        annotations = sorted(
+            {Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self._annotations}, key=lambda x: x[1:]
+        )
+        origin_ns = origin + self._base_ns
+        return Recording(source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes))
+
+    def _drop_strays(self, notes: list[str]) -> None:
+        """Leave out what lies further than a day from the median work: a clock that was reset, or no clock at all."""
+        middle = sorted(raw.start_ns for raw in self.works)[len(self.works) // 2]
+        total = len(self.works) + len(self._calls)
+        self.works = [raw for raw in self.works if abs(raw.start_ns - middle) <= DAY_NS]
+        self._calls = [raw for raw in self._calls if abs(raw.start_ns - middle) <= DAY_NS]
+        self._annotations = [a for a in self._annotations if abs(a[1] - middle) <= DAY_NS]
+        dropped = total - len(self.works) - len(self._calls)
+        if dropped:
+            notes.append(f"{dropped} events more than a day away from the rest were left out")
+
+
+def _seconds(raw: _RawWork | _RawCall, origin_ns: int) -> tuple[float, float]:
+    return (raw.start_ns - origin_ns) / 1e9, (raw.end_ns - origin_ns) / 1e9
+
+
+def _work(event: dict, args: dict, name: str, category: str) -> Work:
+    """Times and call follow once all events are known."""
+    if category == KERNEL and is_communication(name):
+        category = COLLECTIVE
+    device = _integer(args.get("device", event.get("pid")), 0)
+    stream = _integer(args.get("stream", event.get("tid")), 0)
+    return Work(
+        name,
+        category,
+        device,
+        max(0, stream),
+        0.0,
+        0.0,
+        float(max(0, _integer(args.get("bytes"), 0))),
+        _volume(args.get("grid")),
+        block=_volume(args.get("block")),
+        registers=max(0, _integer(args.get("registers per thread"), 0)),
+        shared_bytes=max(0, _integer(args.get("shared memory"), 0)),
+    )
+
+
+def _volume(extents: Any) -> int:
+    """The product of a launch's extents; 0 where they were not recorded."""
+    return math.prod(max(0, _integer(extent, 0)) for extent in extents) if isinstance(extents, list) else 0
+
+
+def _kind(name: str, has_work: bool) -> CallKind | None:
+    """What a call means; None for one that neither orders nor launches anything recorded."""
+    if has_work:
+        return CallKind.LAUNCH
+    return _KINDS.get(_SUFFIX.sub("", _PREFIX.sub("", name)))
+
+
+class _Joined(NamedTuple):
+    call_of: list[int]
+    users: set[int]
+
+
+def _join(works: list[_RawWork], calls: list[_RawCall], notes: list[str]) -> _Joined:
+    """The launching call of each work, -1 for none.
+
+    All nodes of a CUDA graph share the correlation id of its launch. Where several calls bear one id by mistake, calls and work are
+    paired in order of time if there are as many of each; else work belongs to the latest call that started before it.
+    """
+    callers: dict[int, list[int]] = {}
+    for index, call in enumerate(calls):
+        if call.correlation > 0:
+            callers.setdefault(call.correlation, []).append(index)
+    groups: dict[int, list[int]] = {}
+    for index, raw in enumerate(works):
+        groups.setdefault(raw.correlation, []).append(index)
+    call_of, twice = [-1] * len(works), 0
+    for correlation, members in groups.items():
+        candidates = callers.get(correlation, [])
+        if len(candidates) <= 1:
+            for index in members if candidates else ():
+                call_of[index] = candidates[0]
+            if candidates and len(members) > 1 and "Graph" not in calls[candidates[0]].name:
+                twice += 1
+            continue
+        twice += 1
+        for position, index in enumerate(members):
+            before = [c for c in candidates if calls[c].start_ns <= works[index].start_ns] or candidates[:1]
+            call_of[index] = candidates[position] if len(candidates) == len(members) else before[-1]
+    if twice:
+        notes.append(f"{twice} correlation ids are used more than once: their work is joined to launches in order of time")
+    names = Counter(raw.work.category for raw, call in zip(works, call_of, strict=True) if call < 0)
+    if names:
+        lost = ", ".join(f"{count} {category}" for category, count in names.items())
+        notes.append(f"the launches of {names.total()} works were not recorded ({lost}): each starts no earlier after what ran before it")
+    return _Joined(call_of, set(call_of) - {-1})
+
+
+def _nanoseconds(given: Any) -> int | None:
+    """Microseconds, whole or as text with a fraction, to whole nanoseconds; None where it is no finite number."""
+    if isinstance(given, int):
+        return None if isinstance(given, bool) else given * 1000
+    if not isinstance(given, str):
+        return None
+    whole, _, fraction = given.strip().partition(".")
+    digits = whole.removeprefix("-")
+    if digits.isdecimal() and len(digits) < 20 and (not fraction or fraction.isdecimal()):
+        value = int(digits) * 1000 + int((fraction + "000")[:3])
+        return -value if whole.startswith("-") else value
+    try:
+        return round(float(given) * 1e3)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _integer(given: Any, otherwise: int) -> int:
+    """A number, or the number in a text such as "stream 7"."""
+    if isinstance(given, int):
+        return int(given)
+    found = re.search(r"-?\d+", given) if isinstance(given, str) else None
+    return int(found.group()) if found else otherwise

@@ -1,0 +1,1 @@
+"""The Streamlit app. In: reports, traces and choices. Out: pages."""

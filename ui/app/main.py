@@ -1,0 +1,232 @@
+"""The app: open a report and see predicted above measured; ask what another schedule or machine would give; replay a recorded trace.
+
+Started by `stepcast ui`. It offers built-in models, the traces named at start, and the reports named there or kept in the data folder, and
+never runs uploaded code.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from traces.comparison import Comparison, Validation
+from traces.errors import StepcastError
+from ui.app.model import (
+    Choices,
+    Forecast,
+    Predictor,
+    Refusal,
+    Request,
+    find_predictor,
+    parse_settings,
+    report_places,
+    reports_folder,
+    start_arguments,
+    start_traces,
+)
+from ui.app.replay_page import replay_ui
+from ui.app.training_page import training_place, training_ui
+from ui.figures import charts
+from ui.figures.memory_chart import memory_figure
+from ui.placement import HERE
+from ui.reports.report import Report, read_report
+from ui.text import quantities as words
+from ui.text import sentences as story
+from ui.text import tables
+
+REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
+#: Rows of the critical path's table.
+LONGEST = 12
+
+
+def main() -> None:
+    """Draw the page."""
+    st.set_page_config(page_title="Stepcast", layout="wide")
+    with st.sidebar:
+        st.title("Stepcast")
+        st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
+        view = st.radio("View", [REPORTS, WHAT_IF, REPLAY])
+    if view == REPORTS:
+        reports_ui()
+    elif view == WHAT_IF:
+        what_if_ui()
+    else:
+        replay_ui(start_traces())
+
+
+def reports_ui() -> None:
+    """Choose a report and show it."""
+    place = place_ui(report_places(start_arguments()))
+    if place is None:
+        return
+    training = training_place(place)
+    if training is not None:
+        training_ui(training)
+        return
+    report = report_ui(place)
+    if report is None:
+        return
+    number = validation_ui(report)
+    comparisons = report.comparisons[number]
+    validation_summary_ui(report.validations[number])
+    chosen = comparison_ui(comparisons)
+    if chosen is not None:
+        comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
+
+
+def place_ui(places: list[Path]) -> Path | None:
+    """The report's place that the user picks; None where there is none, with how to make one on the page."""
+    if not places:
+        st.info(
+            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`, and start the app with that folder "
+            f"or keep it in `{reports_folder()}`."
+        )
+        return None
+    names = [path.name for path in places]
+    return st.sidebar.selectbox("Report", places, format_func=lambda path: path.name if names.count(path.name) == 1 else str(path))
+
+
+def report_ui(place: Path) -> Report | None:
+    """The report at a place; None where it cannot be read, with the reason on the page."""
+    try:
+        return load_report(str(place), _stamp(place))
+    except StepcastError as error:
+        st.error(str(error))
+        return None
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the report")
+def load_report(place: str, stamp: int) -> Report:
+    """A report, read again when its index has changed (`stamp`)."""
+    return read_report(place)
+
+
+def _stamp(place: Path) -> int:
+    index = place if place.is_file() else place / "report.json"
+    return index.stat().st_mtime_ns if index.exists() else 0
+
+
+def validation_ui(report: Report) -> int:
+    """The number of the validation to show; asks where a report has several."""
+    if len(report.validations) == 1:
+        return 0
+    return st.sidebar.selectbox(
+        "Job", range(len(report.validations)), format_func=lambda number: story.job_words(report.validations[number])
+    )
+
+
+def validation_summary_ui(validation: Validation) -> None:
+    """Words, chart and table of one validation."""
+    st.subheader(story.job_words(validation))
+    st.write(words.plain(" ".join(story.validation_words(validation))))
+    if validation.ran:
+        st.plotly_chart(charts.speedups_figure(validation), key="speedups")
+    st.dataframe(tables.validation_cells(validation), hide_index=True)
+
+
+def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
+    """The number of the comparison to look at; None where the report has no timelines."""
+    if not comparisons:
+        st.info("This report holds no timelines.")
+        return None
+    labels = words.row_labels([comparison.result for comparison in comparisons])
+    return st.selectbox("Strategy", range(len(labels)), index=len(labels) - 1, format_func=lambda number: labels[number])
+
+
+def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
+    """Predicted above measured, with words, phases, memory and files."""
+    st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
+    st.write(words.plain(" ".join([*story.result_words(comparison.result), story.phase_words(comparison)])))
+    st.plotly_chart(charts.phases_figure(comparison), key="phases")
+    if comparison.predicted.memory or comparison.measured.memory:
+        st.write(words.plain(" ".join(story.memory_words(comparison.result))))
+        st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
+    trace = folder / "perfetto.json.gz"
+    if trace.exists():
+        st.download_button(
+            "Trace for ui.perfetto.dev", trace.read_bytes(), file_name=f"{folder.name}.perfetto.json.gz", mime="application/gzip"
+        )
+
+
+def what_if_ui() -> None:
+    """Ask for a prediction and show it."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info(
+            "This installation cannot predict from the app (it has no `ui.jobs`); `stepcast predict` does the same on the command line."
+        )
+        return
+    try:
+        request = request_ui(predictor.choices())
+        answers = forecast(repr(request), predictor, request) if request else ()
+    except StepcastError as error:
+        st.error(str(error))
+        return
+    if request:
+        answers_ui(answers)
+
+
+def request_ui(choices: Choices) -> Request | None:
+    """What the user last asked for; None before the first time. Raises StepcastError for options that cannot be read."""
+    with st.form("what if"):
+        first, second, third = st.columns(3)
+        model = first.selectbox("Model", choices.models)
+        batch = second.number_input("Batch size", min_value=1, value=32)
+        image_size = third.number_input("Image size", min_value=1, value=None, placeholder="the model's own")
+        optimizer = first.selectbox("Optimizer", choices.optimizers)
+        form = second.selectbox("Form of the update", choices.forms)
+        precision = third.selectbox("Precision", choices.precisions)
+        machine = first.selectbox("Machine", choices.machines)
+        strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
+        settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
+        first, second = st.columns(2)
+        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; of this CPU one")
+        link = second.text_input("Link between groups of this CPU's cores", HERE.link, help="alias, copy, or copy:GB/s such as copy:0.5")
+        if st.form_submit_button("Predict", type="primary"):
+            if not strategies:
+                raise StepcastError("no strategy chosen; choose at least one")
+            fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
+            where = (int(devices) if devices else None, link.strip() or HERE.link)
+            st.session_state["request"] = Request(*fields, parse_settings(settings), *where)
+    return st.session_state.get("request")
+
+
+@st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
+def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[Forecast | Refusal]:
+    """The predictor's answers; `key` tells requests apart. Kept for minutes only, since a calibration may change them."""
+    return tuple(_predictor.predict_many(_request))
+
+
+def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
+    """All answers side by side, then one in detail."""
+    for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
+        st.warning(words.plain(f"{refusal.strategy}: {refusal.why}"))
+    forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
+    if not forecasts:
+        return
+    predictions = [answer.prediction for answer in forecasts]
+    st.plotly_chart(charts.predictions_figure(predictions), key="predictions")
+    st.dataframe(tables.prediction_rows(predictions), hide_index=True)
+    number = st.selectbox("Look at", range(len(forecasts)), format_func=lambda number: predictions[number].strategy)
+    forecast_details_ui(forecasts[number])
+
+
+def forecast_details_ui(answer: Forecast) -> None:
+    """One prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
+    prediction = answer.prediction
+    left, middle, right = st.columns(3)
+    left.metric("Step time", words.with_unit(prediction.step_s))
+    middle.metric("90 % interval, ms", words.interval(prediction.interval_s))
+    right.metric("Speed-up", words.speedup(prediction.speedup))
+    st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
+    if answer.why:
+        st.write("Against the baseline: " + words.plain("; ".join(answer.why)) + ".")
+    st.write(words.plain(" ".join(story.prediction_words(prediction))))
+    if answer.timeline.memory:
+        st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
+    with st.expander("Longest tasks on the critical path"):
+        st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What the app needs from the rest of Stepcast: reports to open, and a predictor to ask. No Streamlit here."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from platformdirs import user_data_path
+
+from traces.comparison import Prediction
+from traces.errors import StepcastError
+from traces.timeline import Timeline
+from ui.placement import HERE
+
+PREDICTOR_MODULE = "ui.jobs"
+#: Before a trace's path among the app's arguments.
+TRACE = "--trace="
+APP = Path(__file__).with_name("main.py")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user of the app may choose from: names as on the command line."""
+
+    models: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    forms: tuple[str, ...]
+    precisions: tuple[str, ...]
+    strategies: tuple[str, ...]
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One "what if": a built-in model on a machine under some strategies. `image_size` None is the model's own.
+
+    `settings` are (option, value) pairs, each for those of the strategies that have the option. `devices` and `link` as in `Where`.
+    """
+
+    model: str
+    batch: int
+    image_size: int | None
+    optimizer: str
+    form: str
+    precision: str
+    machine: str
+    strategies: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+    devices: int | None = None
+    link: str = HERE.link
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer for one strategy: its prediction, the timeline that it was read from, and why it differs from the baseline."""
+
+    prediction: Prediction
+    timeline: Timeline
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer for a strategy that cannot serve the request, with the reason in one line."""
+
+    strategy: str
+    why: str
+
+
+class Predictor(Protocol):
+    """What the module `ui.jobs` offers the app.
+
+    Both take names as on the command line and never a path, so that the app runs no code but Stepcast's own.
+    """
+
+    def choices(self) -> Choices:
+        """The built-in models, optimizers, forms, precisions, strategies and machines, in the order to show them."""
+
+    def predict_many(self, request: Request) -> Sequence[Forecast | Refusal]:
+        """One answer per strategy of the request, in its order. Raises StepcastError where no strategy can be served."""
+
+
+def find_predictor() -> Predictor | None:
+    """The module `ui.jobs`, or None where this installation has none."""
+    try:
+        module = importlib.import_module(PREDICTOR_MODULE)
+    except ModuleNotFoundError as error:
+        if error.name != PREDICTOR_MODULE:
+            raise
+        return None
+    return module if hasattr(module, "predict_many") and hasattr(module, "choices") else None
+
+
+def report_places(arguments: Sequence[str]) -> list[Path]:
+    """Reports and trainings to offer: those named at start, then those in the default data folder, newest first."""
+    named = [Path(argument).expanduser().resolve() for argument in arguments]
+    kept = (path for name in ("report.json", "run.json") for path in reports_folder().glob(f"*/{name}"))
+    found = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
+    return list(dict.fromkeys([*named, *(path.parent.resolve() for path in found)]))
+
+
+def reports_folder() -> Path:
+    """Where reports are looked for, and where they are kept unless a place is given."""
+    return user_data_path("stepcast") / "reports"
+
+
+def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
+    """The command that serves the app, with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
+    options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
+    options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
+    return [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        str(app),
+        *options,
+        "--",
+        *map(str, reports),
+        *(f"{TRACE}{trace}" for trace in traces),
+    ]
+
+
+def start_arguments() -> list[str]:
+    """The reports that the app was started with."""
+    return [argument for argument in sys.argv[1:] if not argument.startswith(TRACE)]
+
+
+def start_traces() -> list[Path]:
+    """The recorded traces that the app was started with."""
+    return [Path(argument.removeprefix(TRACE)) for argument in sys.argv[1:] if argument.startswith(TRACE)]
+
+
+def parse_settings(text: str) -> tuple[tuple[str, str], ...]:
+    """Read "name=value, name=value". Raises StepcastError for anything else."""
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise StepcastError(f"cannot read the option {part!r}; expected name=value, several separated by commas")
+        pairs.append((name, value))
+    return tuple(pairs)

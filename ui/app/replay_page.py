@@ -1,0 +1,94 @@
+"""The app's view of recorded traces: the replay over the recording, and what rules would change."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from simulator.whatif import registry as whatif
+from simulator.whatif.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
+from traces.errors import StepcastError
+from ui.figures import charts
+from ui.text import quantities as words
+from ui.text import replays as replay_words
+
+EXAMPLE = "kernel:gemm|conv*=0.5\nhost*=0.5"
+
+
+def replay_ui(traces: Sequence[Path]) -> None:
+    """Choose a trace, see it replayed, ask what if."""
+    if not traces:
+        st.info(
+            "No trace yet. Record a few steps with `torch.profiler`, call `export_chrome_trace`, and start the app with"
+            " `stepcast ui --trace trace.json.gz`."
+        )
+        return
+    choices = [(trace,) for trace in traces] + ([tuple(traces)] if len(traces) > 1 else [])
+    chosen = st.sidebar.selectbox("Trace", choices, format_func=_choice_words)
+    rules = rules_ui()
+    try:
+        found = load_replay(tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
+        summary_ui(found)
+        if rules:
+            answer_ui(found, ask(found, rules))
+    except StepcastError as error:
+        st.error(str(error))
+
+
+def _choice_words(traces: Sequence[Path]) -> str:
+    return traces[0].name if len(traces) == 1 else f"all {len(traces)}, as ranks of one job"
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+@st.cache_resource(max_entries=4, show_spinner="Replaying the trace")
+def load_replay(traces: tuple[str, ...], stamps: tuple[int, ...]) -> Replayed:
+    """Traces replayed, again when a file has changed (`stamps`)."""
+    return replayed(traces)
+
+
+def rules_ui() -> list[str]:
+    """The rules that the user last asked for, one per line."""
+    with st.sidebar.form("rules"):
+        text = st.text_area("What if", placeholder=EXAMPLE, help="One rule per line, applied in order.", key="rules text")
+        st.form_submit_button("Ask", type="primary")
+    with st.sidebar.expander("Rules"):
+        for rule in whatif.rules():
+            st.markdown(f"`{rule.form}`: {words.plain(rule.about)}")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def summary_ui(found: Replayed) -> None:
+    """The replay beside the recording: figures, one step drawn, words, tables."""
+    result = found.result
+    number = typical_step(result)
+    both = one_step(found.replay, found.simulated, number, "replayed"), one_step(found.replay, found.replay.recorded, number, "recorded")
+    left, middle, right = st.columns(3)
+    left.metric("GPU period, recorded", words.with_unit(result.gpu_period_measured_s))
+    middle.metric("Replayed", words.with_unit(result.gpu_period_simulated_s))
+    right.metric("Error", words.percent(result.error))
+    st.plotly_chart(charts.timelines_figure(*both), key="replay")
+    st.write(words.plain(" ".join(replay_words.replay_words(result))))
+    for title, cells in (
+        ("Streams", replay_words.busy_cells(result)),
+        ("Steps", replay_words.step_cells(result)),
+        ("Worst-placed kernels", replay_words.misplaced_cells(result)),
+    ):
+        if cells:
+            with st.expander(title):
+                st.dataframe(cells, hide_index=True)
+
+
+def answer_ui(found: Replayed, answer: Answer) -> None:
+    """What the rules change, and what was assumed."""
+    st.subheader("What if " + words.plain(", ".join(answer.what_if.rules)))
+    left, middle, right = st.columns(3)
+    left.metric("GPU period before", words.with_unit(answer.what_if.gpu_period_before_s))
+    middle.metric("After", words.with_unit(answer.what_if.gpu_period_after_s))
+    right.metric("Speed-up", words.speedup(answer.what_if.speedup))
+    step = one_step(answer.replay, answer.timeline, typical_step(found.result), "what if")
+    st.plotly_chart(charts.timelines_figure(step), key="what if replay")
+    for line in replay_words.what_if_words(answer.what_if)[1:]:
+        st.markdown(f"- {words.plain(line)}")

@@ -1,0 +1,1 @@
+"""Report folders. In: documents, timelines and plans. Out: a page with tables and pictures, beside the data it shows."""

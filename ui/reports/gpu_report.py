@@ -1,0 +1,150 @@
+"""A GPU report as Markdown: the README of its folder, and one line per shipped report for the project's own."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from traces.comparison import Validation, ValidationResult
+from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
+from traces.shipped import FILES, default_folder
+from ui.text import quantities as words
+
+COLUMNS = (
+    "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "A/A",
+    "speed-up predicted / measured", "numbers",
+)  # fmt: skip
+SHIPPED_COLUMNS = ("GPU", "date", "PyTorch", "mode", "results", "median abs. error", "worst", "within bounds", "speed-up signs right")
+_BOUNDS = f"the larger of {GOOD_ERROR * 100:.0f} % and {GOOD_SPREADS:.0f} times the A/A spread"
+
+
+def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
+    """The README of a report's folder. `validations` by part name, as `GpuReport.read_validations` gives them."""
+    rows = [row for name, validation in validations.items() for row in _rows(name, validation)]
+    sections = [
+        f"# {_plain(str(report.device.get('name') or 'A GPU'))}: predicted and measured",
+        _about(report),
+        "\n".join(f"- {line}" for line in summary_words(report)),
+        _results(rows),
+        _list("What was odd", report.flags),
+        _parts("What failed", report.parts, "failed"),
+        _parts("What did not fit into the time", report.parts, "left"),
+        _parts("What this GPU cannot do", report.parts, "unsuited"),
+        _folder(report),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def summary_words(report: GpuReport) -> list[str]:
+    """What the report shows, sentence by sentence."""
+    count = Counter(part.status for part in report.parts)
+    sentences = [_summary_words(summary) for summary in report.summary] or ["No strategy ran."]
+    if report.validations:
+        alike = "all within the tolerance of plain PyTorch's" if report.same_numbers else "NOT those of plain PyTorch in some rows"
+        sentences.append(f"Numbers: {alike}.")
+    unsuited = f"; of {count['unsuited']} the GPU is not capable" if count["unsuited"] else ""
+    return [
+        *sentences,
+        f"Of {len(report.parts)} parts {count['done']} were measured in this run, {count['skipped']} before it, {count['failed']} failed"
+        f" and {count['left']} are left{unsuited}.",
+    ]
+
+
+def _summary_words(summary: ModeSummary) -> str:
+    signs = f"; {summary.signs_right} of {summary.signs_asked} speed-ups that differ from the noise have the right sign"
+    return (
+        f"{summary.mode}: {summary.results} results, median absolute error {words.percent(summary.median_abs_error, signed=False)}, worst"
+        f" {words.percent(summary.worst_error)} ({summary.worst}), {words.percent(summary.good_share, signed=False)} within"
+        f" {_BOUNDS}{signs if summary.signs_asked else ''}."
+    )
+
+
+def part_line(part: PartRecord) -> str:
+    """One part on one line: what became of it."""
+    took = f"{part.seconds:6.1f} s" if part.seconds is not None else " " * 8
+    return f"{took}  {part.status:8}  {part.title}" + (f": {part.why}" if part.why else "")
+
+
+def shipped_summary(folder: Path | None = None) -> str:
+    """The shipped reports as one Markdown table for the project's README; "" where none is shipped."""
+    reports = find_reports(default_folder() if folder is None else folder)
+    lines = [
+        (
+            _plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE),
+            summary.mode, str(summary.results), words.percent(summary.median_abs_error, signed=False), words.percent(summary.worst_error),
+            words.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
+        )
+        for name, report in reports
+        for summary in report.summary
+    ]  # fmt: skip
+    if not lines:
+        return ""
+    return f"{_table(SHIPPED_COLUMNS, lines)}\n\n*within bounds*: an error of at most {_BOUNDS}.\n"
+
+
+def _about(report: GpuReport) -> str:
+    given = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
+    sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
+    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(given)}.", ""]
+    lines.append(
+        "*error* is predicted / measured − 1, not corrected for drift; the interval is one of 90 %; *A/A* is the baseline interleaved with"
+        " itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
+        " PyTorch's."
+    )
+    return "\n".join(lines)
+
+
+def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
+    precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
+    model = validation.model if ":" not in validation.model else name.partition("-b")[0]
+    job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
+    for label, row in zip(words.row_labels(validation.results), validation.results, strict=True):
+        if not row.ok:
+            yield (*job, _plain(label), _plain(row.status), *[words.NONE] * 5)
+            continue
+        interval = f" ({words.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
+        yield (
+            *job,
+            _plain(label),
+            words.ms(row.predicted_step_s) + interval,
+            words.ms(row.measured_step_s),
+            words.percent(row.error),
+            words.percent(validation.aa_spread, signed=False),
+            f"{words.speedup(row.predicted_speedup)} / {words.speedup(row.measured_speedup)}",
+            _numbers(row),
+        )
+
+
+def _numbers(row: ValidationResult) -> str:
+    if row.max_grad_error is None or row.max_param_error is None:
+        return "not finite"
+    if row.max_grad_error == row.max_param_error == 0:
+        return "exact"
+    return f"{words.error_of(row.max_grad_error)}, {words.error_of(row.max_param_error)}"
+
+
+def _results(rows: Sequence[tuple[str, ...]]) -> str:
+    return f"## Results\n\n{_table(COLUMNS, rows)}" if rows else ""
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Text as Markdown shows it, and as it can be read without: an underscore or a colon within words means nothing."""
+    return "".join(f"\\{letter}" if letter in "\\`*<>|[]" else letter for letter in text)
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(f"- {_plain(line)}" for line in lines) if lines else ""
+
+
+def _parts(title: str, parts: Iterable[PartRecord], status: str) -> str:
+    chosen = [part for part in parts if part.status == status]
+    return _list(title, [f"{part.title}: {part.why}" + (f" (in {part.where})" if part.where else "") for part in chosen])
+
+
+def _folder(report: GpuReport) -> str:
+    names = f"`{REPORT}` (`{report.schema_name}`), `{FACTS}`, `{VALIDATIONS}/` and the profiles `{FILES[False]}` and `{FILES[True]}`"
+    return f"## The files\n\n{names}. The same command, given this folder, goes on with what is missing."

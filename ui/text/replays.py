@@ -1,0 +1,97 @@
+"""A replay in words and tables: the same for the terminal and the app."""
+
+from traces.replay_result import ReplayResult, WhatIf
+from ui.text import quantities as words
+
+#: Rows of a table of streams or kernels.
+SHOWN = 12
+#: Worst-placed kernels that are explained in the terminal.
+EXPLAINED = 3
+
+
+def replay_words(result: ReplayResult) -> list[str]:
+    """What a replay shows beside the recording, sentence by sentence."""
+    measured, simulated = words.with_unit(result.gpu_period_measured_s), words.with_unit(result.gpu_period_simulated_s)
+    steps = f" over {_count(len(result.steps), 'step')}" if result.steps else ""
+    sentences = [
+        f"{_count(result.kernels, 'kernel')} on {_count(result.streams, 'stream')}{steps}.",
+        f"The GPU's period is {measured} recorded, {simulated} replayed: {words.percent(result.error)}.",
+    ]
+    if len(result.steps) > 2:
+        lengths = [step.measured_s for step in result.steps[1:]]
+        low, high = words.ms(min(lengths)), words.ms(max(lengths))
+        sentences.append(f"The recorded steps after the first take from {low} to {high} ms.")
+    if result.exposed_communication_measured_s or result.exposed_communication_simulated_s:
+        exposed = words.with_unit(result.exposed_communication_measured_s), words.with_unit(result.exposed_communication_simulated_s)
+        sentences.append(f"Communication that no kernel hides takes {exposed[0]} recorded, {exposed[1]} replayed.")
+    if result.unmatched_kernels:
+        sentences.append(f"The launches of {_count(result.unmatched_kernels, 'kernel')} were not recorded.")
+    return sentences + [_sentence(note) for note in result.notes]
+
+
+def what_if_words(answer: WhatIf) -> list[str]:
+    """What the rules gain, then what was assumed."""
+    before, after = words.with_unit(answer.gpu_period_before_s), words.with_unit(answer.gpu_period_after_s)
+    gain = f" (a speed-up of {words.speedup(answer.speedup)})" if answer.speedup else ""
+    return [f"With {', '.join(answer.rules)} the period goes from {before} to {after}{gain}.", *map(_sentence, answer.assumptions)]
+
+
+def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """The busiest streams, column name to text."""
+    busiest = sorted(result.busy, key=lambda row: -row.measured_s)[:SHOWN]
+    return [
+        {
+            "stream": words.lane_label(row.device, row.stream),
+            "busy ms recorded": words.ms(row.measured_s),
+            "replayed": words.ms(row.simulated_s),
+            "error": words.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
+        }
+        for row in busiest
+    ]
+
+
+def step_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """The steps, column name to text."""
+    return [
+        {
+            "step": step.name,
+            "recorded ms": words.ms(step.measured_s),
+            "replayed ms": words.ms(step.simulated_s),
+            "error": words.percent(step.simulated_s / step.measured_s - 1 if step.measured_s else None),
+        }
+        for step in result.steps
+    ]
+
+
+def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """The worst-placed kernels, column name to text."""
+    return [
+        {
+            "kernel": row.task,
+            "stream": words.lane_label(row.device, row.stream),
+            "start ms recorded": words.ms(row.measured_start_s),
+            "replayed": words.ms(row.simulated_start_s),
+            "off by ms": f"{(row.simulated_start_s - row.measured_start_s) * 1e3:+.3g}",
+            "why": row.reason,
+        }
+        for row in result.misplaced[:SHOWN]
+    ]
+
+
+def misplaced_words(result: ReplayResult) -> list[str]:
+    """The worst-placed kernels with the reasons, a sentence each."""
+    found = []
+    for row in result.misplaced[:EXPLAINED]:
+        off_s = row.simulated_start_s - row.measured_start_s
+        when = f"{words.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        found.append(f"{row.task} on {words.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+    return found
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,155 @@
+"""A reproduction as tables and sentences: the same cells for the terminal and for the page."""
+
+from collections.abc import Iterator
+from textwrap import fill
+
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from traces.comparison import Validation
+from traces.reproduction import OK, Check, Figure, Paper, Table
+from ui.text import quantities as words
+from ui.text import sentences as story
+from ui.text import tables
+
+#: Seconds below this are rounding errors of sums.
+_NOTHING_S = 1e-7
+#: A column's head is broken where it is longer than this.
+_HEAD_WIDTH = 9
+#: Units that stand in a column's head, because its cells are bare numbers.
+_IN_HEAD = ("s", "ms")
+#: Speed-ups from here on show no decimals, numbers of things from there on four digits.
+_FEW, _MANY = 1e3, 1e6
+#: Shares closer to 1 than this show three decimals of a percent.
+_NEARLY = 0.01
+#: A table with a time as long as this is in seconds.
+_LONG_S = 10.0
+#: The column that says what is wrong with a row.
+NOTE = "note"
+
+
+def cells(table: Table) -> list[dict[str, str]]:
+    """One dictionary per row, column name to text. A quantity that the paper prints somewhere has a column for it, and one for the ratio.
+
+    The last column, where any row needs it, says what is wrong with a row.
+    """
+    labels = list(dict.fromkeys(name for row in table.rows for name in row.labels))
+    units = {figure.name: figure.unit for row in table.rows for figure in row.figures}
+    printed = {figure.name for row in table.rows for figure in row.figures if figure.published is not None}
+    ranged = {figure.name for row in table.rows for figure in row.figures if figure.interval is not None}
+    noted = any(row.status != OK for row in table.rows)
+    times = _time_unit(table)
+    rows = []
+    for row in table.rows:
+        by_name = {figure.name: figure for figure in row.figures}
+        line = {name: row.labels.get(name, "") for name in labels}
+        for name, unit in units.items():
+            figure = by_name.get(name, Figure(name=name, unit=unit))
+            line |= _figure_cells(figure, times if unit == "s" else unit, name in printed, name in ranged)
+        rows.append(line | ({NOTE: "" if row.status == OK else row.status} if noted else {}))
+    return rows
+
+
+def _time_unit(table: Table) -> str:
+    """What the table's times are in, ms or s."""
+    times = [figure for row in table.rows for figure in row.figures if figure.unit == "s"]
+    longest = max((abs(value) for f in times for value in (f.predicted, f.published) if value is not None), default=0.0)
+    return "s" if longest >= _LONG_S and all(figure.interval is None for figure in times) else "ms"
+
+
+def _figure_cells(figure: Figure, unit: str, printed: bool, ranged: bool) -> dict[str, str]:
+    head = f"{figure.name} {unit}" if unit in _IN_HEAD else figure.name
+    if not printed:
+        found = {head: _value(figure.predicted, unit)}
+    else:
+        found = {f"{head} published": _value(figure.published, unit), f"{head} predicted": _value(figure.predicted, unit)}
+        if figure.unit != "count":
+            found[f"{figure.name} pred. / publ."] = words.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
+    return found | ({f"{figure.name} 90 % interval": words.interval(figure.interval)} if ranged else {})
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return words.NONE
+    if unit == "s":
+        return words.digits(value)
+    if unit == "ms":
+        return words.ms(value) if abs(value) >= _NOTHING_S else "0"
+    if unit == "x":
+        return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
+    if unit == "share":
+        return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else words.percent(value, signed=False)
+    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
+
+
+def check_words(check: Check) -> tuple[str, str]:
+    """The claim with its verdict, and the figures, with what may explain a claim that does not hold."""
+    verdict = {True: "holds", False: "does not hold", None: "cannot be judged"}[check.holds]
+    return f"{verdict}: {check.claim}", f"{check.said}. Likely because {check.reason}." if check.reason else f"{check.said}."
+
+
+def about_words(paper: Paper) -> list[str]:
+    """What was predicted, on what, and on which costs."""
+    lines = [paper.setting]
+    if paper.shares is not None:
+        parts = ", ".join(f"{words.percent(share, signed=False)} {name}" for name, share in paper.shares.model_dump().items() if share)
+        lines.append(f"Predicted for {paper.machine}, never tuned; costs by predicted task time: {parts}.")
+    return lines
+
+
+def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
+    """A paper for a terminal: heading, tables, claims, what was measured, notes."""
+    yield Text(f"\n{paper.name}: {paper.title}", style="bold")
+    yield Text(paper.reference, style="dim")
+    for line in about_words(paper):
+        yield Text(line)
+    for table in paper.tables:
+        yield Text("")
+        yield _rich(table)
+        for line in (table.about, *_notes(table)):
+            yield Text(line, style="dim")
+    if paper.checks:
+        yield Text("\nWhat the paper claims", style="bold")
+    for check in paper.checks:
+        claim, figures = check_words(check)
+        yield Text(f"- {claim}", style="" if check.holds else "yellow")
+        yield Padding(Text(figures, style="dim"), (0, 0, 0, 2))
+    for document in paper.measured:
+        validation = Validation.model_validate(document)
+        yield Text(f"\nMeasured: {story.job_words(validation)}", style="bold")
+        yield tables.validation_table([validation])
+    yield Text("")
+    for note in paper.notes:
+        yield Text(f"- {note}")
+
+
+def _rich(table: Table) -> RichTable:
+    """Numbers to the right, words to the left. A row with a note is dim; the note comes below: a column of it would not fit."""
+    rows = cells(table)
+    shown = RichTable(title=Text(table.title, style="bold"), title_justify="left", header_style="bold")
+    heads, left = [head for head in (rows[0] if rows else ()) if head != NOTE], worded(rows)
+    for head in heads:
+        justify = "left" if head in left else "right"
+        shown.add_column(fill(head, _HEAD_WIDTH, break_long_words=False, break_on_hyphens=False), justify=justify, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(row[head]) for head in heads), style="dim" if row.get(NOTE) else None)
+    return shown
+
+
+def _notes(table: Table) -> list[str]:
+    """What is wrong, behind the rows that it is wrong with."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.status != OK:
+            found.setdefault(row.status, []).append(" ".join(row.labels.values()))
+    return [f"{'; '.join(names)}: {status}" for status, names in found.items()]
+
+
+def worded(rows: list[dict[str, str]]) -> set[str]:
+    """The columns that hold words, not numbers."""
+    return {head for head in (rows[0] if rows else ()) if head == NOTE or not _numeric([row[head] for row in rows])}
+
+
+def _numeric(texts: list[str]) -> bool:
+    return all(text == words.NONE or text[:1].isdigit() or text[:1] in "+-" for text in texts if text)

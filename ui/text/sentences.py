@@ -1,0 +1,145 @@
+"""Validations and predictions in sentences."""
+
+from simulator.predict.explain import peak_words
+from traces.comparison import Comparison, Prediction, Validation, ValidationResult
+from traces.timeline import Cause, CriticalSpan
+from ui.text import quantities as words
+
+CAUSE_WORDS = {
+    Cause.DEPENDENCY: "waiting for a value from another task",
+    Cause.LANE: "one after the other in their lane",
+    Cause.LAUNCH: "waiting for the host to issue them",
+    Cause.LINK: "waiting for a link",
+    Cause.SMS: "waiting for SMs or cores",
+    Cause.START: "at the start",
+}
+
+
+def job_words(validation: Validation) -> str:
+    """What was validated: model, batch, optimizer, precision, mode and device."""
+    device = validation.device.get("name", "unnamed device")
+    job = f"{validation.model}, batch {validation.batch_size}, {validation.optimizer}, {validation.precision}, {validation.mode}"
+    return f"{job}, on {device}"
+
+
+def validation_words(validation: Validation) -> list[str]:
+    """What a validation shows, sentence by sentence."""
+    if not validation.ran:
+        return ["No strategy ran.", *_skipped(validation)]
+    count = len(validation.ran)
+    sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
+    worst = validation.worst
+    if worst is not None:
+        label = words.row_labels(validation.results)[validation.results.index(worst)]
+        largest = words.percent(worst.error_drift_corrected)
+        sentences.append(
+            f"Median absolute error {words.percent(validation.median_abs_error, signed=False)}, worst {largest} ({label}), drift-corrected."
+        )
+    right, asked = validation.signs
+    if asked:
+        sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")
+    if validation.aa_spread is not None:
+        sentences.append(f"The baseline interleaved with itself spreads by {words.percent(validation.aa_spread, signed=False)}.")
+    if validation.anchor_drift is not None:
+        sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times its time at calibration.")
+    if validation.reference_step_s is not None:
+        sentences.append(f"Plain PyTorch takes {words.with_unit(validation.reference_step_s)} per step.")
+    return sentences + _skipped(validation)
+
+
+def _skipped(validation: Validation) -> list[str]:
+    labels = words.row_labels(validation.results)
+    return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
+
+
+def result_words(result: ValidationResult) -> list[str]:
+    """One strategy's row, in sentences."""
+    gain = f"Speed-up predicted {words.speedup(result.predicted_speedup)}, measured {words.speedup(result.measured_speedup)}."
+    sentences = [gain]
+    if result.max_grad_error is not None and result.max_param_error is not None:
+        sentences.append(_numerics(result.max_grad_error, result.max_param_error))
+    if result.semantics:
+        sentences.append(f"Differs from plain training: {'; '.join(f'{name}: {value}' for name, value in result.semantics.items())}.")
+    if result.shares is not None:
+        measured, fitted, guessed = (
+            words.percent(share, signed=False) for share in (result.shares.measured, result.shares.fitted, result.shares.guessed)
+        )
+        sentences.append(
+            f"Of the predicted task time {measured} rests on measured costs, {fitted} on fitted and {guessed} on guessed ones."
+        )
+    return sentences
+
+
+def memory_words(result: ValidationResult) -> list[str]:
+    """Peak memory of every device, predicted and measured."""
+    predicted, measured = result.predicted_peak_bytes_by_device, result.measured_peak_bytes_by_device
+    if not predicted or not measured:
+        return []
+    said = [
+        f"{device} {words.gigabytes(predicted.get(device))} / {words.gigabytes(count)}"
+        + (f" ({words.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
+        for device, count in measured.items()
+    ]
+    return [f"Peak memory predicted / measured: {', '.join(said)}."]
+
+
+def holder_words(prediction: Prediction) -> list[str]:
+    """What holds the memory at the peak of the device that needs most, and what replicas hold over and over."""
+    if not prediction.at_peak:
+        return []
+    most = max(prediction.at_peak, key=lambda each: each.bytes)
+    sentences = [f"Memory: {peak_words(most)}."]
+    others = [f"{each.device} {words.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
+    if others:
+        sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
+    repeated = [each for each in prediction.at_peak if each.replicated_bytes]
+    if repeated:
+        each = words.gigabytes(max(found.replicated_bytes for found in repeated))
+        sentences.append(f"Of this, {each} are parameters and state that each of {len(repeated)} devices holds a copy of.")
+    return sentences
+
+
+def _numerics(gradients: float, parameters: float) -> str:
+    if gradients == parameters == 0:
+        return "Gradients and parameters are exactly those of the reference."
+    return (
+        f"Largest relative difference from the reference: gradients {words.error_of(gradients)}, parameters {words.error_of(parameters)}."
+    )
+
+
+def phase_words(comparison: Comparison) -> str:
+    """Where predicted and measured task time differ most, by phase."""
+    seconds = comparison.phases()
+    if not seconds:
+        return "No task ran within the steady period."
+    phase, most = max(seconds.items(), key=lambda item: abs(item[1].predicted_s - item[1].measured_s))
+    predicted, measured = words.with_unit(most.predicted_s), words.with_unit(most.measured_s)
+    return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
+
+
+def prediction_words(prediction: Prediction) -> list[str]:
+    """Why a predicted step takes as long as it does."""
+    sentences = []
+    if not prediction.fits:
+        sentences.append("It does not fit in the memory of its devices.")
+    if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
+        sentences.append(
+            f"The baseline takes {words.with_unit(prediction.baseline_step_s)}: a speed-up of {words.speedup(prediction.speedup)}."
+        )
+    sentences += _causes(prediction.critical_path)
+    sentences += holder_words(prediction)
+    exposed, idle = words.with_unit(prediction.exposed_transfer_s), words.percent(prediction.bubble_share, signed=False)
+    sentences.append(f"Transfers that nothing hides take {exposed}; devices idle {idle} of the step.")
+    shares = prediction.shares
+    costs = ", ".join(f"{words.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
+    return [*sentences, f"Costs by predicted task time: {costs}."]
+
+
+def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
+    if not path:
+        return []
+    counts = {cause: sum(link.cause == cause for link in path) for cause in Cause if cause != Cause.START}
+    said = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
+    longest = max(path, key=lambda link: link.end_s - link.start_s)
+    held = f"the longest is {longest.task} ({words.with_unit(longest.end_s - longest.start_s)})"
+    return [f"The critical path has {len(path)} tasks{': ' + ', '.join(said) if said else ''}; {held}."]

@@ -1,0 +1,89 @@
+"""A training in sentences and as a table."""
+
+import statistics
+from itertools import pairwise
+
+from traces.training import Curve, TrainingRun, largest_difference, parted
+from ui.text import quantities as words
+
+#: Losses that differ by this share of the largest are those of the same computation, in a precision.
+CLOSE = {"tf32": 0.03, "bf16": 0.03}
+USUAL = 1e-3
+#: The loss at the end is the mean of this share of the losses.
+LAST = 0.05
+
+
+def title(document: TrainingRun) -> str:
+    """What was trained: model, batch, optimizer and precision."""
+    job = document.job
+    size = f" at {job['image_size']}" if job.get("image_size") else ""
+    optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
+    return f"{job.get('model')}{size}, batch {job.get('batch')}, {optimizer}, {job.get('precision')}, {document.mode}"
+
+
+def sentences(document: TrainingRun) -> list[str]:
+    """Data, losses, and how the other curves compare, a line each."""
+    if not document.curves:
+        return []
+    first, *others = document.curves
+    lines = [f"data: {document.data}"]
+    if not document.complete:
+        lines.append(f"stopped after {document.steps} steps")
+    if first.losses:
+        lines.append(f"loss {_loss(first.losses[0])} at the first step, {_loss(first.losses[-1])} at the last")
+    lines += [_beside(first, other, close(document)) for other in others]
+    if document.job.get("precision") != "fp64" and any(parted(first, other, close(document)) for other in others):
+        lines.append("rounding grows from step to step: --precision fp64 shows whether that is all that sets the losses apart")
+    return lines
+
+
+def close(document: TrainingRun) -> float:
+    """By what share of the largest loss rounding alone may set losses apart in one step."""
+    return CLOSE.get(str(document.job.get("precision")), USUAL)
+
+
+def _beside(first: Curve, other: Curve, tolerance: float) -> str:
+    gain = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
+    name = f"{other.name} ({other.about})" if other.about else other.name
+    times = f"{name}: {words.with_unit(step_s(other))} per step, {words.speedup(gain)} of {first.name}'s"
+    return f"{times}; {agreement(first, other, tolerance)}"
+
+
+def agreement(first: Curve, other: Curve, tolerance: float) -> str:
+    """How far the losses of two curves are apart, in words, and since when by more than `tolerance` of the largest."""
+    difference = largest_difference(first, [other])
+    if difference is None:
+        return "no losses to compare"
+    if difference == 0:
+        return "the losses are the same, bit for bit"
+    most = f"losses differ by {difference:.0e} of the largest at most"
+    since = parted(first, other, tolerance)
+    return most if since is None else f"{most}, by more than {tolerance:.0e} from iteration {since} on"
+
+
+def step_s(curve: Curve) -> float | None:
+    """Median length of a step."""
+    found = [after - before for before, after in pairwise(curve.seconds)]
+    return statistics.median(found) if found else None
+
+
+def cells(document: TrainingRun) -> list[dict[str, str]]:
+    """One row per curve, column name to text."""
+    return [_row(curve, document.curves[0], close(document)) for curve in document.curves]
+
+
+def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
+    last = [loss for loss in curve.losses[-max(1, round(LAST * len(curve.losses))) :] if loss is not None]
+    return {
+        "trained by": f"{curve.name} ({curve.about})" if curve.about else curve.name,
+        "iterations": f"{len(curve.losses):,}",
+        "ms per step": words.ms(step_s(curve)),
+        "seconds": words.digits(curve.seconds[-1]) if curve.seconds else words.NONE,
+        "first loss": _loss(curve.losses[0]) if curve.losses else words.NONE,
+        f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.mean(last) if last else None),
+        "difference of losses": words.NONE if curve is first else agreement(first, curve, tolerance),
+    }
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4g}"
