@@ -1,13 +1,7 @@
-"""How long sparse Jacobians take to make: ours beside autograd, one column at a time, for the first layers of VGG-11 on 32x32 images.
-
-As in table 1 of "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm" (Wang et al., 2020), for one image in float32. A column is
-one backward pass of an output element. Autograd is timed on some columns, spread evenly, and scaled to all: the first convolution alone
-has 65,536.
-"""
+"""Making transposed Jacobians on this machine's CPU: by rule, and by autograd, one column at a time (table 1 of the BPPSA paper)."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -15,62 +9,83 @@ from torch import Tensor
 from torch.nn import functional
 
 from executors.kernels.csr.values import COMPILE
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule, Rule
+from simulator.bodies.csr.rules import Rule
+from simulator.reproduce.bppsa_sparse import FIRST
+from traces.reproduction import Figure, Row, Table
+
+#: Table 1.
+FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}
+#: Columns that are timed of some ten thousand, and rounds of making all by rule.
+COLUMNS, ROUNDS = 64, 15
+CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """Seconds to make one Jacobian's values; autograd's are scaled from `timed` of `columns`."""
-
-    layer: str
-    ours_s: float
-    autograd_s: float
-    columns: int
-    timed: int
-
-    @property
-    def speed_up(self) -> float:
-        """Autograd's time over ours."""
-        return self.autograd_s / self.ours_s
-
-
-def generation_times(columns: int = 32, rounds: int = 20) -> list[Generation]:
-    """Convolution, ReLU and max-pooling, on one thread; `columns` of autograd's and `rounds` of ours, medians of both."""
+def generation_table() -> Table:
+    """Seconds of each way on one core, and how many times as long autograd takes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [_measure(*layer, columns, rounds) for layer in _layers()]
+        rows = tuple(_row(name, rule) for name, rule in FIRST.items())
     finally:
         torch.set_num_threads(threads)
+    about = (
+        f"'Predicted' is measured here, on one core of this machine: medians. By column: {COLUMNS} columns timed, times their number."
+        " By rule: values into a pattern that is there; of a max-pooling's window all, also zeros. Published: table 1, another CPU."
+    )
+    return Table(name="generation", title="Making a transposed Jacobian of one sample", about=about, rows=rows)
 
 
-def _layers() -> list[tuple[str, Rule, Callable[[Tensor], Tensor], Tensor, Tensor]]:
-    """Names, rules, ops, inputs and what the rule's values are made from."""
-    image, weight, maps = torch.randn(1, 3, 32, 32), torch.randn(64, 3, 3, 3), torch.randn(1, 64, 32, 32)
-    _, argmax = functional.max_pool2d(maps, 2, return_indices=True)
-    relu = ElementwiseRule(maps.numel(), "aten.threshold_backward.default", '[{"$":0},0]')
-    pool = MaxPoolRule(64, 32, 32, (16, 16), (2, 2), (2, 2))
-    return [
-        (
-            "convolution", ConvolutionRule(3, 32, 32, 64, (3, 3), padding=(1, 1)),
-            lambda x: functional.conv2d(x, weight, padding=1), image, weight,
-        ),
-        ("ReLU", relu, torch.relu, maps, torch.relu(maps)),
-        ("max-pooling", pool, lambda x: functional.max_pool2d(x, 2), maps, argmax),
-    ]  # fmt: skip
+def _row(name: str, rule: Rule) -> Row:
+    x, weight, saved = _operands(rule)
+    by_rule = _seconds(COMPILE[rule.of](rule, torch.float32, CPU), saved)
+    by_column = _seconds_per_column(_forward(rule, x.requires_grad_(), weight), x) * rule.cols
+    figures = (
+        Figure(name="by rule", unit="s", predicted=by_rule),
+        Figure(name="by column", unit="s", predicted=by_column),
+        Figure(name="faster", unit="x", predicted=by_column / by_rule, published=FASTER[name]),
+    )
+    return Row(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
 
 
-def _measure(name: str, rule: Rule, op: Callable[[Tensor], Tensor], x: Tensor, read: Tensor, columns: int, rounds: int) -> Generation:
-    values = COMPILE[rule.of](rule, torch.float32, torch.device("cpu"))
-    ours = [_seconds(lambda: values(read)) for _ in range(rounds + 2)][2:]
-    x = x.clone().requires_grad_()
-    out = op(x).flatten()
-    chosen = torch.linspace(0, rule.cols - 1, columns).long().tolist()
-    autograd = [_seconds(lambda c=c: torch.autograd.grad(out[c], x, retain_graph=True)) for c in chosen]
-    return Generation(name, median(ours), median(autograd) * rule.cols, rule.cols, columns)
+def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
+    """Input, weight, and what the rule reads, random."""
+    made = torch.Generator().manual_seed(0)
+    if rule.of == "convolution":
+        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=made)
+        return torch.randn(1, rule.channels, rule.height, rule.width, generator=made), weight, (weight,)
+    if rule.of == "elementwise":
+        x = torch.randn(1, rule.elements, generator=made)
+        return x, None, (functional.relu(x),)
+    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=made)
+    return x, None, (functional.max_pool2d(x, rule.kernel, rule.stride, return_indices=True)[1],)
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _forward(rule: Rule, x: Tensor, weight: Tensor | None) -> Tensor:
+    if rule.of == "convolution":
+        return functional.conv2d(x, weight, stride=rule.stride, padding=rule.padding)
+    return functional.relu(x) if rule.of == "elementwise" else functional.max_pool2d(x, rule.kernel, rule.stride)
+
+
+def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:
+    values(*saved)
+    return median(_timed(lambda: values(*saved)) for _ in range(ROUNDS))
+
+
+def _seconds_per_column(out: Tensor, x: Tensor) -> float:
+    """In which autograd gives the gradient of one element of `out` by `x`: the median of `COLUMNS` elements spread over `out`."""
+    seed = torch.zeros_like(out)
+    flat, step = seed.view(-1), max(1, out.numel() // COLUMNS)
+
+    def column(place: int) -> None:
+        flat[place] = 1.0
+        torch.autograd.grad(out, x, seed, retain_graph=True)
+        flat[place] = 0.0
+
+    column(0)
+    return median(_timed(lambda place=place: column(place)) for place in range(0, out.numel(), step))
+
+
+def _timed(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

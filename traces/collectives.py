@@ -5,6 +5,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+#: How a law is used on a number of ranks that was not measured, for the sources of a machine.
+SCALED = "on other numbers of ranks scaled from the nearest by the algorithm's rounds and bytes"
+
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 

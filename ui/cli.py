@@ -337,9 +337,9 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
 
 
 def _where(device, devices, mode, link, memory_limit_gb=None):
-    from ui.placement import Where
+    from calibrate.placement import Placement
 
-    return Where.asked(device, devices, mode, link, memory_limit_gb)
+    return Placement.asked(device, devices, mode, link, memory_limit_gb)
 
 
 def main() -> None:

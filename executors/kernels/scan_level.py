@@ -10,8 +10,8 @@ from executors.binding import Binding, Instance
 from executors.kernels.native import compile as native
 from executors.kernels.native import scan_level as native_level
 from simulator.bodies.scan_level import ScanLevel
+from simulator.ops.recurrent.scan_order import order, prefix_order
 from simulator.plan.task import Task
-from simulator.scan.algorithm import order, prefix_order
 
 KIND = "scan-level"
 

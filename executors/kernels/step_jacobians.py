@@ -10,9 +10,9 @@ from executors.binding import Binding
 from executors.kernels.native import compile as native
 from executors.kernels.native import jacobian_values as native_values
 from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
+from simulator.ops.recurrent.scan_order import order
 from simulator.ops.recurrent.steps import gru_factors
 from simulator.plan.task import Task
-from simulator.scan.algorithm import order
 
 
 def rnn_steps(rule: RnnSteps, places: Tensor, states: Tensor, w_hh: Tensor) -> Tensor:

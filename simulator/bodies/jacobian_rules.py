@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RnnSteps:
     """Of `m` successive steps of a vanilla RNN: W_hh^T diag(f'(h_t)), f' by the step's output.
 
-    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H], in the order of `simulator.ops.recurrent.scan_order.order`: the scan
+    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H], in the order of `recurrent.scan_order`: the scan
     begins with the last step. With `leftmost` element 0 of the scan is the gradient and stands in no matrix: m states make elements 1 to m.
     """
 

@@ -16,7 +16,7 @@ FUSED_WIDTH = 128
 
 @dataclass(frozen=True, slots=True)
 class ScanLevel:
-    """A level of `elements` m in the order of `simulator.ops.recurrent.scan_order.order`: transposed Jacobians [m, B, H, H], gradients [B, H].
+    """A level of `elements` m in the order of `recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
 
     up      pairs to the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
     linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `scan.prefix_order`

@@ -9,8 +9,6 @@ from traces.collectives import CollectiveLaw
 
 #: How libraries make collectives. Of a server, which is two of theirs, nothing is known on other numbers of ranks.
 MADE = frozenset({RING, TREE})
-#: What becomes of a law on other numbers of ranks, in the words of a machine's sources.
-SCALED = "on other numbers of ranks scaled from the nearest by the algorithm's rounds and bytes"
 
 
 def measured_parts(machine: Machine, body: Collective, payload_bytes: float) -> tuple[float, float] | None:

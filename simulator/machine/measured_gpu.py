@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from simulator.collectives.laws import SCALED
 from simulator.machine.machine import HOST, HostLane, Link, Machine
+from traces.collectives import SCALED
 
 if TYPE_CHECKING:
     from traces.profile import Profile, Transfer

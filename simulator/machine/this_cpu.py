@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from simulator.collectives.laws import SCALED
 from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from traces.collectives import SCALED
 from traces.errors import StepcastError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from simulator.reproduce.bppsa_tables import (
 )
 from simulator.reproduce.predicting import Steps
 from simulator.reproduce.registry import Measurement
-from traces.reproduction import BppsaReproduction, Check, GruEpoch, Paper, RnnEpoch, Table
+from traces.reproduction import BppsaReproduction, Check, GruEpoch, Paper, RnnEpoch
 
 NAME = "bppsa"
 ABOUT = "BPPSA: back-propagation of recurrent layers as a parallel scan, on a V100"
@@ -152,13 +152,6 @@ def document(paper: Paper) -> BppsaReproduction:
         for row in paper.table("gru").rows
     ]
     return BppsaReproduction(papers=(paper,), fitted_on=FITTED_ON, rnn=tuple(rnn), gru=tuple(gru))
-
-
-def measured_tables() -> list[Table]:
-    """Table 1's last column."""
-    from calibrate.jacobian_table import generation_table
-
-    return [generation_table()]
 
 
 def measurements(gpu: bool) -> list[Measurement]:

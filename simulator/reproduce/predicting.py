@@ -7,11 +7,11 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast_many
+from simulator.predict.preset import preset_costs
 from traces.comparison import Shares
 from traces.errors import StepcastError, UnknownNameError
 from traces.overlap import overlapped_kernel_seconds, phase_stretches
 from traces.reproduction import OK
-from ui import jobs
 
 BASELINE = "baseline"
 
@@ -95,7 +95,7 @@ class Steps:
 
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
-            machine, model = jobs.costs_for(job, None, self.machine_name)
+            machine, model = preset_costs(job, self.machine_name)
             machine = _launching_free(machine) if self._free_launches else machine
             job.factory  # noqa: B018 - a model that does not exist is said once, not by each strategy
             for text, found in forecast_many(job, texts, {}, machine, model):

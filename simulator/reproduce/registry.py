@@ -3,7 +3,7 @@
 A paper's module offers `NAME`, `ABOUT` (one line), `MACHINE` (the preset it is predicted for), `predictions()` (how many it makes, for the
 progress bar), `reproduce(steps) -> traces.reproduction.Paper`, where `steps` is a `predicting.Steps` of that machine, and
 `measurements(gpu) -> list[Measurement]`: what of it can be run on this machine. One whose document says more when it is reproduced alone
-also offers `document(paper) -> traces.reproduction.Reproduction`; one that measures more than jobs, `measured_tables() -> list[Table]`.
+also offers `document(paper) -> traces.reproduction.Reproduction`.
 Modules without `NAME` are parts of others.
 """
 
@@ -15,7 +15,7 @@ from types import ModuleType
 from simulator.discovery import modules
 from simulator.job import Job
 from traces.errors import UnknownNameError
-from traces.reproduction import Paper, Reproduction, Table
+from traces.reproduction import Paper, Reproduction
 
 #: In place of a name: every paper.
 ALL = "all"
@@ -61,11 +61,6 @@ class Source:
         """Of this paper alone."""
         own = getattr(self.module, "document", None)
         return own(paper) if own else Reproduction(papers=(paper,))
-
-    def measured_tables(self) -> list[Table]:
-        """What is measured on this machine beside jobs."""
-        own = getattr(self.module, "measured_tables", None)
-        return own() if own else []
 
     @property
     def measurements(self) -> Callable:

@@ -1,4 +1,4 @@
-"""Back-propagation as an exclusive scan over transposed Jacobians: the algorithm, and how a batch of equal elements lies in memory.
+"""Back-propagation as an exclusive scan over transposed Jacobians.
 
 "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm" (Wang et al., 2020), algorithm 1, after Blelloch (1990). Elements are
 a = [dl/dx_n, J_n^T, ..., J_2^T]; the result is dl/dx_n, ..., dl/dx_1. Level 0 is the linear scan, `full_level(n)` Blelloch's, and what
@@ -6,7 +6,6 @@ lies between the hybrid: up-sweeps of levels 0 to level - 1, a linear scan over 
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TypeVar
 
 Element = TypeVar("Element")
@@ -35,27 +34,6 @@ def exclusive_scan(elements: Sequence[Element], level: int, product: Callable[[E
     ]
 
 
-@cache
-def order(elements: int) -> tuple[int, ...]:
-    """Which element lies where in a batch, so that both sides of all of a level's products are contiguous.
-
-    First those of even place, in the order of the level above; then, of an odd number, the last; then those of odd place, likewise.
-    """
-    if elements <= 1:
-        return tuple(range(elements))
-    above = order(elements // 2)
-    last = (elements - 1,) if elements % 2 else ()
-    return (*(2 * place for place in above), *last, *(2 * place + 1 for place in above))
-
-
-def prefix_order(elements: int, leftmost: bool) -> tuple[int, ...]:
-    """Which prefix lies where among the results of a batch: those before each element, in `order`, then the one behind the last.
-
-    The leftmost batch has none before its first element, which would be the identity.
-    """
-    return (*order(elements)[1 if leftmost else 0 :], elements)
-
-
 def level_sizes(elements: int, level: int) -> list[int]:
     """How many elements each level has, from 0 to `level`."""
     return [elements >> d for d in range(level + 1)]
@@ -67,9 +45,3 @@ def products(elements: int, level: int) -> tuple[int, int, int]:
     up = [size // 2 for size in sizes[:-1]]
     down = sum((size - 1) // 2 for size in sizes[:-1])
     return sum(count - 1 for count in up), len(up), sizes[-1] - 1 + down
-
-
-def blocks(elements: int, workers: int) -> list[int]:
-    """How many successive elements each worker has: as equal as possible, none without."""
-    workers = max(1, min(workers, elements))
-    return [elements * (w + 1) // workers - elements * w // workers for w in range(workers)]

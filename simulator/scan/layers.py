@@ -12,9 +12,10 @@ from simulator.bodies.jacobian_values import JacobianValues
 from simulator.bodies.opcall import OpCall
 from simulator.build import PlanBuilder
 from simulator.plan.task import Body, Operand, Task
-from simulator.plan.views import contiguous, shaped, transposed
+from simulator.plan.views import contiguous, transposed
 from simulator.scan.algorithm import exclusive_scan, full_level
 from simulator.scan.chain import Link, layer_chain
+from simulator.scan.shapes import shaped
 from traces.errors import StepcastError
 
 #: A product of sparse matrices with at least this share of entries is kept as a full one, which batched products are faster at.

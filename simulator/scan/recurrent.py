@@ -9,9 +9,10 @@ from simulator.bodies.jacobian_rules import GruSteps, RnnSteps, Rule
 from simulator.bodies.jacobian_values import JacobianValues
 from simulator.bodies.opcall import OpCall
 from simulator.build import PlanBuilder
+from simulator.ops.recurrent.scan_order import blocks
 from simulator.plan.task import BACKWARD, FORWARD, Body, Operand, Task
 from simulator.plan.views import entry, part
-from simulator.scan.algorithm import blocks, full_level
+from simulator.scan.algorithm import full_level
 from simulator.scan.batches import scan_tasks
 from traces.errors import StepcastError
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from calibrate.placement import HERE
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import (
@@ -28,7 +29,6 @@ from ui.app.replay_page import replay_ui
 from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
-from ui.placement import HERE
 from ui.reports.report import Report, read_report
 from ui.text import quantities as words
 from ui.text import sentences as story

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from platformdirs import user_data_path
 
+from calibrate.placement import HERE
 from traces.comparison import Prediction
 from traces.errors import StepcastError
 from traces.timeline import Timeline
-from ui.placement import HERE
 
 PREDICTOR_MODULE = "ui.jobs"
 #: Before a trace's path among the app's arguments.
@@ -36,7 +36,7 @@ class Choices:
 class Request:
     """One "what if": a built-in model on a machine under some strategies. `image_size` None is the model's own.
 
-    `settings` are (option, value) pairs, each for those of the strategies that have the option. `devices` and `link` as in `Where`.
+    `settings` are (option, value) pairs, each for those of the strategies that have the option. `devices` and `link` as in `Placement`.
     """
 
     model: str

@@ -13,6 +13,7 @@ import traces
 from calibrate.cuda.report import measure
 from calibrate.cuda.report_parts import TARGETS, Target, parts
 from calibrate.cuda.report_place import Place, Thoroughness
+from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
 from simulator.job import Job
 from traces.errors import StepcastError
@@ -21,13 +22,12 @@ from traces.gpu_report import README, GpuReport, PartRecord
 from traces.profile import slug
 from ui import jobs
 from ui.commands.output import print_document
-from ui.placement import Where
 from ui.reports import gpu_report as gpu_report_page
 
 
 def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
     """Measure the GPU and write its report; exit with 1 when numbers differ or nothing was measured."""
-    jobs.check_names(Where(device))
+    check_names(Placement(device))
     if device == "cpu":
         raise StepcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
     if not 0 < minutes < math.inf:

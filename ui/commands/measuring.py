@@ -7,8 +7,10 @@ import typer
 from rich.console import Console
 
 from calibrate.cpu.testbed import CpuStand, Stand
+from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import foreign, open_profile
+from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from simulator.costs.model import CostModel
@@ -21,7 +23,6 @@ from traces.files import check_writable
 from traces.profile import Profile
 from ui import jobs
 from ui.commands.output import print_document
-from ui.placement import Where
 from ui.reports import report
 from ui.text import sentences as story
 from ui.text import tables
@@ -30,10 +31,10 @@ from ui.text import tables
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 
-def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, where: Where, as_json: bool) -> None:
+def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
-    stand, mode = jobs.stand_for(where, job.precision), where.mode
-    chosen, shared = jobs.requested(texts, pairs, where.devices or 1)
+    stand, mode = testbed_for(placement, job.precision), placement.mode
+    chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
     profile, place = open_profile(output, True, stand.identity)
     if profile.matches(stand.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
@@ -71,13 +72,13 @@ def validate(
     pairs: list[str],
     profile_path: Path | None,
     calibration: bool,
-    where: Where,
+    placement: Placement,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
-    stand = jobs.stand_for(where, job.precision)
-    chosen, shared = jobs.requested(texts, pairs, where.devices or 1)
+    stand = testbed_for(placement, job.precision)
+    chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
     if out is not None:
         check_writable(out, folder=True)
     profile, place = open_profile(profile_path, calibration and profile_path is None, stand.identity)
@@ -86,7 +87,7 @@ def validate(
         profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, where.mode)
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, placement.mode)
     _show([outcome], out, as_json)
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from calibrate.placement import Placement, check_names
+from calibrate.sources import costs_for
 from simulator.job import Job
 from simulator.predict.explain import explain
 from simulator.predict.forecast import check_shared, forecast_many, prediction
@@ -12,7 +14,6 @@ from traces.errors import StepcastError
 from traces.files import check_writable
 from ui import jobs
 from ui.commands.output import print_document
-from ui.placement import Where
 from ui.text import sentences as story
 from ui.text import tables
 
@@ -23,18 +24,18 @@ def predict(
     pairs: list[str],
     profile: Path | None,
     machine: str | None,
-    where: Where,
+    placement: Placement,
     timeline: Path | None,
     as_json: bool,
 ) -> None:
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
-    jobs.check_names(where)
-    device, mode = where.device, where.mode
+    check_names(placement)
+    device, mode = placement.device, placement.mode
     shared = jobs.settings(pairs)
     check_shared([strategy], shared)
     if timeline is not None:
         check_writable(timeline)
-    here, model = jobs.costs_for(job, profile, machine, where)
+    here, model = costs_for(job, profile, machine, placement)
     if mode == "graph" and here.devices[0].kind == "cpu":
         raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
     if device != "cpu" and here.devices[0].kind == "cpu":

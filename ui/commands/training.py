@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 from calibrate.cpu.testbed import Stand
+from calibrate.placement import Placement
 from calibrate.planned import plan_all, require_memory_together
 from calibrate.profiles import foreign
+from calibrate.testbeds import testbed_for
 from calibrate.training import AUTOGRAD, Training, finite
 from executors.run import WARM_UP, Run
 from simulator.costs.model import CostModel
@@ -19,7 +21,6 @@ from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
 from ui import jobs
 from ui.commands.output import print_document
-from ui.placement import Where
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
 from ui.text.quantities import with_unit
@@ -34,7 +35,7 @@ def run(
     pairs: list[str],
     profile_path: Path | None,
     steps: int,
-    where: Where,
+    placement: Placement,
     beside: list[str],
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
@@ -44,7 +45,7 @@ def run(
     After Ctrl-C, metrics and page of what was completed are written before KeyboardInterrupt goes on.
     """
     metrics, timeline, out = places
-    stand, mode = jobs.stand_for(where, job.precision), where.mode
+    stand, mode = testbed_for(placement, job.precision), placement.mode
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     for place in (metrics, timeline):

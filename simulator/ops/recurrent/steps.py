@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from simulator.scan.algorithm import blocks, prefix_order
+from simulator.ops.recurrent.scan_order import blocks, prefix_order
 
 
 @torch.no_grad()

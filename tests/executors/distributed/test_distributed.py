@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
 from executors.distributed.local import Circle
 from executors.kernels.collective import dense
@@ -23,7 +24,6 @@ from tests.support.cli_process import environment
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_team, stepcast
 from tests.support.tiny import build, task
 from traces.errors import StepcastError
-from ui.placement import Where
 
 JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "image-parallel")
 #: Stands before the command line: the second process fails, or the first leaves a file and waits, when it is to run for the first time.
@@ -104,9 +104,9 @@ def test_a_mistake_is_told_once_and_ends_all(tmp_path):
 def test_what_torchrun_decides_cannot_be_asked_for(devices, link, words, monkeypatch):
     for name, number in rank_variables(0, 2, 1).items():
         monkeypatch.setenv(name, number)
-    assert Where.asked("cpu", None, "eager", "alias").devices == 2
+    assert Placement.asked("cpu", None, "eager", "alias").devices == 2
     with pytest.raises(StepcastError, match=words):
-        Where.asked("cpu", devices, "eager", link)
+        Placement.asked("cpu", devices, "eager", link)
 
 
 def test_a_process_that_fails_ends_the_others(tmp_path):

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from calibrate import jacobian_table as bppsa_generation
+from calibrate import jacobian_generation
 from simulator.bodies.csr.mask import Mask
 from simulator.bodies.csr.product import ProductPattern
 from simulator.bodies.csr.rules import ConvolutionRule, LinearRule, MaxPoolRule
@@ -279,8 +279,8 @@ def test_jacobians_are_made_faster_than_by_column(monkeypatch):
         "ReLU": replace(bppsa_sparse.FIRST["ReLU"], elements=64),
         "max-pooling": MaxPoolRule(2, 6, 6, (3, 3), (2, 2), (2, 2)),
     }
-    monkeypatch.setattr(bppsa_generation, "FIRST", rules)
-    rows = bppsa_generation.generation_table().rows
+    monkeypatch.setattr(jacobian_generation, "FIRST", rules)
+    rows = jacobian_generation.generation_table().rows
     assert [row.labels["columns"] for row in rows] == ["72", "64", "18"]
     assert all(0 < row.predicted("by rule") < row.predicted("by column") for row in rows)
     assert [row.figures[2].published for row in rows] == [8.3e3, 1.2e6, 1.5e5]

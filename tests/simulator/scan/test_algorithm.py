@@ -6,7 +6,8 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from simulator.scan.algorithm import blocks, exclusive_scan, full_level, level_sizes, order, prefix_order, products
+from simulator.ops.recurrent.scan_order import blocks, order, prefix_order
+from simulator.scan.algorithm import exclusive_scan, full_level, level_sizes, products
 
 
 def printed(a: list) -> tuple[list, list[int]]:

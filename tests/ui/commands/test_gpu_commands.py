@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.cuda.testbed import GpuStand
+from calibrate.placement import Placement
 from simulator.job import Job
 from tests.calibrate.cuda.test_validation import QUICK, SMALL, measured
 from tests.fake_gpu import FakeGpu
@@ -17,10 +18,9 @@ from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.profile_files import default_path
 from ui.commands import measuring, predicting, training
-from ui.placement import Where
 
-CUDA, GRAPH = Where("cuda"), Where("cuda", mode="graph")
-HALVES = Where("cuda", 2, "graph")
+CUDA, GRAPH = Placement("cuda"), Placement("cuda", mode="graph")
+HALVES = Placement("cuda", 2, "graph")
 
 
 __all__ = ["measured"]  # a fixture

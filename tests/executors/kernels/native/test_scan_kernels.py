@@ -22,9 +22,10 @@ from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.bodies.scan_level import FUSED_WIDTH, ScanLevel
 from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.ops.recurrent.scan_order import order, prefix_order
 from simulator.plan.task import Operand
 from simulator.plan.views import contiguous
-from simulator.scan.algorithm import exclusive_scan, order, prefix_order
+from simulator.scan.algorithm import exclusive_scan
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import host_kernels
