@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 from calibrate.cpu.session import Progress
-from calibrate.cpu.testbed import Stand
+from calibrate.cpu.testbed import Testbed
 from calibrate.gpu_profiles import gpu_here
 from calibrate.jacobian_generation import generation_table
 from calibrate.placement import Placement
@@ -42,12 +42,12 @@ def measured(source: Source, paper: Paper, bar: Bar) -> tuple[Paper, bool]:
 
 
 def _validated(each: Measurement, device: str, bar: Bar) -> Outcome:
-    stand: Stand = testbed_for(Placement(device), each.job.precision)
-    profile, place = open_profile(None, True, stand.identity)
-    if foreign(profile, place, stand.identity):
-        profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
+    testbed: Testbed = testbed_for(Placement(device), each.job.precision)
+    profile, place = open_profile(None, True, testbed.identity)
+    if foreign(profile, place, testbed.identity):
+        profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
     if place is not None:
         check_writable(place)
-    stand.measure_machine(profile)
+    testbed.measure_machine(profile)
     with bar(f"measuring {each.job.label}") as progress:
-        return validate(each.job, each.strategies, {}, profile, True, place, progress, stand, "eager", timelines=False)
+        return validate(each.job, each.strategies, {}, profile, True, place, progress, testbed, "eager", timelines=False)

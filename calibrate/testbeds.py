@@ -1,19 +1,19 @@
 """Opens the testbed that a placement asks for: this machine's CPU, its GPU, or a process group that torchrun started."""
 
-from calibrate.cpu.testbed import CpuStand, Stand
+from calibrate.cpu.testbed import CpuTestbed, Testbed
 from calibrate.placement import Placement, check_names
 from traces.errors import StepcastError
 
 
-def testbed_for(placement: Placement, precision: str) -> Stand:
+def testbed_for(placement: Placement, precision: str) -> Testbed:
     """Where to measure. Raises StepcastError for what this machine or version cannot run."""
     check_names(placement)
-    stand = _stand(placement, precision)
-    stand.memory_limit_bytes = placement.memory_limit_bytes
-    return stand
+    testbed = _stand(placement, precision)
+    testbed.memory_limit_bytes = placement.memory_limit_bytes
+    return testbed
 
 
-def _stand(placement: Placement, precision: str) -> Stand:
+def _stand(placement: Placement, precision: str) -> Testbed:
     device, mode = placement.device, placement.mode
     if device == "cpu":
         if mode == "graph":
@@ -21,19 +21,19 @@ def _stand(placement: Placement, precision: str) -> Stand:
         if precision == "tf32":
             raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
         if placement.ranks is not None:
-            from calibrate.distributed.testbed import CpuTeamStand
+            from calibrate.distributed.testbed import CpuGroupTestbed
             from executors.distributed.control import lead
 
-            return CpuTeamStand(lead(placement.ranks))
-        return CpuStand(placement.devices or 1, placement.link)
-    from calibrate.cuda.testbed import GpuStand
+            return CpuGroupTestbed(lead(placement.ranks))
+        return CpuTestbed(placement.devices or 1, placement.link)
+    from calibrate.cuda.testbed import GpuTestbed
     from executors.cuda.torch_driver import gpu
 
     if placement.ranks is not None:
         if device != "cuda":
             raise StepcastError(f"--device {device}: under torchrun every process has the GPU of its own number; use --device cuda")
-        from calibrate.distributed.gpus import GpuTeamStand
+        from calibrate.distributed.gpus import GpuGroupTestbed
         from executors.distributed.control import lead
 
-        return GpuTeamStand(lead(placement.ranks), gpu(placement.ranks.local_rank), mode, precision)
-    return GpuStand(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=placement.devices or 1)
+        return GpuGroupTestbed(lead(placement.ranks), gpu(placement.ranks.local_rank), mode, precision)
+    return GpuTestbed(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=placement.devices or 1)

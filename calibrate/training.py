@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from calibrate.cpu.session import Progress
-from calibrate.cpu.testbed import Stand
+from calibrate.cpu.testbed import Testbed
 from calibrate.numerics import reference
 from executors.binding import draws_mask, op_tasks
 from executors.reference import Reference
@@ -46,9 +46,9 @@ class Learner(Protocol):
 class PlainLearner:
     """Plain PyTorch's loop as a learner."""
 
-    def __init__(self, plain: Reference, stand: Stand, batch: int, inputs: int):
+    def __init__(self, plain: Reference, testbed: Testbed, batch: int, inputs: int):
         """`batch`: samples per step; `inputs`: how many tensors of a feed are inputs of the module."""
-        self.plain, self._stand, self._batch, self._inputs = plain, stand, batch, inputs
+        self.plain, self._stand, self._batch, self._inputs = plain, testbed, batch, inputs
         self.losses: list[float] = []
         self.ends_s: list[float] = []
 
@@ -90,14 +90,14 @@ class Training:
     """
 
     job: Job
-    stand: Stand
+    testbed: Testbed
     learners: dict[str, Learner]
     about: dict[str, str]
     batches: Batches | None
     built: Built
 
     @staticmethod
-    def begin(job: Job, stand: Stand, plans: Mapping[str, Plan], autograd: bool) -> "Training":
+    def begin(job: Job, testbed: Testbed, plans: Mapping[str, Plan], autograd: bool) -> "Training":
         """Load plans on the stand's backend, and plain PyTorch where asked for.
 
         Raises StepcastError where the data cannot be made.
@@ -105,17 +105,17 @@ class Training:
         batches = job.data()
         built = job.build()
         tensors = job_tensors(job, built, job.graph())
-        learners: dict[str, Learner] = {name: Execution(plan, tensors, stand.backend, job.seed) for name, plan in plans.items()}
+        learners: dict[str, Learner] = {name: Execution(plan, tensors, testbed.backend, job.seed) for name, plan in plans.items()}
         about: dict[str, str] = {}
         if autograd:
             # Plans draw dropout masks of their own: only with the same ones do losses agree. To draw them takes plain PyTorch some time.
             masks = any(draws_mask(op) for plan in plans.values() for task in plan.tasks for op in op_tasks(task))
-            plain, spare = (reference(job, built, same_masks=masks, backend=stand.backend) for _ in range(2))
+            plain, spare = (reference(job, built, same_masks=masks, backend=testbed.backend) for _ in range(2))
             with training_step(job.batch):
-                how = stand.settle(spare)
-            learners[AUTOGRAD] = PlainLearner(plain, stand, job.batch, len(built.inputs))
+                how = testbed.settle(spare)
+            learners[AUTOGRAD] = PlainLearner(plain, testbed, job.batch, len(built.inputs))
             about[AUTOGRAD] = f"plain PyTorch{how and ', '}{how}"
-        return Training(job, stand, learners, about, batches, built)
+        return Training(job, testbed, learners, about, batches, built)
 
     def turns(self, steps: int, progress: Progress = lambda done, total, text: None) -> Iterator[int]:
         """Train `steps` iterations; yields how many all learners have completed after every round of turns."""
@@ -142,7 +142,7 @@ class Training:
         if self.batches is not None:
             size = sum(tensor.nbytes for tensor in self.built.named_inputs().values())
             count = min(count, max(2, TURN_BYTES // max(1, size)))
-        unit = self.stand.backend.unit
+        unit = self.testbed.backend.unit
         if unit > 1:
             count = max(2, count // unit) * unit
         return left if left < count + LEAST else count

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from calibrate.cpu.session import Progress
-from calibrate.cpu.testbed import CpuStand, Stand, anchor_median
+from calibrate.cpu.testbed import CpuTestbed, Testbed, anchor_median
 from calibrate.numerics import Expected, Numerics, compare, reference, steps_to_compare
 from calibrate.planned import plan_all, require_memory_together, skipped_row
 from executors.measured import Measured, timeline_of
@@ -37,7 +37,7 @@ PREVIEWS = 4
 
 
 @dataclass
-class Contender:
+class Candidate:
     """One strategy in a validation: its plan, its program, and what was measured of it."""
 
     plan: Plan
@@ -49,9 +49,9 @@ class Contender:
 
     def run(self, steps: int) -> None:
         """Run a chunk; its first step, which starts with other tasks' data in the caches, does not count."""
-        passage = self.program.run(steps)
-        self.chunks.append(list(passage.times))
-        self.steps_s.append(list(passage.steps_s))
+        chunk = self.program.run(steps)
+        self.chunks.append(list(chunk.times))
+        self.steps_s.append(list(chunk.steps_s))
 
     def step_s(self, rounds: Sequence[int]) -> float:
         """Median step time over the given rounds."""
@@ -84,7 +84,7 @@ def validate(
     calibrate: bool = True,
     save_to: Path | None = None,
     progress: Progress = lambda done, total, text: None,
-    stand: Stand | None = None,
+    testbed: Testbed | None = None,
     mode: str = "eager",
     timelines: bool = True,
 ) -> Outcome:
@@ -92,36 +92,36 @@ def validate(
 
     With `calibrate`, the plans' keys are measured (on the CPU anew, in the same rounds) and added to `profile`; without, predictions rest
     on the profile as it is. Strategies that cannot be planned for the job, or do not fit, are reported as skipped, and before anything is
-    allocated; without a baseline there is nothing to compare with, and all are. `stand`: where; default: the CPU.
+    allocated; without a baseline there is nothing to compare with, and all are. `testbed`: where; default: the CPU.
     `timelines`: whether to measure the tasks' times too, for the comparisons, which takes further runs on a GPU.
     """
-    stand = stand or CpuStand()
-    planned, skipped = _planned(job, requested, shared_options, profile, calibrate, save_to, progress, stand, mode)
+    testbed = testbed or CpuTestbed()
+    planned, skipped = _planned(job, requested, shared_options, profile, calibrate, save_to, progress, testbed, mode)
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is held against, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, stand, mode, None, None, None, skipped), {}, {}, True, 0)
-    interleaved = calibrate and stand.interleaved
+        return Outcome(_document(job, testbed, mode, None, None, None, skipped), {}, {}, True, 0)
+    interleaved = calibrate and testbed.interleaved
     require_memory_together(planned.values(), interleaved)
-    stand.open(stand.machine(profile), [f.plan for f in planned.values()] if interleaved else [])
+    testbed.open(testbed.machine(profile), [f.plan for f in planned.values()] if interleaved else [])
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
-    contenders = {label: Contender(found.plan, stand.backend.load(found.plan, tensors, job.seed)) for label, found in planned.items()}
-    base = contenders[BASELINE]
-    again = Contender(base.plan, stand.backend.load(base.plan, tensors, job.seed))
-    plain = reference(job, built, same_masks=False, backend=stand.backend)
-    _check_numerics(job, built, contenders, stand, tensors, progress)
-    rounds = _rounds([*contenders.values(), again], stand, plain, progress)
+    candidates = {label: Candidate(found.plan, testbed.backend.load(found.plan, tensors, job.seed)) for label, found in planned.items()}
+    base = candidates[BASELINE]
+    again = Candidate(base.plan, testbed.backend.load(base.plan, tensors, job.seed))
+    plain = reference(job, built, same_masks=False, backend=testbed.backend)
+    _check_numerics(job, built, candidates, testbed, tensors, progress)
+    rounds = _rounds([*candidates.values(), again], testbed, plain, progress)
     del plain
-    drift = _take_over(stand, profile, rounds, interleaved, save_to)
-    machine = stand.machine(profile)
+    drift = _take_over(testbed, profile, rounds, interleaved, save_to)
+    machine = testbed.machine(profile)
     model = CostModel(machine, profile)
-    forecasts = {label: forecast(contender.plan, machine, model, mode) for label, contender in contenders.items()}
-    rows, comparisons = _compared(contenders, forecasts, rounds, drift, interleaved, timelines)
+    forecasts = {label: forecast(candidate.plan, machine, model, mode) for label, candidate in candidates.items()}
+    rows, comparisons = _compared(candidates, forecasts, rounds, drift, interleaved, timelines)
     spread = abs(base.step_s(rounds.chosen) / again.step_s(rounds.chosen) - 1)
-    document = _document(job, stand, mode, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
-    same = all(c.numerics.equal(job.precision) for c in contenders.values())
+    document = _document(job, testbed, mode, drift, spread, statistics.median(rounds.plain_s), [*rows, *skipped])
+    same = all(c.numerics.equal(job.precision) for c in candidates.values())
     return Outcome(document, comparisons, forecasts, same, rounds.rejected)
 
 
@@ -133,7 +133,7 @@ def _planned(
     calibrate: bool,
     save_to: Path | None,
     progress: Progress,
-    stand: Stand,
+    testbed: Testbed,
     mode: str,
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Forecasts by label, and skipped rows. Strategies plan with costs, so after missing keys were measured they plan once more, which may
@@ -144,41 +144,41 @@ def _planned(
     """
 
     def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
-        machine = stand.machine(profile)
+        machine = testbed.machine(profile)
         return *plan_all(job, [BASELINE, *requested], shared_options, machine, CostModel(machine, profile), mode), machine
 
     found, skipped, machine = plan()
-    if calibrate and not stand.interleaved:
+    if calibrate and not testbed.interleaved:
         for _ in range(2):
-            if stand.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
+            if testbed.calibrate([f.plan for f in found.values()], machine, profile, save_to, progress):
                 found, skipped, machine = plan()
     elif calibrate:
         for _ in range(PREVIEWS):
             dependent = [f.plan for label, f in found.items() if strategies.get(label.partition(":")[0]).uses_costs]
-            if not dependent or not stand.preview(dependent, machine, profile):
+            if not dependent or not testbed.preview(dependent, machine, profile):
                 break
             found, skipped, machine = plan()
-        stand.measure_contention([f.plan for f in found.values()], machine, profile)
+        testbed.measure_contention([f.plan for f in found.values()], machine, profile)
     return found, skipped
 
 
-def _check_numerics(job: Job, built: Built, contenders: Mapping[str, Contender], stand: Stand, tensors, progress: Progress) -> None:
+def _check_numerics(job: Job, built: Built, candidates: Mapping[str, Candidate], testbed: Testbed, tensors, progress: Progress) -> None:
     progress(0, ROUNDS + 2, "numerics")
-    steps, expected = steps_to_compare(stand.backend), {}
-    for contender in contenders.values():
-        parts = len(contender.plan.losses)
+    steps, expected = steps_to_compare(testbed.backend), {}
+    for candidate in candidates.values():
+        parts = len(candidate.plan.losses)
         if parts not in expected:
             with training_step(job.batch):  # real tensors may show what fake ones did not: a class that is out of range
-                expected[parts] = Expected.of(job, built, steps, stand.backend, parts)
-        contender.numerics = compare(job, built, contender.plan, stand.backend, expected[parts], steps)
-        contender.peak_bytes = stand.backend.peak_bytes(contender.plan, tensors, job.seed)
+                expected[parts] = Expected.of(job, built, steps, testbed.backend, parts)
+        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, expected[parts], steps)
+        candidate.peak_bytes = testbed.backend.peak_bytes(candidate.plan, tensors, job.seed)
     progress(1, ROUNDS + 2, "warming up")
 
 
-def _take_over(stand: Stand, profile: Profile, rounds: "_Rounds", interleaved: bool, save_to: Path | None) -> float | None:
+def _take_over(testbed: Testbed, profile: Profile, rounds: "_Rounds", interleaved: bool, save_to: Path | None) -> float | None:
     """Put what was measured into the profile; the anchor's time in the steps as a multiple of that at calibration."""
     if interleaved:
-        stand.take_over(profile, rounds.visits)
+        testbed.take_over(profile, rounds.visits)
         profile.anchor_s = anchor_median(rounds.anchor_calibration_s) or profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
@@ -186,7 +186,13 @@ def _take_over(stand: Stand, profile: Profile, rounds: "_Rounds", interleaved: b
 
 
 def _document(
-    job: Job, stand: Stand, mode: str, drift: float | None, spread: float | None, plain_s: float | None, rows: Sequence[ValidationResult]
+    job: Job,
+    testbed: Testbed,
+    mode: str,
+    drift: float | None,
+    spread: float | None,
+    plain_s: float | None,
+    rows: Sequence[ValidationResult],
 ) -> Validation:
     return Validation(
         model=job.model,
@@ -194,7 +200,7 @@ def _document(
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
         mode=mode,
-        device=stand.about(),
+        device=testbed.about(),
         anchor_drift=drift,
         aa_spread=spread,
         reference_step_s=plain_s,
@@ -214,28 +220,28 @@ class _Rounds:
     anchor_calibration_s: list[float]
 
 
-def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress: Progress) -> _Rounds:
+def _rounds(everyone: list[Candidate], testbed: Testbed, plain: Reference, progress: Progress) -> _Rounds:
     """Warm up, then interleave until ROUNDS rounds were undisturbed, at most half as many again; where too few were, all count."""
-    for contender in everyone:
-        contender.program.run(WARM_UP + contender.program.unit)
-    stand.plain_s(plain, WARM_UP)
-    stand.visit(0)
+    for candidate in everyone:
+        candidate.program.run(WARM_UP + candidate.program.unit)
+    testbed.plain_s(plain, WARM_UP)
+    testbed.visit(0)
     total = ROUNDS + 2
     quiet: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
     most, several = ROUNDS + ROUNDS // 2, len(everyone)
     for turn in range(most):
-        watch = stand.watch()
+        watch = testbed.watch()
         in_steps, in_calibration = [], []
         for place in range(several):
-            in_calibration += stand.visit(1 + turn * several + place)
-            contender = everyone[(turn + place) % several]
-            contender.run(stand.periods * contender.program.unit)
-            if contender.plan is everyone[-1].plan:  # the baseline's; beside other lanes the anchor takes longer without any drift
-                in_steps += stand.anchors()
+            in_calibration += testbed.visit(1 + turn * several + place)
+            candidate = everyone[(turn + place) % several]
+            candidate.run(testbed.periods * candidate.program.unit)
+            if candidate.plan is everyone[-1].plan:  # the baseline's; beside other lanes the anchor takes longer without any drift
+                in_steps += testbed.anchors()
         anchors.append((in_steps, in_calibration))
-        plain_s.append(stand.plain_s(plain, stand.plain_steps)[1:])
+        plain_s.append(testbed.plain_s(plain, testbed.plain_steps)[1:])
         if not watch.stop().rejected:
             quiet.append(turn)
         progress(min(2 + turn, total - 1), total, f"round {turn + 1}")
@@ -255,7 +261,7 @@ def _rounds(everyone: list[Contender], stand: Stand, plain: Reference, progress:
 
 
 def _compared(
-    contenders: Mapping[str, Contender],
+    candidates: Mapping[str, Candidate],
     forecasts: Mapping[str, Forecast],
     rounds: _Rounds,
     drift: float | None,
@@ -264,25 +270,25 @@ def _compared(
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per contender, and with `timelines` its predicted beside its measured one."""
     rows, comparisons = [], {}
-    for label, contender in contenders.items():
-        row = _row(contender, contenders[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
+    for label, candidate in candidates.items():
+        row = _row(candidate, candidates[BASELINE], forecasts[label], forecasts[BASELINE], rounds.chosen, drift, interleaved)
         if timelines:
-            times, mode = contender.typical(rounds.chosen), forecasts[label].timeline.mode
-            measured = timeline_of(contender.plan, times, row.measured_runs_s, mode, contender.peak_bytes)
-            row = row.model_copy(update={"twin_overhead": contender.program.twin_overhead})
+            times, mode = candidate.typical(rounds.chosen), forecasts[label].timeline.mode
+            measured = timeline_of(candidate.plan, times, row.measured_runs_s, mode, candidate.peak_bytes)
+            row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead})
             comparisons[label] = Comparison(forecasts[label].timeline, measured, row)
         rows.append(row)
     return rows, comparisons
 
 
-def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, interleaved) -> ValidationResult:
-    runs = tuple(s for r in rounds for s in contender.steps_s[r])
-    measured = contender.step_s(rounds)
+def _row(candidate, base, predicted: Forecast, base_predicted: Forecast, rounds, drift, interleaved) -> ValidationResult:
+    runs = tuple(s for r in rounds for s in candidate.steps_s[r])
+    measured = candidate.step_s(rounds)
     step_s = predicted.timeline.step_s
-    there = predicted.measured_as(contender.peak_bytes)
+    there = predicted.measured_as(candidate.peak_bytes)
     return ValidationResult(
-        strategy=contender.plan.strategy,
-        options=dict(contender.plan.options),
+        strategy=candidate.plan.strategy,
+        options=dict(candidate.plan.options),
         predicted_step_s=step_s,
         predicted_interval_s=predicted.interval_s,
         measured_step_s=measured,
@@ -291,13 +297,13 @@ def _row(contender, base, predicted: Forecast, base_predicted: Forecast, rounds,
         error_drift_corrected=step_s * (drift or 1.0) / measured - 1,
         predicted_speedup=base_predicted.timeline.step_s / step_s,
         measured_speedup=base.step_s(rounds) / measured,
-        max_grad_error=_finite(contender.numerics.max_grad_error),
-        max_param_error=_finite(contender.numerics.max_param_error),
-        semantics=dict(contender.plan.semantics),
+        max_grad_error=_finite(candidate.numerics.max_grad_error),
+        max_param_error=_finite(candidate.numerics.max_param_error),
+        semantics=dict(candidate.plan.semantics),
         predicted_peak_bytes=max((there or predicted.peak_bytes).values()),
-        measured_peak_bytes=max(contender.peak_bytes.values(), default=None),
+        measured_peak_bytes=max(candidate.peak_bytes.values(), default=None),
         predicted_peak_bytes_by_device=there or predicted.peak_bytes,
-        measured_peak_bytes_by_device=contender.peak_bytes or None,
+        measured_peak_bytes_by_device=candidate.peak_bytes or None,
         shares=predicted.shares,
         calibration="interleaved" if interleaved else "profile",
         status="ok",

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from executors.distributed.local import LocalPlan
 from executors.forms import PLAIN, Forms
+from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep

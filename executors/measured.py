@@ -29,7 +29,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Passage:
+class ChunkTimes:
     """What one call of `run` measured.
 
     `steps_s`: seconds per step, one for every period, or graph of periods, after the call's first (which starts with idle lanes).

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 
 from executors.binding import Binding
-from executors.distributed.ranks import PeerLostError
+from executors.errors import PeerLostError
 from executors.forms import Forms
-from executors.measured import Measured, Passage, timeline_of
+from executors.measured import ChunkTimes, Measured, timeline_of
 from simulator.models.factory import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -54,10 +54,10 @@ class Executable(Protocol):
     warm_up: int
     twin_overhead: float | None
 
-    def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> Passage:
+    def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> ChunkTimes:
         """Issue `steps` more periods, back to back, and wait for them."""
 
-    def sync(self) -> Passage:
+    def sync(self) -> ChunkTimes:
         """Drain: run what lags behind, so that every iteration begun is complete. The next run starts a new prologue."""
 
     def trace(self) -> list[Measured]:
@@ -122,11 +122,11 @@ class Execution:
 
     def run(self, steps: int, feeds: "list[Feeds] | None" = None) -> None:
         """Run `steps` more iterations back to back; `feeds` for each of them (default: the job's own inputs, every time)."""
-        passage = self._program.run(steps, feeds)
+        chunk = self._program.run(steps, feeds)
         before_s = self.ends_s[-1] if self.ends_s else 0.0
-        self.ends_s += [before_s + end_s for end_s in passage.ends_s]
-        self._lengths_s += passage.steps_s
-        self._times = passage.times
+        self.ends_s += [before_s + end_s for end_s in chunk.ends_s]
+        self._lengths_s += chunk.steps_s
+        self._times = chunk.times
         self._take_losses()
 
     def _take_losses(self) -> None:

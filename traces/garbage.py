@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No cycles are collected meanwhile: where nothing dies in cycles, walking a heap with torch in it takes longer than the work does."""
     collecting = gc.isenabled()
     gc.disable()

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from traces import garbage
 from traces.collectives import CollectiveLaw
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import first_fault, read_document, write_json
+from traces.garbage import gc_paused
 
 SCHEMA = "stepcast.profile/1"
 
@@ -231,7 +231,7 @@ class Profile(_Part):
     def load(path: Path | str) -> "Profile":
         """Read a profile written by `save`. Raises UnusableFileError for anything else: damaged, newer, or not a profile."""
         try:
-            with garbage.kept():
+            with gc_paused():
                 return Profile.model_validate(read_document(path, "profile", SCHEMA))
         except ValidationError as error:
             raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error

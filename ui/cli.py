@@ -382,7 +382,7 @@ def _ranks():
 def _leave_team(status: int) -> None:
     """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
     from executors.distributed.control import leave
-    from executors.distributed.ranks import PeerLostError
+    from executors.errors import PeerLostError
     from traces.errors import StepcastError
 
     try:
@@ -419,12 +419,12 @@ def _usage(error: Exception) -> int:
     return _fail(error.format_message().strip().rstrip(".") + more, 2)
 
 
-def _known(error: Exception, team: bool) -> int:
-    """A user's mistake in one line; anything else is our fault and keeps its traceback. `team`: other processes are to end too."""
+def _known(error: Exception, channel: bool) -> int:
+    """A user's mistake in one line; anything else is our fault and keeps its traceback. `channel`: other processes are to end too."""
     from traces.errors import StepcastError
 
-    if team:
-        from executors.distributed.ranks import GRACE_S, PeerLostError
+    if channel:
+        from executors.errors import GRACE_S, PeerLostError
 
         if isinstance(error, PeerLostError):
             time.sleep(GRACE_S)  # whoever failed says why, and the launcher ends this process
@@ -432,7 +432,7 @@ def _known(error: Exception, team: bool) -> int:
         return _fail(str(error), error.exit_status)
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
-    if team:
+    if channel:
         traceback.print_exception(error)
         return 1
     raise error

@@ -1,4 +1,4 @@
-"""What a validation asks of the place where it measures: this machine's CPU here, its GPU in `cuda.stand`."""
+"""What a validation asks of the place where it measures: this machine's CPU here, its GPU in `cuda.testbed`."""
 
 import statistics
 import time
@@ -30,7 +30,7 @@ PREVIEW_ROUNDS = 3
 TRIAL_STEPS = 4
 
 
-class Stand(Protocol):
+class Testbed(Protocol):
     """A place to measure. `backend` exists after `open`. `periods`: how many of its units a program runs per round, and `plain_steps` how
     many steps plain PyTorch.
 
@@ -84,7 +84,7 @@ class Stand(Protocol):
         """The device, for a document."""
 
 
-class CpuStand:
+class CpuTestbed:
     """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute."""
 
     periods = 3

@@ -6,7 +6,7 @@ from dataclasses import replace
 from calibrate.cuda.bench import Bench, Effort, repeated
 from calibrate.cuda.concurrency import CoRun, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
-from calibrate.cuda.parts import Parts
+from calibrate.cuda.parts import LoadedPlans
 from executors.cuda.driver import Driver
 from simulator.costs.contention import COMPUTE, MEMORY, best_share, fit
 from simulator.costs.cost import Cost
@@ -60,7 +60,7 @@ def _costs(profile: Profile, precision: str, sizes: Sizes, shapes: dict[str, tup
 def _geometries(driver: Driver, parts: Sequence[Sizes], effort: Effort) -> list[dict[str, tuple[int, int]]]:
     """Grid and resident blocks of the fixed kernels: as one profiler session or their times say, else one block on every SM."""
     kernels = [(i, name, issue) for i, part in enumerate(parts) for name, issue in named_kernels(driver, part).items()]
-    bench, on_parts = Bench(driver, effort=effort), Parts(driver, effort)
+    bench, on_parts = Bench(driver, effort=effort), LoadedPlans(driver, effort)
     for _, _, issue in kernels:
         bench.run(issue)
     seen = driver.kernels([issue for _, _, issue in kernels])

@@ -11,7 +11,7 @@ from traces.errors import StepcastError
 _SPLITS = (4, 2)
 
 
-class Parts:
+class LoadedPlans:
     """A stream on a quarter of the SMs, one on half of them and one on all, made when first used."""
 
     def __init__(self, driver: Driver, effort: Effort):

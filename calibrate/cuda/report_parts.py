@@ -170,7 +170,7 @@ def _machine_part(tf32: bool, priority: int) -> Part:
 
 
 def _facts(place: Place) -> Result:
-    place.stand("eager", "fp32")  # sets the GPU's precision
+    place.testbed("eager", "fp32")  # sets the GPU's precision
     document = {
         "schema": FACTS_SCHEMA,
         "device": place.device,
@@ -205,7 +205,7 @@ def _plain(value: object) -> object:
 def _machine(tf32: bool, place: Place) -> Result:
     profile = place.profiles[tf32]
     before = list(profile.notes)
-    place.stand("eager", "tf32" if tf32 else "fp32").measure_machine(profile)
+    place.testbed("eager", "tf32" if tf32 else "fp32").measure_machine(profile)
     profile.save(place.profile_path(tf32))
     return Result(flags=tuple(note for note in profile.notes if note not in before))
 
@@ -241,10 +241,10 @@ def _validate(case: Case, place: Place) -> Result:
 
 
 def _measured(case: Case, names: Sequence[str], place: Place, flags: list[str]) -> Validation:
-    stand = place.stand(case.mode, case.precision, case.partitions)
+    testbed = place.testbed(case.mode, case.precision, case.partitions)
     profile, path = place.profiles[case.tf32], place.profile_path(case.tf32)
-    outcome = validate(case.job(), names, {}, profile, True, path, place.progress, stand, case.mode, timelines=False)
-    flags += stand.flags
+    outcome = validate(case.job(), names, {}, profile, True, path, place.progress, testbed, case.mode, timelines=False)
+    flags += testbed.flags
     if outcome.rejected_rounds:
         flags.append(f"{outcome.rejected_rounds} rounds were disturbed")
     drift = outcome.validation.anchor_drift

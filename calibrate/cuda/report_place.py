@@ -9,7 +9,7 @@ from calibrate.cpu.session import Progress
 from calibrate.cuda.anchor import EDGE
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.facts import Scale
-from calibrate.cuda.testbed import GpuStand, about_gpu
+from calibrate.cuda.testbed import GpuTestbed, about_gpu
 from calibrate.cuda.transfers import SIZES
 from calibrate.device_record import DeviceRecord
 from calibrate.identity import this_gpu
@@ -83,7 +83,7 @@ class Place:
         """The GPU, whole or in parts, as this run's documents describe it."""
         return about_gpu(this_gpu(self.driver, "fp32", self.record), partitions)
 
-    def stand(self, mode: str, precision: str, partitions: int = 1) -> "ReportStand":
+    def testbed(self, mode: str, precision: str, partitions: int = 1) -> "ReportStand":
         """A stand for one part, with the GPU set for its precision."""
         return ReportStand(self, mode, precision, partitions)
 
@@ -127,7 +127,7 @@ class Place:
         return " ".join(str(error).replace(str(self.folder), self.folder.name).split())[:400]
 
 
-class ReportStand(GpuStand):
+class ReportStand(GpuTestbed):
     """A stand that stops where time is up, and remembers what disturbed the GPU in the rounds."""
 
     def __init__(self, place: Place, mode: str, precision: str, partitions: int):

@@ -13,7 +13,7 @@ from calibrate.compiled import Compiled, compile_alone
 from calibrate.cuda.bench import Bench, Effort, per_copy, repeated
 from calibrate.cuda.cold import Cold, flusher, in_turn
 from calibrate.cuda.geometry import PROFILER, TABLE, longest
-from calibrate.cuda.parts import Parts
+from calibrate.cuda.parts import LoadedPlans
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples
 from executors.binding import draws_mask, op_tasks
@@ -52,7 +52,7 @@ class CudaSampler:
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
         self._bench = Bench(driver, partition, self._effort)
-        self._parts = Parts(driver, self._effort)
+        self._parts = LoadedPlans(driver, self._effort)
         self._flush = flusher(driver)
         self._pool = OperandPool(device=driver.device)
         self._held: dict[str, tuple[Compiled, int]] = {}

@@ -34,7 +34,7 @@ SPLITS = (2, 4, 8)
 log = logging.getLogger("stepcast")
 
 
-class GpuStand:
+class GpuTestbed:
     """The GPU behind `driver`, whole or in parts. Keys are measured before the rounds: clocks are steady, and what is not is flagged."""
 
     periods = 6

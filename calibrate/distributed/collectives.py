@@ -70,8 +70,8 @@ class CollectiveSampler:
     def visit(self) -> None:
         """Time every collective once more."""
         for shape, program in self._programs.items():
-            passage = program.run(CALLS)
-            self.samples[shape].append(_longest_s(passage.times) if passage.times else list(passage.steps_s))
+            chunk = program.run(CALLS)
+            self.samples[shape].append(_longest_s(chunk.times) if chunk.times else list(chunk.steps_s))
 
     def store(self, profile: Profile, rounds: Sequence[int]) -> None:
         """Put what was measured in the given rounds into the profile."""

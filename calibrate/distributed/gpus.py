@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrate.cpu.session import Progress
-from calibrate.cuda.testbed import GpuStand
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.distributed.testbed import measure_collectives
 from executors.cuda.driver import Driver
 from executors.distributed.backend import TeamBackend
-from executors.distributed.control import Team
+from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
@@ -18,15 +18,15 @@ from traces.profile import Profile
 NCCL = "nccl"
 
 
-class GpuTeamStand(GpuStand):
+class GpuGroupTestbed(GpuTestbed):
     """GPUs of one kind, one for each process."""
 
-    def __init__(self, team: Team, driver: Driver, mode: str = "eager", precision: str = "fp32"):
+    def __init__(self, channel: ControlChannel, driver: Driver, mode: str = "eager", precision: str = "fp32"):
         """`driver`: of this process's GPU. Raises StepcastError for graphs: a capture would have to hold every process's collectives."""
         if mode != "eager":
             raise StepcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
         super().__init__(driver, mode, precision)
-        self._team = team
+        self._team = channel
 
     def machine(self, profile: Profile | None) -> Machine:
         """As many of this GPU as there are processes."""

@@ -12,13 +12,13 @@ from calibrate.cpu.co_runs import learn_contention
 from calibrate.cpu.noise import Watch
 from calibrate.cpu.sampler import Sampler
 from calibrate.cpu.session import ROUNDS, Progress, calibrate
-from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuStand, about_cpu
+from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuTestbed, about_cpu
 from calibrate.distributed.collectives import CollectiveSampler, unmeasured
 from calibrate.planned import machine_here
 from executors.cpu.backend import CpuBackend
 from executors.cpu.workers import available_cores
 from executors.distributed.backend import TeamBackend
-from executors.distributed.control import Team
+from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from traces.profile import Profile
@@ -40,17 +40,17 @@ def measure_collectives(plans: Iterable[Plan], backend: TeamBackend, profile: Pr
     return len(sampler.samples)
 
 
-class CpuTeamStand(CpuStand):
+class CpuGroupTestbed(CpuTestbed):
     """This machine's CPU, a process per device, joined by gloo."""
 
-    def __init__(self, team: Team):
+    def __init__(self, channel: ControlChannel):
         """Warns where processes share cores: no prediction knows of that."""
-        super().__init__(team.ranks.world)
-        self._team = team
+        super().__init__(channel.ranks.world)
+        self._team = channel
         self._collectives: CollectiveSampler | None = None
         cores = len(available_cores())
-        if team.ranks.local_world > cores:
-            log.warning("%d processes share %d cores; predictions are of a core for each", team.ranks.local_world, cores)
+        if channel.ranks.local_world > cores:
+            log.warning("%d processes share %d cores; predictions are of a core for each", channel.ranks.local_world, cores)
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU, a device per process."""

@@ -21,7 +21,7 @@ from executors.cpu.schedule import Entry, Schedule
 from executors.cpu.workers import Callers, Workers, available_cores
 from executors.forms import PLAIN
 from executors.kernels.registry import handlers
-from executors.measured import Measured, Passage, ends_from_start, lengths
+from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
 from executors.replicas import parameter_difference
 from executors.run import WARM_UP, failure
 from simulator.machine.machine import Machine
@@ -115,7 +115,7 @@ class CpuExecutable:
         """Iterations begun so far: the number of the next one."""
         return self._first_iteration + self._period
 
-    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
         for i in range(steps):
             iteration = self._period + i
@@ -126,7 +126,7 @@ class CpuExecutable:
         self._period += steps
         return self._passage(self._go(entries))
 
-    def sync(self) -> Passage:
+    def sync(self) -> ChunkTimes:
         """Run what lags behind, so that all iterations begun are complete."""
         end = self._period + self.dependencies.largest_lag
         measured = self._go(self._entries(self._period, end, self._period), self._period)
@@ -143,9 +143,9 @@ class CpuExecutable:
         return parameter_difference(self.binding, expected)
 
     @staticmethod
-    def _passage(measured: list[Measured]) -> Passage:
+    def _passage(measured: list[Measured]) -> ChunkTimes:
         ends_s = ends_from_start(measured)
-        return Passage(lengths(ends_s), tuple(measured), ends_s)
+        return ChunkTimes(lengths(ends_s), tuple(measured), ends_s)
 
     def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
         return [

@@ -17,7 +17,7 @@ from executors.cuda.feeds import Placed, copy_all
 from executors.cuda.issue import Issuer, fork, join
 from executors.cuda.program import EagerProgram, Site
 from executors.cuda.twins import EndMarks, spread, with_starts
-from executors.measured import Measured, Passage, lengths
+from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
@@ -50,7 +50,7 @@ class GraphProgram(EagerProgram):
         self._lead = next(iter(self._streams.values()))  # graphs are captured from, and launched on, the first lane
         self.driver.seed(seed)
 
-    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods; one step length per graph after the call's first.
 
         New feeds are copied to the GPU, or to pinned memory, before anything is issued, and to where a graph reads them before each of
@@ -66,7 +66,7 @@ class GraphProgram(EagerProgram):
         ends = self._replay(graphs, fed(prologue, steps - rest)) if graphs else []
         last = super().run(rest, fed(steps - rest, steps))
         replayed = [begin + (end - begin) * (i + 1) / self.unit for begin, end in pairwise([0.0, *ends]) for i in range(self.unit)]
-        return Passage(tuple(s / self.unit for s in lengths(ends)), ends_s=_one_after_another(first.ends_s, replayed, last.ends_s))
+        return ChunkTimes(tuple(s / self.unit for s in lengths(ends)), ends_s=_one_after_another(first.ends_s, replayed, last.ends_s))
 
     @property
     def _prologue(self) -> int:

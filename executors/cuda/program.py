@@ -13,7 +13,7 @@ from executors.cuda.issue import Compiled, Issuer
 from executors.cuda.lanes import make_streams
 from executors.cuda.twins import EagerMarks, repeated, spread
 from executors.forms import Forms
-from executors.measured import Measured, Passage, lengths
+from executors.measured import ChunkTimes, Measured, lengths
 from executors.replicas import parameter_difference
 from executors.run import WARM_UP
 from simulator.machine.machine import HOST
@@ -73,13 +73,13 @@ class EagerProgram:
         """Iterations begun so far: the number of the next one."""
         return self._first_iteration + self._period
 
-    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+    def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods back to back and wait for them; `inputs` gives each new iteration's feeds (default: the job's own).
 
         New feeds are copied to the GPU, or to pinned memory, before anything is issued.
         """
         ends_s = tuple(self._issue(steps, inputs)[1])
-        return Passage(lengths(ends_s), ends_s=ends_s)
+        return ChunkTimes(lengths(ends_s), ends_s=ends_s)
 
     def _issue(
         self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
@@ -134,7 +134,7 @@ class EagerProgram:
             events.append(event)
         return events
 
-    def sync(self) -> Passage:
+    def sync(self) -> ChunkTimes:
         """Run what lags behind, so that all iterations begun are complete."""
         self.driver.synchronize()
         end = self._period + self._compiled.dependencies.largest_lag
@@ -148,7 +148,7 @@ class EagerProgram:
         self._instances.clear()
         self._reported.clear()
         self._issuer = Issuer(self._compiled, self.driver, self._streams)
-        return Passage(())
+        return ChunkTimes(())
 
     def _finish(self, period: int) -> None:
         """Collect losses that have been issued and forget iterations whose every tensor may be dropped."""

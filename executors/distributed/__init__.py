@@ -1,4 +1,4 @@
 """One process per device: a plan's tasks of one device run in each, and its collectives join them through torch.distributed.
 
-The first process leads: it plans, measures and decides, and tells the others what to run (`team`, `follow`).
+The first process leads: it plans, measures and decides, and tells the others what to run (`channel`, `follow`).
 """

@@ -8,9 +8,9 @@ from weakref import finalize
 
 import torch
 
-from executors.distributed.control import Named, Team
-from executors.distributed.device_run import Parts, cpu_seconds
-from executors.measured import Measured, Passage, lengths
+from executors.distributed.control import ControlChannel, Named
+from executors.distributed.programs import LoadedPlans, cpu_seconds
+from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
@@ -27,16 +27,16 @@ class TeamBackend:
     mode = "eager"
     unit = 1
 
-    def __init__(self, machine: Machine, team: Team, kind: str = "cpu", precision: str = "fp32"):
+    def __init__(self, machine: Machine, channel: ControlChannel, kind: str = "cpu", precision: str = "fp32"):
         """`kind`: cpu or cuda. Raises StepcastError where a process cannot use its device, or devices and processes differ in number."""
         self.names = [device.name for device in machine.devices]
-        if len(self.names) != team.ranks.world:
+        if len(self.names) != channel.ranks.world:
             raise StepcastError(
-                f"machine {machine.name} has {len(self.names)} devices for {team.ranks.world} processes; expected one for each"
+                f"machine {machine.name} has {len(self.names)} devices for {channel.ranks.world} processes; expected one for each"
             )
-        self.machine, self.team = machine, team
+        self.machine, self.channel = machine, channel
         given = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
-        self.parts, _ = self.tell(lambda: Parts.open(team, **given), {"do": "open", **given})
+        self.parts, _ = self.tell(lambda: LoadedPlans.open(channel, **given), {"do": "open", **given})
         self.local = self.parts.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
         self._numbers, self._dropped = count(), []
@@ -46,14 +46,14 @@ class TeamBackend:
 
         Of two failures the leader's own is raised.
         """
-        self.team.send(message, tensors)
+        self.channel.send(message, tensors)
         failed, found = None, None
         try:
             found = own()
         except StepcastError as error:
             failed = error
         try:
-            answers = self.team.gather({})
+            answers = self.channel.gather({})
         except StepcastError as error:
             raise failed or error from error
         if failed is not None:
@@ -62,8 +62,8 @@ class TeamBackend:
 
     def cpu_seconds(self) -> list[float]:
         """What each process has used so far, by rank."""
-        self.team.send({"do": "cpu_seconds"})
-        return [answer["cpu_s"] for answer in self.team.gather(cpu_seconds())]
+        self.channel.send({"do": "cpu_seconds"})
+        return [answer["cpu_s"] for answer in self.channel.gather(cpu_seconds())]
 
     def device(self, name: str) -> torch.device:
         """This process's."""
@@ -89,8 +89,8 @@ class TeamBackend:
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Highest bytes that each process's allocator held for its part, by device."""
-        self.team.send({"do": "peak_bytes", "seed": seed, **_of(plan, tensors)}, tensors)
-        answers = self.team.gather(self.parts.peak_bytes(plan, tensors, seed))
+        self.channel.send({"do": "peak_bytes", "seed": seed, **_of(plan, tensors)}, tensors)
+        answers = self.channel.gather(self.parts.peak_bytes(plan, tensors, seed))
         return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
 
 
@@ -117,7 +117,7 @@ class TeamProgram:
         """Iterations begun so far."""
         return self._own.iterations
 
-    def run(self, steps: int, inputs: Sequence[Mapping[str, torch.Tensor]] | None = None) -> Passage:
+    def run(self, steps: int, inputs: Sequence[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Run `steps` more periods everywhere, from one moment on. A step takes until its last process has ended it.
 
         Each process counts seconds from its own beginning, so that their clocks need not agree.
@@ -126,17 +126,17 @@ class TeamProgram:
         tensors = {f"{i} {name}": tensor for i, feed in enumerate(inputs or ()) for name, tensor in feed.items()}
         return self._together(steps, feeds, tensors, inputs)
 
-    def sync(self) -> Passage:
+    def sync(self) -> ChunkTimes:
         """Run everywhere what lags behind."""
         return self._together(0, None, {}, None)
 
-    def _together(self, steps: int, feeds: list[str] | None, tensors: Named, inputs) -> Passage:
-        team, parts = self._backend.team, self._backend.parts
-        team.send({"do": "run", "program": self._number, "steps": steps, "feeds": feeds}, tensors)
-        answers = team.gather(parts.run(self._number, steps, inputs))
+    def _together(self, steps: int, feeds: list[str] | None, tensors: Named, inputs) -> ChunkTimes:
+        channel, parts = self._backend.channel, self._backend.parts
+        channel.send({"do": "run", "program": self._number, "steps": steps, "feeds": feeds}, tensors)
+        answers = channel.gather(parts.run(self._number, steps, inputs))
         self._take_losses(answers)
         ends_s = _latest([answer["ends_s"] for answer in answers])
-        return Passage(lengths(ends_s), tuple(self._times(answers)), ends_s)
+        return ChunkTimes(lengths(ends_s), tuple(self._times(answers)), ends_s)
 
     def _take_losses(self, answers: list[dict[str, Any]]) -> None:
         """An iteration's losses are known when every device has told its own."""
@@ -152,7 +152,7 @@ class TeamProgram:
 
     def _times(self, answers: list[dict[str, Any]]) -> list[Measured]:
         """All processes' on one clock: of one node they share it (CLOCK_MONOTONIC); of several, their beginnings are taken as one."""
-        one, found = self._backend.team.ranks.one_node, []
+        one, found = self._backend.channel.ranks.one_node, []
         for device, answer in zip(self._backend.names, answers, strict=True):
             shift_s = 0.0 if one else answers[0]["begun_s"] - answer["begun_s"]
             found += [
@@ -163,9 +163,9 @@ class TeamProgram:
 
     def trace(self) -> list[Measured]:
         """The times of a few more periods."""
-        team, parts = self._backend.team, self._backend.parts
-        team.send({"do": "trace", "program": self._number})
-        return self._times(team.gather(parts.trace(self._number)))
+        channel, parts = self._backend.channel, self._backend.parts
+        channel.send({"do": "trace", "program": self._number})
+        return self._times(channel.gather(parts.trace(self._number)))
 
     def parameter_difference(self, expected: Named) -> float:
         """Over all devices."""

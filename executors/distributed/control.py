@@ -15,9 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executors import process_groups
 from executors.cpu import allocator
-from executors.distributed import communicators as circles
-from executors.distributed.ranks import PeerLostError, Ranks, why
+from executors.distributed.ranks import Ranks
+from executors.errors import PeerLostError, first_sentence
 from traces.errors import StepcastError
 
 #: A message may be long in coming, while the leader calibrates. Where it has died, its connections close, and nobody waits.
@@ -30,7 +31,7 @@ _MEET = "meet"
 Named = Mapping[str, torch.Tensor]
 
 
-class Team:
+class ControlChannel:
     """The processes, once all have met. `ranks`: which one this is."""
 
     def __init__(self, ranks: Ranks, store: dist.Store):
@@ -105,20 +106,20 @@ class Team:
 
     def close(self) -> None:
         """Leave the job, all processes together."""
-        circles.forget()
+        process_groups.forget()
         dist.destroy_process_group()
 
 
-_team: Team | None = None
+_team: ControlChannel | None = None
 
 
-def lead(ranks: Ranks) -> Team:
+def lead(ranks: Ranks) -> ControlChannel:
     """The leader's team, met at the first call."""
     global _team
     if _team is None:
         store = _store()
         store.set(_word(), _MEET)
-        _team = Team(ranks, store)
+        _team = ControlChannel(ranks, store)
     return _team
 
 
@@ -135,14 +136,14 @@ def leave(status: int) -> None:
         _team.close()
 
 
-def join(ranks: Ranks) -> Team | int:
+def join(ranks: Ranks) -> ControlChannel | int:
     """A follower's team once the leader wants one, or the status to end with where it does not."""
     store = _store()
     with _lost():
         store.wait([_word()], PATIENCE)
         word = store.get(_word()).decode()
         store.set(_heard(ranks.rank), "")
-    return Team(ranks, store) if word == _MEET else int(word)
+    return ControlChannel(ranks, store) if word == _MEET else int(word)
 
 
 def _store() -> dist.Store:
@@ -171,7 +172,7 @@ def _lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLostError(f"another process of the job ended or does not answer ({why(error)})") from error
+        raise PeerLostError(f"another process of the job ended or does not answer ({first_sentence(error)})") from error
 
 
 def _broadcast(content: bytes | None) -> bytes:

@@ -6,9 +6,10 @@ import sys
 import time
 from typing import Any
 
-from executors.distributed.control import Named, Team, join
-from executors.distributed.device_run import Parts, as_parameters, cpu_seconds
-from executors.distributed.ranks import GRACE_S, PeerLostError, Ranks
+from executors.distributed.control import ControlChannel, Named, join
+from executors.distributed.programs import LoadedPlans, as_parameters, cpu_seconds
+from executors.distributed.ranks import Ranks
+from executors.errors import GRACE_S, PeerLostError
 from simulator.models.factory import brief
 from simulator.plan.json import load
 from traces.errors import StepcastError
@@ -19,8 +20,8 @@ def follow(ranks: Ranks) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the leader decides, and when it ends its connections close
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
-        team = join(ranks)
-        return team if isinstance(team, int) else Follower(team).serve()
+        channel = join(ranks)
+        return channel if isinstance(channel, int) else RankServer(channel).serve()
     except PeerLostError:
         return 1
     except StepcastError as error:
@@ -35,23 +36,23 @@ def _said(ranks: Ranks, what: str, status: int) -> int:
     return status
 
 
-class Follower:
+class RankServer:
     """What has been opened and loaded here."""
 
-    def __init__(self, team: Team):
-        self.team = team
-        self.parts: Parts | None = None
+    def __init__(self, channel: ControlChannel):
+        self.channel = channel
+        self.parts: LoadedPlans | None = None
 
     def serve(self) -> int:
         """Until the end; the leader's status."""
         while True:
-            message, tensors = self.team.receive()
+            message, tensors = self.channel.receive()
             if message["do"] == "end":
-                self.team.close()
+                self.channel.close()
                 return message["status"]
             # In the middle of a run others wait for this process: a failure ends all.
             together = message["do"] in ("run", "trace", "peak_bytes")
-            self.team.gather(self._do(message, tensors) if together else self._tried(message, tensors))
+            self.channel.gather(self._do(message, tensors) if together else self._tried(message, tensors))
 
     def _tried(self, message: dict[str, Any], tensors: Named) -> dict[str, Any]:
         try:
@@ -67,7 +68,7 @@ class Follower:
             parts.drop(message.get("dropped", ()))
         match message["do"]:
             case "open":
-                self.parts = Parts.open(self.team, message["kind"], message["devices"], message["sms"], message["precision"])
+                self.parts = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
             case "load":
                 given = as_parameters(tensors, message["parameters"])
                 parts.load(message["program"], load(message["plan"]), given, message["seed"], message["keep"])

@@ -1,7 +1,6 @@
 """Which of several processes this is, as `torchrun` says it in the environment. Does not need torch."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,18 +8,6 @@ from traces.errors import StepcastError
 
 #: The variables that torchrun sets for every process.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-#: A launcher that sees one process fail ends the others: so long one that is not the first to know leaves the word to another.
-GRACE_S = 2.0
-
-
-class PeerLostError(StepcastError):
-    """Another process of the job ended, or does not answer: what it had to say it has said itself."""
-
-
-def why(error: Exception) -> str:
-    """The first sentence of what a library said, without the place in its source."""
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^\[[^\]]*:\d+\] ", "", said).split(". ")[0]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from executors.binding import Binding, Instance
-from executors.distributed.communicators import group_of
-from executors.distributed.local import Circle
-from executors.distributed.ranks import PeerLostError, why
+from executors.errors import PeerLostError, first_sentence
+from executors.process_groups import group_of
 from simulator.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
+from simulator.collectives.local import ProcessGroup
 from simulator.collectives.rounds import SERVER
 from simulator.collectives.tasks import chunks
 from simulator.plan.task import Operand, Task
@@ -32,7 +32,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     Raises StepcastError where this process runs alone.
     """
     body: Collective = task.body
-    group, ranks = group_of(Circle(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
+    group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
     call = _operation(body, task.mutates, group, ranks)
     getters = [binding.getter(operand) for operand in task.mutates]
     whole = body.operation == ALL_REDUCE  # else chunks are cut along dimension 0
@@ -41,7 +41,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
         try:
             call(flat)
         except RuntimeError as error:  # gloo has no class of its own for it
-            raise PeerLostError(f"{task.name}: another process ended or does not answer ({why(error)})") from error
+            raise PeerLostError(f"{task.name}: another process ended or does not answer ({first_sentence(error)})") from error
 
     def run(instance: Instance) -> None:
         tensors = [get(instance) for get in getters]

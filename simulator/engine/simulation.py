@@ -27,7 +27,7 @@ from simulator.memory.over_time import memory_over_time, peaks
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces import garbage
+from traces.garbage import gc_paused
 from traces.timeline import Span, Timeline
 
 EAGER, GRAPH = "eager", "graph"
@@ -73,7 +73,7 @@ def timed_simulation(
 def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
-    with garbage.kept():
+    with gc_paused():
         begin = time.perf_counter()
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
         simulation.play()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
-from traces import garbage
+from traces.garbage import gc_paused
 
 Box = tuple[tuple[int, int], ...]
 #: Period, index in the period.
@@ -109,7 +109,7 @@ class Dependencies:
 
     def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
         if iterations not in self._derived:
-            with garbage.kept():
+            with gc_paused():
                 self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
         return self._derived[iterations]
 

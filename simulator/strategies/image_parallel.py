@@ -17,8 +17,8 @@ from simulator.collectives.tasks import Group
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
-from traces import garbage
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 
 NAME = "image-parallel"
 ABOUT = "data parallel: every device trains on its part of the batch, and gradients are summed over all devices"
@@ -73,7 +73,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
-    with garbage.kept():
+    with gc_paused():
         return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 

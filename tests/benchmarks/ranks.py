@@ -15,7 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import data, preset
 from simulator.plan.dependencies import Dependencies
 from simulator.strategies.image_parallel import Options, plan
-from traces import garbage
+from traces.garbage import gc_paused
 
 PER_GPU, IMAGE_SIZE = 32, 224
 CASES = {
@@ -64,7 +64,7 @@ def main(counts: list[int]):
             seconds.append(laps.lap())
             costs = model.resolve(made)
             seconds.append(laps.lap())
-            with garbage.kept():
+            with gc_paused():
                 simulation = Simulation(made, machine, costs, "eager", None, dependencies, True, None)
                 simulation.play()
                 seconds.append(laps.lap())

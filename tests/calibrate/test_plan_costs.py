@@ -6,7 +6,7 @@ import pytest
 
 from calibrate import validation
 from calibrate.cpu import co_runs
-from calibrate.cpu.testbed import CpuStand
+from calibrate.cpu.testbed import CpuTestbed
 from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
@@ -34,7 +34,7 @@ def by_cost(monkeypatch):
     return made
 
 
-class CountingStand(CpuStand):
+class CountingStand(CpuTestbed):
     """Says how many keys each preview has measured."""
 
     def __init__(self):
@@ -49,23 +49,23 @@ class CountingStand(CpuStand):
 
 def planned(texts, profile, calibrate=True):
     """The forecasts and the stand."""
-    stand = CountingStand()
+    testbed = CountingStand()
     job = Job(f"{mlp.__file__}:make", 4)
-    found, skipped = validation._planned(job, texts, {}, profile, calibrate, None, lambda *_: None, stand, "eager")
+    found, skipped = validation._planned(job, texts, {}, profile, calibrate, None, lambda *_: None, testbed, "eager")
     assert skipped == []
-    return found, stand
+    return found, testbed
 
 
 def empty() -> Profile:
     """Of this machine; nothing was measured."""
-    return Profile(identity=CpuStand().identity)
+    return Profile(identity=CpuTestbed().identity)
 
 
 def test_a_strategy_that_uses_costs_plans_with_measured_ones(by_cost):
     profile = empty()
-    found, stand = planned(["by-cost"], profile)
+    found, testbed = planned(["by-cost"], profile)
     assert by_cost == ["guessed", "measured"]
-    assert stand.previews == [len(profile.costs), 0]  # the plan made with them has no other keys
+    assert testbed.previews == [len(profile.costs), 0]  # the plan made with them has no other keys
     assert {cost.warm.samples for cost in profile.costs.values()} == {2}
     assert {task.stream for task in found["by-cost"].plan.tasks} == {0, 1}
     assert profile.contention.known, "lanes that stand in the final plan alone are run beside each other too"
@@ -75,21 +75,21 @@ def test_what_is_known_is_planned_with_at_once(by_cost):
     profile = empty()
     planned(["by-cost"], profile)
     del by_cost[:]
-    _, stand = planned(["by-cost"], profile)
+    _, testbed = planned(["by-cost"], profile)
     assert by_cost == ["measured"]
-    assert stand.previews == [0]
+    assert testbed.previews == [0]
 
 
 def test_others_pay_nothing(by_cost):
     profile = empty()
-    _, stand = planned(["forward-fusion"], profile)
-    assert (by_cost, stand.previews, profile.costs) == ([], [], {})
+    _, testbed = planned(["forward-fusion"], profile)
+    assert (by_cost, testbed.previews, profile.costs) == ([], [], {})
 
 
 def test_without_calibration_nothing_is_measured(by_cost):
     profile = empty()
-    _, stand = planned(["by-cost"], profile, calibrate=False)
-    assert (by_cost, stand.previews, profile.costs) == (["guessed"], [], {})
+    _, testbed = planned(["by-cost"], profile, calibrate=False)
+    assert (by_cost, testbed.previews, profile.costs) == (["guessed"], [], {})
     assert not profile.contention.known
 
 

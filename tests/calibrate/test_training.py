@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from calibrate.cpu.testbed import CpuStand
+from calibrate.cpu.testbed import CpuTestbed
 from calibrate.numerics import reference
 from calibrate.training import AUTOGRAD, Training
 from executors.kernels.update import torch_optimizer
@@ -44,14 +44,14 @@ def usual_loop(job: Job, steps: int) -> list[float]:
 
 def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
     """`job` trained by plans, and by autograd where that is among the names."""
-    stand = CpuStand()
-    machine = stand.machine(None)
-    stand.open(machine, [])
+    testbed = CpuTestbed()
+    machine = testbed.machine(None)
+    testbed.open(machine, [])
     plans = {}
     for name in (name for name in names if name != AUTOGRAD):
         strategy, options = strategies.parse(name)
         plans[name] = strategy.plan(job, machine, None, options)
-    training = Training.begin(job, stand, plans, AUTOGRAD in names)
+    training = Training.begin(job, testbed, plans, AUTOGRAD in names)
     assert list(training.turns(steps))[-1] == steps
     return training
 

@@ -16,12 +16,11 @@ from tests.support.places import SUPPORT
 
 def collectives(joined) -> None:
     """Every operation and algorithm on dense, permuted, cut and several tensors: what this process ends with is what it must."""
+    from executors import process_groups
     from executors.cpu.backend import CpuBackend
-    from executors.distributed import communicators as circles
-    from executors.distributed.device_run import cores_of
-    from executors.distributed.local import circles as circles_of
-    from executors.distributed.local import local_plan
+    from executors.distributed.programs import cores_of
     from simulator.bodies.collective import Collective
+    from simulator.collectives.local import groups_of, local_plan
     from simulator.machine.machine import HOST, Device, Machine, Memory
     from simulator.plan.plan import Plan
     from simulator.plan.task import BUFFER, Operand, Segment, Storage, Task, Value
@@ -65,7 +64,7 @@ def collectives(joined) -> None:
                 flat = tuple(operand for device in devices for operand in operands[device])
                 storages = {name: Storage(name, 8 * max(1, given[name].numel()), value.device) for name, value in values.items()}
                 plan = Plan("case", (Segment((Task("c", body, devices[0], mutates=flat),)),), values, storages)
-                circles.make(circles_of(plan), devices, "gloo")
+                process_groups.make(groups_of(plan), devices, "gloo")
                 program = backend.load(local_plan(plan, own), given)
                 program.run(1)
                 low = 1 if cut else 0
@@ -169,7 +168,7 @@ def main() -> None:
     """Check the collectives, then lead or follow."""
     from executors.cuda import torch_driver
     from executors.distributed.control import join, lead, leave
-    from executors.distributed.follow import Follower
+    from executors.distributed.follow import RankServer
     from executors.distributed.ranks import launched
     from tests.fake_gpu import FakeGpu
 
@@ -180,7 +179,7 @@ def main() -> None:
     collectives(joined)
     if not ranks.first:
         with fake:
-            sys.exit(Follower(joined).serve())
+            sys.exit(RankServer(joined).serve())
     print(json.dumps({"cpu": numerics(joined), "gpu": on_gpus(joined) if ranks.world == 2 else {}}))
     leave(0)
 

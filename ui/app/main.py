@@ -30,9 +30,7 @@ from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.reports.report import Report, read_report
-from ui.text import quantities as words
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables, units
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
 #: Rows of the critical path's table.
@@ -111,14 +109,14 @@ def validation_ui(report: Report) -> int:
     if len(report.validations) == 1:
         return 0
     return st.sidebar.selectbox(
-        "Job", range(len(report.validations)), format_func=lambda number: story.job_words(report.validations[number])
+        "Job", range(len(report.validations)), format_func=lambda number: sentences.job_words(report.validations[number])
     )
 
 
 def validation_summary_ui(validation: Validation) -> None:
     """Words, chart and table of one validation."""
-    st.subheader(story.job_words(validation))
-    st.write(words.plain(" ".join(story.validation_words(validation))))
+    st.subheader(sentences.job_words(validation))
+    st.write(units.plain(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
@@ -129,17 +127,17 @@ def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
-    labels = words.row_labels([comparison.result for comparison in comparisons])
+    labels = units.row_labels([comparison.result for comparison in comparisons])
     return st.selectbox("Strategy", range(len(labels)), index=len(labels) - 1, format_func=lambda number: labels[number])
 
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Predicted above measured, with words, phases, memory and files."""
     st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
-    st.write(words.plain(" ".join([*story.result_words(comparison.result), story.phase_words(comparison)])))
+    st.write(units.plain(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     if comparison.predicted.memory or comparison.measured.memory:
-        st.write(words.plain(" ".join(story.memory_words(comparison.result))))
+        st.write(units.plain(" ".join(sentences.memory_words(comparison.result))))
         st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
     trace = folder / "perfetto.json.gz"
     if trace.exists():
@@ -200,7 +198,7 @@ def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[For
 def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
     """All answers side by side, then one in detail."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
-        st.warning(words.plain(f"{refusal.strategy}: {refusal.why}"))
+        st.warning(units.plain(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
@@ -215,13 +213,13 @@ def forecast_details_ui(answer: Forecast) -> None:
     """One prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     left, middle, right = st.columns(3)
-    left.metric("Step time", words.with_unit(prediction.step_s))
-    middle.metric("90 % interval, ms", words.interval(prediction.interval_s))
-    right.metric("Speed-up", words.speedup(prediction.speedup))
+    left.metric("Step time", units.with_unit(prediction.step_s))
+    middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
+    right.metric("Speed-up", units.speedup(prediction.speedup))
     st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
     if answer.why:
-        st.write("Against the baseline: " + words.plain("; ".join(answer.why)) + ".")
-    st.write(words.plain(" ".join(story.prediction_words(prediction))))
+        st.write("Against the baseline: " + units.plain("; ".join(answer.why)) + ".")
+    st.write(units.plain(" ".join(sentences.prediction_words(prediction))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):

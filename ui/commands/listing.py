@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ui.commands.output import print_json
-from ui.text import quantities as words
+from ui.text import units
 
 
 def models(as_json: bool) -> None:
@@ -113,4 +113,4 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 
 def _option_line(name: str, doc: str, default: object) -> str:
-    return f"{name} (default {words.option_value(default)}): {doc}"
+    return f"{name} (default {units.option_value(default)}): {doc}"

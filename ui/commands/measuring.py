@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.cpu.testbed import CpuStand, Stand
+from calibrate.cpu.testbed import CpuTestbed, Testbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import foreign, open_profile
@@ -24,8 +24,7 @@ from traces.profile import Profile
 from ui import jobs
 from ui.commands.output import print_document
 from ui.reports import report
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables
 
 #: The models of the demo: small enough for any machine, one bound by compute and one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
@@ -33,22 +32,22 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
-    stand, mode = testbed_for(placement, job.precision), placement.mode
+    testbed, mode = testbed_for(placement, job.precision), placement.mode
     chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
-    profile, place = open_profile(output, True, stand.identity)
-    if profile.matches(stand.identity):
+    profile, place = open_profile(output, True, testbed.identity)
+    if profile.matches(testbed.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_writable(place)
-    machine = stand.machine(profile)
+    machine = testbed.machine(profile)
     found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if not found:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
         print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
-    stand.measure_machine(profile)
-    machine = stand.machine(profile)
+    testbed.measure_machine(profile)
+    machine = testbed.machine(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        measured = stand.calibrate([predicted.plan for predicted in found.values()], machine, profile, place, progress)
+        measured = testbed.calibrate([predicted.plan for predicted in found.values()], machine, profile, place, progress)
     profile.save(place)
     _show_failures(profile)
     known = len(profile.costs) + sum(map(len, profile.collectives.values()))
@@ -77,17 +76,17 @@ def validate(
     as_json: bool,
 ) -> None:
     """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
-    stand = testbed_for(placement, job.precision)
+    testbed = testbed_for(placement, job.precision)
     chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
     if out is not None:
         check_writable(out, folder=True)
-    profile, place = open_profile(profile_path, calibration and profile_path is None, stand.identity)
+    profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
-    if foreign(profile, place, stand.identity) and calibration:
-        profile, place = Profile(identity=stand.identity), None  # never mixed with another machine's figures
+    if foreign(profile, place, testbed.identity) and calibration:
+        profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, stand, placement.mode)
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, placement.mode)
     _show([outcome], out, as_json)
 
 
@@ -97,19 +96,19 @@ def demo(out: Path, as_json: bool) -> None:
     profile, place = open_profile(None, create=True)
     check_writable(place)
     outcomes = [
-        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuStand(), "eager")
+        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuTestbed(), "eager")
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)
 
 
 def _validate(
-    job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, stand: Stand, mode: str
+    job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, testbed: Testbed, mode: str
 ) -> Outcome:
     if calibration:
-        stand.measure_machine(profile)
+        testbed.measure_machine(profile)
     with jobs.progress(f"validating {job.label}", quiet) as progress:
-        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress, stand, mode)
+        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress, testbed, mode)
     _show_failures(profile)
     return outcome
 
@@ -128,7 +127,7 @@ def _show(outcomes: list[Outcome], out: Path | None, as_json: bool) -> None:
         console = Console(width=max(120, Console().width))
         console.print(tables.validation_table(validations))
         for outcome in outcomes:
-            for line in story.validation_words(outcome.validation):
+            for line in sentences.validation_words(outcome.validation):
                 console.print(f"- {line}", highlight=False, markup=False)
             if outcome.rejected_rounds:
                 console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)

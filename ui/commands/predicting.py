@@ -14,8 +14,7 @@ from traces.errors import StepcastError
 from traces.files import check_writable
 from ui import jobs
 from ui.commands.output import print_document
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables
 
 
 def predict(
@@ -55,7 +54,7 @@ def predict(
         console = Console(width=max(120, Console().width))
         shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
         console.print(tables.prediction_table(shown))
-        for line in [*story.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
+        for line in [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
             console.print(f"- {line}", highlight=False, markup=False)
     if not document.fits:
         raise typer.Exit(1)

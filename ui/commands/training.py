@@ -4,7 +4,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from calibrate.cpu.testbed import Stand
+from calibrate.cpu.testbed import Testbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all, require_memory_together
 from calibrate.profiles import foreign
@@ -23,7 +23,7 @@ from ui import jobs
 from ui.commands.output import print_document
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
-from ui.text.quantities import with_unit
+from ui.text.units import with_unit
 
 #: Some hundred bytes of a metrics file each.
 MOST_STEPS = 200_000
@@ -45,7 +45,7 @@ def run(
     After Ctrl-C, metrics and page of what was completed are written before KeyboardInterrupt goes on.
     """
     metrics, timeline, out = places
-    stand, mode = testbed_for(placement, job.precision), placement.mode
+    testbed, mode = testbed_for(placement, job.precision), placement.mode
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     for place in (metrics, timeline):
@@ -54,10 +54,10 @@ def run(
     if out is not None:
         check_writable(out, folder=True)
     profile = Profile.load(profile_path) if profile_path is not None else None
-    found = _planned(job, text, beside, pairs, stand, profile, mode)
+    found = _planned(job, text, beside, pairs, testbed, profile, mode)
     if profile is not None:
-        foreign(profile, profile_path, stand.identity)
-    training = _begun(job, stand, found, AUTOGRAD in beside, steps, mode)
+        foreign(profile, profile_path, testbed.identity)
+    training = _begun(job, testbed, found, AUTOGRAD in beside, steps, mode)
     predicted_s = found[text].timeline.step_s if profile is not None else None
     try:
         with jobs.progress(f"training {job.label}", as_json) as progress:
@@ -79,7 +79,7 @@ def run(
 
 
 def _planned(
-    job: Job, text: str, beside: list[str], pairs: list[str], stand: Stand, profile: Profile | None, mode: str
+    job: Job, text: str, beside: list[str], pairs: list[str], testbed: Testbed, profile: Profile | None, mode: str
 ) -> dict[str, Forecast]:
     """Forecasts of the strategies to train by, the one that was asked for first. Raises StepcastError where one cannot run."""
     others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
@@ -90,7 +90,7 @@ def _planned(
         if name.partition(":")[0] not in known:
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *known])
     chosen, shared = jobs.requested([text, *others], pairs)
-    machine = stand.machine(profile)
+    machine = testbed.machine(profile)
     found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
@@ -99,12 +99,12 @@ def _planned(
     return found
 
 
-def _begun(job: Job, stand: Stand, found: dict[str, Forecast], autograd: bool, steps: int, mode: str) -> Training:
-    stand.open(next(iter(found.values())).machine, [])
-    unit = stand.backend.unit
+def _begun(job: Job, testbed: Testbed, found: dict[str, Forecast], autograd: bool, steps: int, mode: str) -> Training:
+    testbed.open(next(iter(found.values())).machine, [])
+    unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
-    return Training.begin(job, stand, {name: forecast.plan for name, forecast in found.items()}, autograd)
+    return Training.begin(job, testbed, {name: forecast.plan for name, forecast in found.items()}, autograd)
 
 
 def _document(training: Training, predicted: Forecast, mode: str, done: Run | None, predicted_s: float | None) -> TrainingRun:

@@ -14,7 +14,7 @@ from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.timeline import Span, Timeline
 from ui.figures import palette
-from ui.text import quantities as words
+from ui.text import units
 
 #: Above this many spans, their borders would hide them.
 BORDERED_SPANS = 600
@@ -27,7 +27,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     """
     shown = [timeline for timeline in (predicted, measured) if timeline is not None]
     rows = [lanes(timeline, timeline.window()) for timeline in shown]
-    titles = [f"{timeline.kind}: {words.with_unit(timeline.step_s)}" for timeline in shown]
+    titles = [f"{timeline.kind}: {units.with_unit(timeline.step_s)}" for timeline in shown]
     heights = [max(1, len(row)) for row in rows]
     drawn_px = 34 * sum(heights) + 56 * (len(shown) - 1)
     spacing = 56 / drawn_px if len(shown) > 1 else 0.0
@@ -36,7 +36,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     for number, (timeline, places) in enumerate(zip(shown, rows, strict=True), start=1):
         for trace in _span_traces(timeline, listed):
             figure.add_trace(trace, row=number, col=1)
-        labels = [words.lane_label(*place) for place in places]
+        labels = [units.lane_label(*place) for place in places]
         figure.update_yaxes(
             categoryorder="array", categoryarray=labels, autorange="reversed", showgrid=False, ticksuffix=" ", row=number, col=1
         )
@@ -46,7 +46,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     figure.update_xaxes(range=[0, end_ms * 1.01], showgrid=True, gridcolor=palette.GRID, zeroline=False)
     figure.update_xaxes(title_text="ms from the start of the steady period", row=len(shown), col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
-    title = words.headline(predicted.step_s, measured.step_s if measured else None)
+    title = units.headline(predicted.step_s, measured.step_s if measured else None)
     return finished(figure, title, drawn_px=drawn_px, barmode="overlay")
 
 
@@ -73,7 +73,7 @@ def _span_traces(timeline: Timeline, listed: set[str]) -> "list[go.Bar]":
         texts = None if stripe else [_hover(s, origin, causes.get(s)) for s in group]
         bar = go.Bar(orientation="h", name=name, legendgroup=name, showlegend=name not in listed, marker={"color": colour, "line": border})
         bar.update(
-            y=[words.lane_label(s.device, s.lane) for s in group],
+            y=[units.lane_label(s.device, s.lane) for s in group],
             base=[(start - origin) * 1e3 for start in left],
             x=[(min(s.end_s, end) - start) * 1e3 for s, start in zip(group, left, strict=True)],
             hovertext=texts,
@@ -89,7 +89,7 @@ def _hover(span: Span, origin: float, cause: str | None) -> str:
         f"<b>{escape(span.task)}</b>",
         f"{span.phase}{f' of {escape(span.layer)}' if span.layer else ''}, micro-batch {span.micro_batch}",
     ]
-    lines.append(f"{words.with_unit(span.end_s - span.start_s)}, from {words.with_unit(span.start_s - origin)}, iteration {span.iteration}")
+    lines.append(f"{units.with_unit(span.end_s - span.start_s)}, from {units.with_unit(span.start_s - origin)}, iteration {span.iteration}")
     return "<br>".join([*lines, f"on the critical path, waited for: {cause}"] if cause else lines)
 
 
@@ -97,14 +97,14 @@ def speedups_figure(validation: Validation) -> go.Figure:
     """Predicted and measured step time per strategy: whiskers are the 90 % interval and the range of the measured runs."""
     results = validation.ran
     figure = go.Figure()
-    names = words.row_labels(results)
+    names = units.row_labels(results)
     predicted = [(r.predicted_step_s, *(r.predicted_interval_s or (r.predicted_step_s,) * 2)) for r in results]
     measured = [
         (r.measured_step_s, min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results
     ]
     _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, predicted, -0.12)
     _add_points(figure, "measured, all runs", palette.MEASURED, "circle", names, measured, 0.12)
-    gains = [f"{words.speedup(r.predicted_speedup)} / {words.speedup(r.measured_speedup)}" for r in results]
+    gains = [f"{units.speedup(r.predicted_speedup)} / {units.speedup(r.measured_speedup)}" for r in results]
     return _strategy_axes(figure, "Step time per strategy (speed-up predicted / measured)", names, gains)
 
 
@@ -114,7 +114,7 @@ def predictions_figure(predictions: Sequence[Prediction]) -> go.Figure:
     names = [prediction.strategy for prediction in predictions]
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
     _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, 0.0)
-    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [words.speedup(p.speedup) for p in predictions])
+    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [units.speedup(p.speedup) for p in predictions])
 
 
 def _add_points(
@@ -125,7 +125,7 @@ def _add_points(
     whiskers["array"] = [(high - value) * 1e3 for value, _, high in values]
     whiskers["arrayminus"] = [(value - low) * 1e3 for value, low, _ in values]
     texts = [
-        f"<b>{escape(label)}</b><br>{name}: {words.with_unit(value)} ({words.interval((low, high))})"
+        f"<b>{escape(label)}</b><br>{name}: {units.with_unit(value)} ({units.interval((low, high))})"
         for label, (value, low, high) in zip(names, values, strict=True)
     ]
     figure.add_scatter(
@@ -162,7 +162,7 @@ def phases_figure(comparison: Comparison) -> go.Figure:
             y=[v * 1e3 for v in values],
             name=name,
             marker_color=colour,
-            text=[words.ms(v) for v in values],
+            text=[units.ms(v) for v in values],
             textposition="outside",
             cliponaxis=False,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from traces.comparison import Validation, ValidationResult
 from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
 from traces.shipped import FILES, default_folder
-from ui.text import quantities as words
+from ui.text import units
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "A/A",
@@ -52,8 +52,8 @@ def summary_words(report: GpuReport) -> list[str]:
 def _summary_words(summary: ModeSummary) -> str:
     signs = f"; {summary.signs_right} of {summary.signs_asked} speed-ups that differ from the noise have the right sign"
     return (
-        f"{summary.mode}: {summary.results} results, median absolute error {words.percent(summary.median_abs_error, signed=False)}, worst"
-        f" {words.percent(summary.worst_error)} ({summary.worst}), {words.percent(summary.good_share, signed=False)} within"
+        f"{summary.mode}: {summary.results} results, median absolute error {units.percent(summary.median_abs_error, signed=False)}, worst"
+        f" {units.percent(summary.worst_error)} ({summary.worst}), {units.percent(summary.good_share, signed=False)} within"
         f" {_BOUNDS}{signs if summary.signs_asked else ''}."
     )
 
@@ -69,9 +69,9 @@ def shipped_summary(folder: Path | None = None) -> str:
     reports = find_reports(default_folder() if folder is None else folder)
     lines = [
         (
-            _plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", words.NONE),
-            summary.mode, str(summary.results), words.percent(summary.median_abs_error, signed=False), words.percent(summary.worst_error),
-            words.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
+            _plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", units.NONE),
+            summary.mode, str(summary.results), units.percent(summary.median_abs_error, signed=False), units.percent(summary.worst_error),
+            units.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
         )
         for name, report in reports
         for summary in report.summary
@@ -97,19 +97,19 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
     job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
-    for label, row in zip(words.row_labels(validation.results), validation.results, strict=True):
+    for label, row in zip(units.row_labels(validation.results), validation.results, strict=True):
         if not row.ok:
-            yield (*job, _plain(label), _plain(row.status), *[words.NONE] * 5)
+            yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 5)
             continue
-        interval = f" ({words.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
+        interval = f" ({units.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
         yield (
             *job,
             _plain(label),
-            words.ms(row.predicted_step_s) + interval,
-            words.ms(row.measured_step_s),
-            words.percent(row.error),
-            words.percent(validation.aa_spread, signed=False),
-            f"{words.speedup(row.predicted_speedup)} / {words.speedup(row.measured_speedup)}",
+            units.ms(row.predicted_step_s) + interval,
+            units.ms(row.measured_step_s),
+            units.percent(row.error),
+            units.percent(validation.aa_spread, signed=False),
+            f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
             _numbers(row),
         )
 
@@ -119,7 +119,7 @@ def _numbers(row: ValidationResult) -> str:
         return "not finite"
     if row.max_grad_error == row.max_param_error == 0:
         return "exact"
-    return f"{words.error_of(row.max_grad_error)}, {words.error_of(row.max_param_error)}"
+    return f"{units.error_of(row.max_grad_error)}, {units.error_of(row.max_param_error)}"
 
 
 def _results(rows: Sequence[tuple[str, ...]]) -> str:

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from traces.comparison import Comparison, Validation
-from ui.text import quantities as words
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables, units
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2430; --soft: #5a6070; --line: #d9dde4; --page: #fff; }
@@ -59,8 +57,8 @@ def html_page(title: str, body: str) -> str:
 
 def _part(part: Part) -> str:
     validation = part.validation
-    lines = [f"<h2>{escape(story.job_words(validation))}</h2>"]
-    lines.append(f"<p>{escape(' '.join(story.validation_words(validation)))}</p>")
+    lines = [f"<h2>{escape(sentences.job_words(validation))}</h2>"]
+    lines.append(f"<p>{escape(' '.join(sentences.validation_words(validation)))}</p>")
     lines.append(f'<p><img src="{escape(part.picture)}" alt="Predicted and measured step time of every strategy"></p>')
     lines.append(html_table(tables.validation_cells(validation)))
     lines.append(f'<p class="soft">Error = predicted / measured - 1. Speed-ups are against the baseline of the same run. '
@@ -88,8 +86,10 @@ def _comparison(each: Compared) -> str:
     files += [("predicted.json.gz", "predicted timeline"), ("measured.json.gz", "measured timeline")]
     files += [("plan.json.gz", "plan")] if each.planned else []
     links = "".join(f'<a href="{escape(folder)}/{name}">{text}</a>' for name, text in files)
-    sentences = " ".join([*story.result_words(comparison.result), *story.memory_words(comparison.result), story.phase_words(comparison)])
-    heading = f"{comparison.strategy}: {words.headline(comparison.predicted.step_s, comparison.measured.step_s)}"
+    said = " ".join(
+        [*sentences.result_words(comparison.result), *sentences.memory_words(comparison.result), sentences.phase_words(comparison)]
+    )
+    heading = f"{comparison.strategy}: {units.headline(comparison.predicted.step_s, comparison.measured.step_s)}"
     picture = f'<img src="{escape(folder)}/timelines.png" alt="{escape(heading)}, both timelines">'
     memory = f'<p><img src="{escape(folder)}/memory.png" alt="{escape(heading)}, memory of every device"></p>' if each.memory else ""
-    return f'<h3>{escape(heading)}</h3><p>{escape(sentences)}</p><p>{picture}</p>{memory}<p class="links">{links}</p>'
+    return f'<h3>{escape(heading)}</h3><p>{escape(said)}</p><p>{picture}</p>{memory}<p class="links">{links}</p>'

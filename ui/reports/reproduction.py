@@ -14,8 +14,7 @@ from traces.reproduction import Chart, Check, Paper, Reproduction
 from ui.figures import reproductions as reproduction_pictures
 from ui.reports.page import html_page, html_table
 from ui.text import reproductions as reproduction_tables
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables
 
 DOCUMENT = "reproduction.json"
 
@@ -59,7 +58,7 @@ def _paper(paper: Paper) -> str:
         parts.append(f'<p><a href="{stem}.svg"><img src="{stem}.png" alt="{escape(chart.title)}"></a></p>')
     for measured in paper.measured:
         validation = Validation.model_validate(measured)
-        parts.append(f"<h3>Measured: {escape(story.job_words(validation))}</h3>{html_table(tables.validation_cells(validation))}")
+        parts.append(f"<h3>Measured: {escape(sentences.job_words(validation))}</h3>{html_table(tables.validation_cells(validation))}")
     notes = "".join(f"<li>{escape(note)}</li>" for note in paper.notes)
     return "\n".join([*parts, f"<ul>{notes}</ul>" if notes else ""])
 

@@ -1,7 +1,7 @@
 """A replay in words and tables: the same for the terminal and the app."""
 
 from traces.replay_result import ReplayResult, WhatIf
-from ui.text import quantities as words
+from ui.text import units
 
 #: Rows of a table of streams or kernels.
 SHOWN = 12
@@ -11,18 +11,21 @@ EXPLAINED = 3
 
 def replay_words(result: ReplayResult) -> list[str]:
     """What a replay shows beside the recording, sentence by sentence."""
-    measured, simulated = words.with_unit(result.gpu_period_measured_s), words.with_unit(result.gpu_period_simulated_s)
+    measured, simulated = units.with_unit(result.gpu_period_measured_s), units.with_unit(result.gpu_period_simulated_s)
     steps = f" over {_count(len(result.steps), 'step')}" if result.steps else ""
     sentences = [
         f"{_count(result.kernels, 'kernel')} on {_count(result.streams, 'stream')}{steps}.",
-        f"The GPU's period is {measured} recorded, {simulated} replayed: {words.percent(result.error)}.",
+        f"The GPU's period is {measured} recorded, {simulated} replayed: {units.percent(result.error)}.",
     ]
     if len(result.steps) > 2:
         lengths = [step.measured_s for step in result.steps[1:]]
-        low, high = words.ms(min(lengths)), words.ms(max(lengths))
+        low, high = units.ms(min(lengths)), units.ms(max(lengths))
         sentences.append(f"The recorded steps after the first take from {low} to {high} ms.")
     if result.exposed_communication_measured_s or result.exposed_communication_simulated_s:
-        exposed = words.with_unit(result.exposed_communication_measured_s), words.with_unit(result.exposed_communication_simulated_s)
+        exposed = (
+            units.with_unit(result.exposed_communication_measured_s),
+            units.with_unit(result.exposed_communication_simulated_s),
+        )
         sentences.append(f"Communication that no kernel hides takes {exposed[0]} recorded, {exposed[1]} replayed.")
     if result.unmatched_kernels:
         sentences.append(f"The launches of {_count(result.unmatched_kernels, 'kernel')} were not recorded.")
@@ -31,8 +34,8 @@ def replay_words(result: ReplayResult) -> list[str]:
 
 def what_if_words(answer: WhatIf) -> list[str]:
     """What the rules gain, then what was assumed."""
-    before, after = words.with_unit(answer.gpu_period_before_s), words.with_unit(answer.gpu_period_after_s)
-    gain = f" (a speed-up of {words.speedup(answer.speedup)})" if answer.speedup else ""
+    before, after = units.with_unit(answer.gpu_period_before_s), units.with_unit(answer.gpu_period_after_s)
+    gain = f" (a speed-up of {units.speedup(answer.speedup)})" if answer.speedup else ""
     return [f"With {', '.join(answer.rules)} the period goes from {before} to {after}{gain}.", *map(_sentence, answer.assumptions)]
 
 
@@ -41,10 +44,10 @@ def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
     busiest = sorted(result.busy, key=lambda row: -row.measured_s)[:SHOWN]
     return [
         {
-            "stream": words.lane_label(row.device, row.stream),
-            "busy ms recorded": words.ms(row.measured_s),
-            "replayed": words.ms(row.simulated_s),
-            "error": words.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
+            "stream": units.lane_label(row.device, row.stream),
+            "busy ms recorded": units.ms(row.measured_s),
+            "replayed": units.ms(row.simulated_s),
+            "error": units.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
         }
         for row in busiest
     ]
@@ -55,9 +58,9 @@ def step_cells(result: ReplayResult) -> list[dict[str, str]]:
     return [
         {
             "step": step.name,
-            "recorded ms": words.ms(step.measured_s),
-            "replayed ms": words.ms(step.simulated_s),
-            "error": words.percent(step.simulated_s / step.measured_s - 1 if step.measured_s else None),
+            "recorded ms": units.ms(step.measured_s),
+            "replayed ms": units.ms(step.simulated_s),
+            "error": units.percent(step.simulated_s / step.measured_s - 1 if step.measured_s else None),
         }
         for step in result.steps
     ]
@@ -68,9 +71,9 @@ def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
     return [
         {
             "kernel": row.task,
-            "stream": words.lane_label(row.device, row.stream),
-            "start ms recorded": words.ms(row.measured_start_s),
-            "replayed": words.ms(row.simulated_start_s),
+            "stream": units.lane_label(row.device, row.stream),
+            "start ms recorded": units.ms(row.measured_start_s),
+            "replayed": units.ms(row.simulated_start_s),
             "off by ms": f"{(row.simulated_start_s - row.measured_start_s) * 1e3:+.3g}",
             "why": row.reason,
         }
@@ -83,8 +86,8 @@ def misplaced_words(result: ReplayResult) -> list[str]:
     found = []
     for row in result.misplaced[:EXPLAINED]:
         off_s = row.simulated_start_s - row.measured_start_s
-        when = f"{words.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
-        found.append(f"{row.task} on {words.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+        when = f"{units.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        found.append(f"{row.task} on {units.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
     return found
 
 

@@ -9,9 +9,7 @@ from rich.text import Text
 
 from traces.comparison import Validation
 from traces.reproduction import OK, Check, Figure, Paper, Table
-from ui.text import quantities as words
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables, units
 
 #: Seconds below this are rounding errors of sums.
 _NOTHING_S = 1e-7
@@ -65,22 +63,22 @@ def _figure_cells(figure: Figure, unit: str, printed: bool, ranged: bool) -> dic
     else:
         found = {f"{head} published": _value(figure.published, unit), f"{head} predicted": _value(figure.predicted, unit)}
         if figure.unit != "count":
-            found[f"{figure.name} pred. / publ."] = words.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
-    return found | ({f"{figure.name} 90 % interval": words.interval(figure.interval)} if ranged else {})
+            found[f"{figure.name} pred. / publ."] = units.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
+    return found | ({f"{figure.name} 90 % interval": units.interval(figure.interval)} if ranged else {})
 
 
 def _value(value: float | None, unit: str) -> str:
     if value is None:
-        return words.NONE
+        return units.NONE
     if unit == "s":
-        return words.digits(value)
+        return units.digits(value)
     if unit == "ms":
-        return words.ms(value) if abs(value) >= _NOTHING_S else "0"
+        return units.ms(value) if abs(value) >= _NOTHING_S else "0"
     if unit == "x":
         return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
     if unit == "share":
-        return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else words.percent(value, signed=False)
-    return words.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
+        return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else units.percent(value, signed=False)
+    return units.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
 
 
 def check_words(check: Check) -> tuple[str, str]:
@@ -93,7 +91,7 @@ def about_words(paper: Paper) -> list[str]:
     """What was predicted, on what, and on which costs."""
     lines = [paper.setting]
     if paper.shares is not None:
-        parts = ", ".join(f"{words.percent(share, signed=False)} {name}" for name, share in paper.shares.model_dump().items() if share)
+        parts = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in paper.shares.model_dump().items() if share)
         lines.append(f"Predicted for {paper.machine}, never tuned; costs by predicted task time: {parts}.")
     return lines
 
@@ -117,7 +115,7 @@ def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
         yield Padding(Text(figures, style="dim"), (0, 0, 0, 2))
     for document in paper.measured:
         validation = Validation.model_validate(document)
-        yield Text(f"\nMeasured: {story.job_words(validation)}", style="bold")
+        yield Text(f"\nMeasured: {sentences.job_words(validation)}", style="bold")
         yield tables.validation_table([validation])
     yield Text("")
     for note in paper.notes:
@@ -152,4 +150,4 @@ def worded(rows: list[dict[str, str]]) -> set[str]:
 
 
 def _numeric(texts: list[str]) -> bool:
-    return all(text == words.NONE or text[:1].isdigit() or text[:1] in "+-" for text in texts if text)
+    return all(text == units.NONE or text[:1].isdigit() or text[:1] in "+-" for text in texts if text)

@@ -3,7 +3,7 @@
 from simulator.predict.explain import peak_words
 from traces.comparison import Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
-from ui.text import quantities as words
+from ui.text import units
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -30,31 +30,31 @@ def validation_words(validation: Validation) -> list[str]:
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
     worst = validation.worst
     if worst is not None:
-        label = words.row_labels(validation.results)[validation.results.index(worst)]
-        largest = words.percent(worst.error_drift_corrected)
+        label = units.row_labels(validation.results)[validation.results.index(worst)]
+        largest = units.percent(worst.error_drift_corrected)
         sentences.append(
-            f"Median absolute error {words.percent(validation.median_abs_error, signed=False)}, worst {largest} ({label}), drift-corrected."
+            f"Median absolute error {units.percent(validation.median_abs_error, signed=False)}, worst {largest} ({label}), drift-corrected."
         )
     right, asked = validation.signs
     if asked:
         sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")
     if validation.aa_spread is not None:
-        sentences.append(f"The baseline interleaved with itself spreads by {words.percent(validation.aa_spread, signed=False)}.")
+        sentences.append(f"The baseline interleaved with itself spreads by {units.percent(validation.aa_spread, signed=False)}.")
     if validation.anchor_drift is not None:
         sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times its time at calibration.")
     if validation.reference_step_s is not None:
-        sentences.append(f"Plain PyTorch takes {words.with_unit(validation.reference_step_s)} per step.")
+        sentences.append(f"Plain PyTorch takes {units.with_unit(validation.reference_step_s)} per step.")
     return sentences + _skipped(validation)
 
 
 def _skipped(validation: Validation) -> list[str]:
-    labels = words.row_labels(validation.results)
+    labels = units.row_labels(validation.results)
     return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
 
 
 def result_words(result: ValidationResult) -> list[str]:
     """One strategy's row, in sentences."""
-    gain = f"Speed-up predicted {words.speedup(result.predicted_speedup)}, measured {words.speedup(result.measured_speedup)}."
+    gain = f"Speed-up predicted {units.speedup(result.predicted_speedup)}, measured {units.speedup(result.measured_speedup)}."
     sentences = [gain]
     if result.max_grad_error is not None and result.max_param_error is not None:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
@@ -62,7 +62,7 @@ def result_words(result: ValidationResult) -> list[str]:
         sentences.append(f"Differs from plain training: {'; '.join(f'{name}: {value}' for name, value in result.semantics.items())}.")
     if result.shares is not None:
         measured, fitted, guessed = (
-            words.percent(share, signed=False) for share in (result.shares.measured, result.shares.fitted, result.shares.guessed)
+            units.percent(share, signed=False) for share in (result.shares.measured, result.shares.fitted, result.shares.guessed)
         )
         sentences.append(
             f"Of the predicted task time {measured} rests on measured costs, {fitted} on fitted and {guessed} on guessed ones."
@@ -76,8 +76,8 @@ def memory_words(result: ValidationResult) -> list[str]:
     if not predicted or not measured:
         return []
     said = [
-        f"{device} {words.gigabytes(predicted.get(device))} / {words.gigabytes(count)}"
-        + (f" ({words.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
+        f"{device} {units.gigabytes(predicted.get(device))} / {units.gigabytes(count)}"
+        + (f" ({units.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
         for device, count in measured.items()
     ]
     return [f"Peak memory predicted / measured: {', '.join(said)}."]
@@ -89,12 +89,12 @@ def holder_words(prediction: Prediction) -> list[str]:
         return []
     most = max(prediction.at_peak, key=lambda each: each.bytes)
     sentences = [f"Memory: {peak_words(most)}."]
-    others = [f"{each.device} {words.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
+    others = [f"{each.device} {units.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
     if others:
         sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
     repeated = [each for each in prediction.at_peak if each.replicated_bytes]
     if repeated:
-        each = words.gigabytes(max(found.replicated_bytes for found in repeated))
+        each = units.gigabytes(max(found.replicated_bytes for found in repeated))
         sentences.append(f"Of this, {each} are parameters and state that each of {len(repeated)} devices holds a copy of.")
     return sentences
 
@@ -103,7 +103,7 @@ def _numerics(gradients: float, parameters: float) -> str:
     if gradients == parameters == 0:
         return "Gradients and parameters are exactly those of the reference."
     return (
-        f"Largest relative difference from the reference: gradients {words.error_of(gradients)}, parameters {words.error_of(parameters)}."
+        f"Largest relative difference from the reference: gradients {units.error_of(gradients)}, parameters {units.error_of(parameters)}."
     )
 
 
@@ -113,7 +113,7 @@ def phase_words(comparison: Comparison) -> str:
     if not seconds:
         return "No task ran within the steady period."
     phase, most = max(seconds.items(), key=lambda item: abs(item[1].predicted_s - item[1].measured_s))
-    predicted, measured = words.with_unit(most.predicted_s), words.with_unit(most.measured_s)
+    predicted, measured = units.with_unit(most.predicted_s), units.with_unit(most.measured_s)
     return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
 
 
@@ -124,14 +124,14 @@ def prediction_words(prediction: Prediction) -> list[str]:
         sentences.append("It does not fit in the memory of its devices.")
     if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
         sentences.append(
-            f"The baseline takes {words.with_unit(prediction.baseline_step_s)}: a speed-up of {words.speedup(prediction.speedup)}."
+            f"The baseline takes {units.with_unit(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
         )
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction)
-    exposed, idle = words.with_unit(prediction.exposed_transfer_s), words.percent(prediction.bubble_share, signed=False)
+    exposed, idle = units.with_unit(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     sentences.append(f"Transfers that nothing hides take {exposed}; devices idle {idle} of the step.")
     shares = prediction.shares
-    costs = ", ".join(f"{words.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
+    costs = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
     return [*sentences, f"Costs by predicted task time: {costs}."]
 
 
@@ -141,5 +141,5 @@ def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
     counts = {cause: sum(link.cause == cause for link in path) for cause in Cause if cause != Cause.START}
     said = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     longest = max(path, key=lambda link: link.end_s - link.start_s)
-    held = f"the longest is {longest.task} ({words.with_unit(longest.end_s - longest.start_s)})"
+    held = f"the longest is {longest.task} ({units.with_unit(longest.end_s - longest.start_s)})"
     return [f"The critical path has {len(path)} tasks{': ' + ', '.join(said) if said else ''}; {held}."]

@@ -8,7 +8,7 @@ from rich.text import Text
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces.comparison import Prediction, Validation, ValidationResult
-from ui.text import quantities as words
+from ui.text import units
 
 #: The columns that fit a terminal, and their heads there.
 TERMINAL = {
@@ -25,24 +25,24 @@ TERMINAL = {
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
     """One dictionary per strategy, column name to text. A skipped strategy says why in the last column."""
-    labels = words.row_labels(validation.results)
+    labels = units.row_labels(validation.results)
     return [_validation_row(label, result) for label, result in zip(labels, validation.results, strict=True)]
 
 
 def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
     def both(words_of: Callable, first: float | None, second: float | None, between: str = " / ") -> str:
-        return words.NONE if first is second is None else f"{words_of(first)}{between}{words_of(second)}"
+        return units.NONE if first is second is None else f"{words_of(first)}{between}{words_of(second)}"
 
     return {
         "strategy": label,
-        "predicted ms": words.ms(result.predicted_step_s),
-        "90 % interval": words.interval(result.predicted_interval_s),
-        "measured ms": words.ms(result.measured_step_s),
-        "error": words.percent(result.error),
-        "drift-corrected": words.percent(result.error_drift_corrected),
-        "speed-up pred. / meas.": both(words.speedup, result.predicted_speedup, result.measured_speedup),
-        "memory pred. / meas.": both(words.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
-        "difference grad., param.": both(words.error_of, result.max_grad_error, result.max_param_error, between=", "),
+        "predicted ms": units.ms(result.predicted_step_s),
+        "90 % interval": units.interval(result.predicted_interval_s),
+        "measured ms": units.ms(result.measured_step_s),
+        "error": units.percent(result.error),
+        "drift-corrected": units.percent(result.error_drift_corrected),
+        "speed-up pred. / meas.": both(units.speedup, result.predicted_speedup, result.measured_speedup),
+        "memory pred. / meas.": both(units.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
+        "difference grad., param.": both(units.error_of, result.max_grad_error, result.max_param_error, between=", "),
         "status": result.status,
     }
 
@@ -73,14 +73,14 @@ def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     return {
         "strategy": label,
-        "step ms": words.ms(prediction.step_s),
-        "90 % interval": words.interval(prediction.interval_s),
-        "speed-up": words.speedup(prediction.speedup),
-        "busiest device": words.percent(busiest, signed=False),
-        "peak memory": words.gigabytes(max((device.peak_bytes for device in prediction.devices), default=None)),
-        "exposed transfer ms": words.ms(prediction.exposed_transfer_s),
-        "bubble": words.percent(prediction.bubble_share, signed=False),
-        "measured costs": words.percent(prediction.shares.measured, signed=False),
+        "step ms": units.ms(prediction.step_s),
+        "90 % interval": units.interval(prediction.interval_s),
+        "speed-up": units.speedup(prediction.speedup),
+        "busiest device": units.percent(busiest, signed=False),
+        "peak memory": units.gigabytes(max((device.peak_bytes for device in prediction.devices), default=None)),
+        "exposed transfer ms": units.ms(prediction.exposed_transfer_s),
+        "bubble": units.percent(prediction.bubble_share, signed=False),
+        "measured costs": units.percent(prediction.shares.measured, signed=False),
         "fits": "yes" if prediction.fits else "no",
     }
 
@@ -95,7 +95,7 @@ def _label(prediction: Prediction) -> str:
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
-    return f"{prediction.strategy}:{words.options_text(options)}" if options else prediction.strategy
+    return f"{prediction.strategy}:{units.options_text(options)}" if options else prediction.strategy
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
@@ -117,7 +117,7 @@ def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
             "task": link.task,
             "layer": link.layer,
             "phase": link.phase,
-            "ms": words.ms(link.end_s - link.start_s),
+            "ms": units.ms(link.end_s - link.start_s),
             "waited for": str(link.cause),
         }
         for link in longest

@@ -4,7 +4,7 @@ import statistics
 from itertools import pairwise
 
 from traces.training import Curve, TrainingRun, largest_difference, parted
-from ui.text import quantities as words
+from ui.text import units
 
 #: Losses that differ by this share of the largest are those of the same computation, in a precision.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
@@ -45,7 +45,7 @@ def close(document: TrainingRun) -> float:
 def _beside(first: Curve, other: Curve, tolerance: float) -> str:
     gain = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
     name = f"{other.name} ({other.about})" if other.about else other.name
-    times = f"{name}: {words.with_unit(step_s(other))} per step, {words.speedup(gain)} of {first.name}'s"
+    times = f"{name}: {units.with_unit(step_s(other))} per step, {units.speedup(gain)} of {first.name}'s"
     return f"{times}; {agreement(first, other, tolerance)}"
 
 
@@ -77,11 +77,11 @@ def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
     return {
         "trained by": f"{curve.name} ({curve.about})" if curve.about else curve.name,
         "iterations": f"{len(curve.losses):,}",
-        "ms per step": words.ms(step_s(curve)),
-        "seconds": words.digits(curve.seconds[-1]) if curve.seconds else words.NONE,
-        "first loss": _loss(curve.losses[0]) if curve.losses else words.NONE,
+        "ms per step": units.ms(step_s(curve)),
+        "seconds": units.digits(curve.seconds[-1]) if curve.seconds else units.NONE,
+        "first loss": _loss(curve.losses[0]) if curve.losses else units.NONE,
         f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.mean(last) if last else None),
-        "difference of losses": words.NONE if curve is first else agreement(first, curve, tolerance),
+        "difference of losses": units.NONE if curve is first else agreement(first, curve, tolerance),
     }
 
 

@@ -13,7 +13,7 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
 from simulator.strategies import registry as strategies
-from tests.calibrate.cuda.test_validation import KERNELS, QUICK, SMALL, stand_on
+from tests.calibrate.cuda.test_validation import KERNELS, QUICK, SMALL, open_testbed
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp
 from traces.profile import Contention, CoRun, Dispatch, Identity, Profile
@@ -32,7 +32,7 @@ def found_on(gpu) -> Contention:
 
 def known(gpu) -> Profile:
     """The simulated machine's figures without measuring them."""
-    return Profile(identity=stand_on(gpu).identity, **FIGURES)
+    return Profile(identity=open_testbed(gpu).identity, **FIGURES)
 
 
 @pytest.mark.parametrize("profiler", [True, False])
@@ -64,14 +64,14 @@ def plans(gpu, profile, *texts):
 
 def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(monkeypatch):
     with FakeGpu(Times(beside={"aten.mm": 1.2}, gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
-        profile, stand = known(gpu), stand_on(gpu)
+        profile, testbed = known(gpu), open_testbed(gpu)
         one, machine = plans(gpu, profile, "baseline")
         two, _ = plans(gpu, profile, "backward-fusion:update_stream=on")
-        assert not stand.measure_contention(one, machine, profile)
+        assert not testbed.measure_contention(one, machine, profile)
         assert profile.contention == Contention()
-        assert stand.measure_contention([*one, *two], machine, profile)
+        assert testbed.measure_contention([*one, *two], machine, profile)
         monkeypatch.setattr(stands, "learn_contention", None)  # not to be called again
-        assert not stand.measure_contention(two, machine, profile)
+        assert not testbed.measure_contention(two, machine, profile)
     assert CostModel(machine, profile).pair_multipliers[COMPUTE, MEMORY] == pytest.approx(1.2)
     cost = next(cost for cost in CostModel(machine, profile).resolve(two[0]) if cost.group == MEMORY)
     assert cost.memory_share > 0, "on a GPU multipliers come on top of shared bandwidth"
@@ -85,7 +85,7 @@ def test_co_runs_that_fail_are_told_and_spoil_nothing(monkeypatch):
     with FakeGpu(facts=SMALL) as gpu:
         profile = known(gpu)
         two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
-        assert not stand_on(gpu).measure_contention(two, machine, profile)
+        assert not open_testbed(gpu).measure_contention(two, machine, profile)
     assert profile.notes == ["kernels beside each other were not measured: RuntimeError: no room"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from calibrate import validation
 from calibrate.cuda import report_parts
-from calibrate.cuda import testbed as stand
+from calibrate.cuda import testbed as testbed
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.concurrency import Sizes
 from calibrate.cuda.facts import Scale
@@ -45,7 +45,7 @@ def few_rounds():
     """Two rounds are as good as ten on a machine without noise, where the executor's own time, which takes long to measure, is none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "ROUNDS", 2)
-        patch.setattr(stand, "dispatch_s", lambda *given: 0.0)
+        patch.setattr(testbed, "dispatch_s", lambda *given: 0.0)
         yield
 
 

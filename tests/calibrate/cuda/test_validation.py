@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.concurrency import Sizes
-from calibrate.cuda.testbed import GpuStand
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.validation import validate
 from simulator.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
@@ -24,17 +24,17 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
-def stand_on(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuStand:
-    return GpuStand(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
+def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
+    return GpuTestbed(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
 
 
 @pytest.fixture(scope="module")
 def measured() -> Profile:
     """The simulated machine's own figures; no key yet."""
     with FakeGpu(facts=SMALL) as gpu:
-        stand = stand_on(gpu)
-        profile = Profile(identity=stand.identity)
-        stand.measure_machine(profile)
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        testbed.measure_machine(profile)
     return profile
 
 
@@ -42,7 +42,7 @@ def measured() -> Profile:
 def test_predicted_is_measured(mode, measured):
     job = Job(f"{mlp.__file__}:make", 4, optimizer="adam")
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, STRATEGIES, {}, measured, stand=stand_on(gpu, mode), mode=mode)
+        outcome = validate(job, STRATEGIES, {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
     validation = outcome.validation
     assert outcome.same_numbers
     assert (validation.mode, validation.aa_spread < 0.01) == (mode, True)
@@ -60,7 +60,7 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     """
     job = Job(f"{mlp.__file__}:make", 4)
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, ["baseline"], {}, measured, stand=stand_on(gpu, mode), mode=mode)
+        outcome = validate(job, ["baseline"], {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
     found = outcome.comparisons["baseline"]
     tasks = [task.name for task in outcome.forecasts["baseline"].plan.tasks]
     assert [span.task for span in found.measured.window()] == [span.task for span in found.predicted.window()] == tasks * periods

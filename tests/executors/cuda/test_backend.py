@@ -156,8 +156,8 @@ def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
     step_s = {}
     for mode, steps in (("eager", 12), ("graph", 3 + 16)):
         with FakeGpu() as gpu:
-            passage = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed).run(steps)
-        step_s[mode] = passage.steps_s[-1]
+            chunk = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed).run(steps)
+        step_s[mode] = chunk.steps_s[-1]
     launches = len(plan.tasks)
     assert step_s["eager"] > launches * 8e-6
     assert launches * 3e-6 <= step_s["graph"] < launches * 3e-6 + 8e-6
@@ -189,11 +189,11 @@ def test_a_host_task_holds_its_stream_and_not_the_thread_that_issues(machine):
 def test_a_graph_calls_the_host_anew_in_every_replay(machine):
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, "graph").load(calling(), {"x": torch.ones(8, 8)}, keep=("z",))
-        passage = program.run(3 + 3 * 4)
+        chunk = program.run(3 + 3 * 4)
         assert float(program.kept["z"][0, 0]) == 512.0
     calls = [item.end_s - item.start_s for item in gpu.timeline if item.op == "host call"]
     assert calls == pytest.approx([gpu.times.callback_s + 1e-3] * 15)
-    assert passage.steps_s[-1] == pytest.approx(gpu.times.callback_s + 1e-3, rel=0.02)
+    assert chunk.steps_s[-1] == pytest.approx(gpu.times.callback_s + 1e-3, rel=0.02)
 
 
 def test_peak_bytes_are_the_allocators(machine):
@@ -264,7 +264,7 @@ def test_graphs_are_fed_new_data(strategy, machine):
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
         program.run(4, feeds[:4])
-        passage = program.run(14, feeds[4:18])
+        chunk = program.run(14, feeds[4:18])
         program.run(9)
         program.sync()
         program.run(12, feeds[18:])
@@ -276,7 +276,7 @@ def test_graphs_are_fed_new_data(strategy, machine):
         eager.sync()
         expected = [float(sum(map(float, parts))) for _, parts in sorted(eager.losses.items())]
     assert found == pytest.approx(expected, rel=1e-10)
-    assert len(passage.ends_s) == 14
-    assert all(after > before for before, after in pairwise((0.0, *passage.ends_s)))
-    assert len(passage.steps_s) == 2, "one per graph after the first"
+    assert len(chunk.ends_s) == 14
+    assert all(after > before for before, after in pairwise((0.0, *chunk.ends_s)))
+    assert len(chunk.steps_s) == 2, "one per graph after the first"
     assert all(torch.equal(tensors[name], tensor) for name, tensor in own.items())

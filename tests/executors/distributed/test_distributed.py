@@ -12,11 +12,11 @@ import torch
 
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
-from executors.distributed.local import Circle
 from executors.kernels.collective import dense
 from executors.replicas import parameter_difference
 from executors.tensors import job_tensors
 from simulator.bodies.collective import Collective
+from simulator.collectives.local import ProcessGroup
 from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
 from simulator.strategies import registry as strategies
@@ -142,7 +142,7 @@ def test_a_collective_in_one_process_is_refused_with_what_to_start():
     plan, _ = build(task("sum", mutates="wa", on="cpu:0", body=body))
     with pytest.raises(StepcastError, match="torchrun --nproc-per-node 2"):
         CpuBackend(this_cpu(cores=1)).load(plan, {})
-    assert Circle(body.devices, 0).stream == 0
+    assert ProcessGroup(body.devices, 0).stream == 0
 
 
 def test_a_replica_that_differs_is_noticed(two_device_program):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cuda.testbed import GpuStand
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
 from simulator.job import Job
 from tests.calibrate.cuda.test_validation import QUICK, SMALL, measured
@@ -31,7 +31,7 @@ def gpu(monkeypatch, tmp_path, measured):
     """A simulated GPU behind `--device cuda`, and a data folder of its own, which knows the machine but no key."""
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
-    quick = partial(GpuStand, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
+    quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
     monkeypatch.setattr("calibrate.cuda.testbed.GpuStand", quick)
     with FakeGpu(facts=SMALL) as simulated:
         monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)

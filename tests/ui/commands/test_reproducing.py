@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from calibrate import reproduction as measuring
-from calibrate.cpu.testbed import CpuStand
+from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
 from simulator.job import Job
 from simulator.machine.presets import machine_names
@@ -383,7 +383,7 @@ def test_the_command_shows_tables(small, capsys):
 def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same):
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
-    monkeypatch.setattr(CpuStand, "measure_machine", lambda self, profile: None)
+    monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
     found, numbers = measuring.measured(reproduce.get("fusion"), paper, True)
     assert (len(found.measured), numbers) == (1, same)
     assert found.notes[-1].startswith("Measured on this machine: ")

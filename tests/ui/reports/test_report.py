@@ -15,8 +15,7 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.memory_use import AtPeak
 from ui.figures import pictures
 from ui.reports.report import read_report, write_report
-from ui.text import sentences as story
-from ui.text import tables
+from ui.text import sentences, tables
 
 
 @pytest.fixture(scope="module")
@@ -173,23 +172,23 @@ def test_prediction_table_marks_what_does_not_fit():
 
 def test_validation_in_words():
     rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
-    text = " ".join(story.validation_words(validation(*rows, skipped())))
+    text = " ".join(sentences.validation_words(validation(*rows, skipped())))
     assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl), drift-corrected. 1 of 1 speed-ups")
     assert "gpipe was skipped: needs 2 devices." in text
-    assert story.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
+    assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
 
 def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
-    assert "Gradients and parameters are exactly those of the reference." in story.result_words(exact)
-    assert "Differs from plain training: batch_norm: statistics per micro-batch." in story.result_words(runs[2].result)
-    assert story.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
+    assert "Gradients and parameters are exactly those of the reference." in sentences.result_words(exact)
+    assert "Differs from plain training: batch_norm: statistics per micro-batch." in sentences.result_words(runs[2].result)
+    assert sentences.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
     empty = replace(two_lanes(), spans=())
-    assert story.phase_words(Comparison(empty, empty, exact)) == "No task ran within the steady period."
+    assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the steady period."
 
 
 def test_predictions_in_words():
-    text = " ".join(story.prediction_words(prediction(fits=False)))
+    text = " ".join(sentences.prediction_words(prediction(fits=False)))
     assert "does not fit" in text
     assert "a speed-up of 1.25x" in text
     assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
@@ -203,10 +202,10 @@ def test_what_holds_memory_in_words():
             "parameter": 4 * 10**8}, largest=(), replicated_bytes=4 * 10**8,
         )  # fmt: skip
 
-    text = " ".join(story.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
+    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
     assert "Memory: peak of 3.20 GB on gpu1 at 41 ms in conv2 backward: activations 2.80 GB, parameters 400 MB." in text
     assert "The peaks of the other devices: gpu0 1.00 GB." in text
     assert "0.40 GB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert story.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
-    assert story.memory_words(result()) == []
+    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
+    assert sentences.memory_words(result()) == []

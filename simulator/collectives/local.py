@@ -75,7 +75,7 @@ def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
 
 
 @dataclass(frozen=True)
-class Circle:
+class ProcessGroup:
     """Devices that take part in collectives of one stream: they need a communicator of their own.
 
     Collectives of one communicator must be issued in one order everywhere: those of a stream are, those of two streams are not.
@@ -85,9 +85,12 @@ class Circle:
     stream: int
 
 
-def circles(plan: Plan) -> tuple[Circle, ...]:
+def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
     """Those of a plan, in the order in which all processes must make them."""
     found = {
-        Circle(task.body.devices, task.stream) for segment in plan.segments for task in segment.tasks if isinstance(task.body, Collective)
+        ProcessGroup(task.body.devices, task.stream)
+        for segment in plan.segments
+        for task in segment.tasks
+        if isinstance(task.body, Collective)
     }
-    return tuple(sorted(found, key=lambda circle: (circle.stream, circle.devices)))
+    return tuple(sorted(found, key=lambda group: (group.stream, group.devices)))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from executors.distributed.local import Circle, circles, local_plan
 from executors.distributed.ranks import Ranks, launched
 from simulator.bodies.collective import Collective
+from simulator.collectives.local import ProcessGroup, groups_of, local_plan
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, copy, task
 from traces.errors import StepcastError
@@ -78,7 +78,7 @@ def test_every_stream_with_collectives_has_a_circle_in_one_order():
         task("f", reads="x", writes="y", on="a"),
         task("early", mutates="wc wd", on="a", stream=1, body=SUM),
     )
-    assert circles(plan) == (Circle(("a", "b"), 1), Circle(("a", "b"), 3))
+    assert groups_of(plan) == (ProcessGroup(("a", "b"), 1), ProcessGroup(("a", "b"), 3))
 
 
 def test_the_launcher_says_which_process_this_is():

@@ -8,33 +8,32 @@ from typing import Any
 
 import torch
 
+from executors import process_groups
 from executors.cpu.workers import available_cores
-from executors.distributed import communicators as circles
-from executors.distributed.control import Named, Team
-from executors.distributed.local import LocalPlan, local_plan
-from executors.distributed.local import circles as circles_of
+from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
 from executors.replicas import parameter_difference
 from executors.run import Backend, Executable
+from simulator.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
 
 
 @dataclass
-class Parts:
+class LoadedPlans:
     """This process's programs, one per plan that the leader has loaded. `devices`: of the machine, by rank."""
 
-    team: Team
+    channel: ControlChannel
     backend: Backend
     devices: tuple[str, ...]
     _programs: dict[int, tuple[LocalPlan, Executable | None]] = field(default_factory=dict)
 
     @staticmethod
-    def open(team: Team, kind: str, devices: Sequence[str], sms: int, precision: str) -> "Parts":
+    def open(channel: ControlChannel, kind: str, devices: Sequence[str], sms: int, precision: str) -> "LoadedPlans":
         """With this process's own backend: its cores, or the whole of its GPU. `kind`: cpu or cuda."""
-        backend = _local_backend(kind, team.ranks, devices[team.ranks.rank], sms, precision)
-        return Parts(team, backend, tuple(devices))
+        backend = _local_backend(kind, channel.ranks, devices[channel.ranks.rank], sms, precision)
+        return LoadedPlans(channel, backend, tuple(devices))
 
     @property
     def library(self) -> str:
@@ -46,13 +45,13 @@ class Parts:
         part = self._part(plan)
         program = None if part.empty else self.backend.load(part, tensors, seed, tuple(name for name in keep if name in part.values))
         if hasattr(program, "agreed"):
-            program.agreed = self.team.largest
+            program.agreed = self.channel.largest
         self._programs[number] = part, program
         return program
 
     def _part(self, plan: Plan) -> LocalPlan:
-        part = local_plan(plan, self.devices[self.team.ranks.rank])
-        circles.make(circles_of(plan), self.devices, self.library)
+        part = local_plan(plan, self.devices[self.channel.ranks.rank])
+        process_groups.make(groups_of(plan), self.devices, self.library)
         return part
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -63,22 +62,22 @@ class Parts:
     def run(self, number: int, steps: int, feeds: Sequence[Named] | None) -> dict[str, Any]:
         """Run `steps` periods, in step with the others from the first on; 0: drain. The answer for the leader."""
         part, program = self._programs[number]
-        self.team.barrier()
+        self.channel.barrier()
         begun_s = time.perf_counter()
         if program is None:
             return {"begun_s": begun_s, "ends_s": [], "times": [], "losses": {}}
-        passage = program.run(steps, None if feeds is None else list(feeds)) if steps else program.sync()
+        chunk = program.run(steps, None if feeds is None else list(feeds)) if steps else program.sync()
         return {
             "begun_s": begun_s,
-            "ends_s": passage.ends_s,
-            "times": [[part.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in passage.times],
+            "ends_s": chunk.ends_s,
+            "times": [[part.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in chunk.times],
             "losses": _losses(program, part),
         }
 
     def trace(self, number: int) -> dict[str, Any]:
         """Task times of a few more periods, where a program times them apart from its steps."""
         part, program = self._programs[number]
-        self.team.barrier()
+        self.channel.barrier()
         times = program.trace() if program is not None else []
         return {"begun_s": 0.0, "times": [[part.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in times]}
 
@@ -90,7 +89,7 @@ class Parts:
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, Any]:
         """What the allocator of this process held at most for its part."""
         part = self._part(plan)
-        self.team.barrier()
+        self.channel.barrier()
         return {"peak_bytes": {} if part.empty else self.backend.peak_bytes(part, tensors, seed)}
 
 

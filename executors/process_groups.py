@@ -8,34 +8,34 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from executors.distributed.local import Circle
+from simulator.collectives.local import ProcessGroup
 from traces.errors import StepcastError
 
 #: After so long without a peer a collective fails: peers of one step are at most a chunk of work apart.
 TIMEOUT = timedelta(minutes=10)
 
-_made: dict[tuple[str, Circle], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
+_made: dict[tuple[str, ProcessGroup], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
 
 
-def make(circles: Sequence[Circle], devices: Sequence[str], library: str) -> None:
+def make(groups: Sequence[ProcessGroup], devices: Sequence[str], library: str) -> None:
     """Make the groups that are still missing. Every process must call this, with the same arguments; `devices`: by rank."""
-    for circle in circles:
-        if (library, circle) not in _made:
-            ranks = tuple(devices.index(name) for name in circle.devices)
-            _made[library, circle] = dist.new_group(list(ranks), timeout=TIMEOUT, backend=library), ranks
+    for group in groups:
+        if (library, group) not in _made:
+            ranks = tuple(devices.index(name) for name in group.devices)
+            _made[library, group] = dist.new_group(list(ranks), timeout=TIMEOUT, backend=library), ranks
 
 
-def group_of(circle: Circle, library: str) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
+def group_of(group: ProcessGroup, library: str) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
     """The communicator of a stream, and the ranks of its devices in their order.
 
     Raises StepcastError where there is none, as in a process that runs alone.
     """
     try:
-        return _made[library, circle]
+        return _made[library, group]
     except KeyError:
         raise StepcastError(
-            f"the plan has collectives over {', '.join(circle.devices)}, which run with a process per device; start it with"
-            f" torchrun --nproc-per-node {len(circle.devices)}"
+            f"the plan has collectives over {', '.join(group.devices)}, which run with a process per device; start it with"
+            f" torchrun --nproc-per-node {len(group.devices)}"
         ) from None
 
 
