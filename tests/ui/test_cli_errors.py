@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import SUPPORT
+from tests.support.refusals import refused
 from traces.profile import Identity, Profile
 
 BROKEN = SUPPORT / "broken_models.py"
@@ -17,16 +18,6 @@ def options(**changes) -> list:
     """A good prediction's options with some changed; None leaves one out."""
     given = BASE | {f"--{name.replace('_', '-')}": item for name, item in changes.items()}
     return [part for name, item in given.items() if item is not None for part in (name, item)]
-
-
-def refused(done, *fragments: str) -> None:
-    """Exit status 2, one line on standard error with the fragments, nothing on standard output."""
-    assert "Traceback" not in done.err
-    assert (done.status, done.out) == (2, ""), done.err
-    assert len(done.err.splitlines()) == 1, done.err
-    assert done.err.startswith("stepcast: ")
-    for fragment in fragments:
-        assert fragment in done.err
 
 
 WRONG_OPTIONS = [

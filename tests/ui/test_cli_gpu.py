@@ -9,7 +9,7 @@ from simulator.costs.model import CostModel, measurable
 from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.strategies import registry as strategies
-from tests.ui.test_cli_errors import refused
+from tests.support.refusals import refused
 from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats
 from traces.profile_files import default_path
 from ui import jobs

@@ -13,9 +13,9 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
 from simulator.strategies import registry as strategies
-from tests.calibrate.cuda.test_validation import KERNELS, QUICK, SMALL, open_testbed
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp
+from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
 from traces.profile import Contention, CoRun, Dispatch, Identity, Profile
 
 PAIRS = {(a, b) for a in (COMPUTE, MEMORY) for b in (COMPUTE, MEMORY)}

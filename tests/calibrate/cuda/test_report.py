@@ -19,7 +19,7 @@ from calibrate.cuda.report_place import Place, Thoroughness
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
-from tests.ui.test_cli_errors import refused
+from tests.support.refusals import refused
 from traces import gpu_report as documents
 from traces.comparison import Validation
 from traces.errors import StepcastError

@@ -1,41 +1,19 @@
 """Calibrate, predict, run and compare on a simulated GPU, whose kernels' times nothing but measuring can tell: the circle must close."""
 
 import statistics
-from dataclasses import replace
 
 import pytest
 
-from calibrate.cuda.bench import Effort
-from calibrate.cuda.concurrency import Sizes
-from calibrate.cuda.testbed import GpuTestbed
 from calibrate.validation import validate
 from simulator.job import Job
-from tests.fake_gpu import FACTS, FakeGpu
+from tests.fake_gpu import FakeGpu
 from tests.support import mlp
-from traces.profile import Profile
+from tests.support.gpu_testbeds import SMALL, measured_profile, open_testbed
 
-#: Rates are measured on what a share of the memory holds, on this machine's CPU.
-SMALL = replace(FACTS, memory_bytes=256 << 20)
-QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
-#: Two sizes of kernels that are small on this machine's CPU too.
-KERNELS = Sizes(16, 8, 4096)
+measured = pytest.fixture(scope="module")(measured_profile)
 STRATEGIES = [
     "baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl", "turbodl:update=callback",
 ]  # fmt: skip
-
-
-def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
-    return GpuTestbed(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
-
-
-@pytest.fixture(scope="module")
-def measured() -> Profile:
-    """The simulated machine's own figures; no key yet."""
-    with FakeGpu(facts=SMALL) as gpu:
-        testbed = open_testbed(gpu)
-        profile = Profile(identity=testbed.identity)
-        testbed.measure_machine(profile)
-    return profile
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from simulator.bodies.host import Host
 from simulator.engine.simulation import simulate
 from simulator.plan.dependencies import Dependencies
-from tests.simulator.engine.test_simulation import MACHINES, plans
+from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, cpu, gpu, host, task
 from traces.timeline import Cause
 

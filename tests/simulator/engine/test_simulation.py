@@ -1,6 +1,5 @@
 """The engine plays plans: exact tiny simulations first, then properties that hold for every plan."""
 
-import random
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ from simulator.bodies.host import Host
 from simulator.engine.simulation import simulate
 from simulator.plan.task import Segment
 from tests.support.places import ROOT
+from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, copy, cpu, gpu, host, rows, starts, task
 
 
@@ -346,35 +346,6 @@ def test_a_plan_ordered_backwards_says_who_waits():
         simulate(plan, cpu(), costs, iterations=1)
 
 
-@st.composite
-def plans(draw, shared=True):
-    """Random tasks on up to four streams; `shared=False`: each stream is a device with a memory of its own."""
-    made = []
-    for i in range(draw(st.integers(1, 10))):
-        lane = draw(st.integers(0, 3))
-        reads = ["x", *draw(st.lists(st.sampled_from([f"y{j}" for j in range(i)]), max_size=2, unique=True))] if i else ["x"]
-        made.append(
-            task(
-                f"t{i}",
-                draw(st.sampled_from((0.0, 0.5, 1.0, 1.75, 3.0))),
-                reads=" ".join(reads),
-                writes=f"y{i}",
-                mutates=draw(st.sampled_from(("", "w1", "w2"))),
-                on="d" if shared else f"d{lane}",
-                stream=lane if shared else 0,
-                priority=draw(st.integers(-2, 0)),
-                lag=draw(st.integers(0, 2)),
-                grid=draw(st.integers(1, 40)),
-                compute_share=draw(st.sampled_from((0.2, 1.0))),
-                memory_share=draw(st.sampled_from((0.0, 0.5, 1.0))),
-            )
-        )
-    return build(*made)
-
-
-MACHINES = st.sampled_from((gpu(), gpu(host=host(dispatch_s=0.3, queue_depth=2)), cpu(cores=2), cpu(cores=1, overhead_s=0.25)))
-
-
 @settings(deadline=None)
 @given(plans(), MACHINES, st.integers(1, 4))
 def test_makespans_lie_between_their_bounds(planned, machine, iterations):
@@ -427,7 +398,7 @@ def test_with_nothing_shared_a_shorter_task_delays_no_other(planned, which, iter
 
 
 def test_hash_seeds_change_nothing():
-    code = "from tests.simulator.engine.test_simulation import busy_timeline; print(busy_timeline())"
+    code = "from tests.support.random_plans import busy_timeline; print(busy_timeline())"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}, cwd=ROOT
@@ -435,18 +406,6 @@ def test_hash_seeds_change_nothing():
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
-
-
-def busy_timeline():
-    """Spans of a plan with contention for everything."""
-    rng = random.Random(5)
-    timed = []
-    for i in range(1, 30):
-        places = {"stream": i % 4, "priority": -(i % 3), "grid": i, "memory_share": 0.6}
-        reads = f"x y{i - 1}" if i % 3 else "x"
-        timed.append(task(f"t{i}", rng.uniform(0.1, 1.0), reads=reads, writes=f"y{i}", mutates=f"w{i % 2}", **places))
-    plan, costs = build(*timed)
-    return rows(simulate(plan, gpu(host=host(dispatch_s=0.1, record_s=0.05, queue_depth=3)), costs))
 
 
 def test_the_engine_does_not_load_torch():

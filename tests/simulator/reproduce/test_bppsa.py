@@ -7,10 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from calibrate import jacobian_generation
 from simulator.bodies.csr.mask import Mask
 from simulator.bodies.csr.product import ProductPattern
-from simulator.bodies.csr.rules import ConvolutionRule, LinearRule, MaxPoolRule
+from simulator.bodies.csr.rules import ConvolutionRule, LinearRule
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.plan.task import FORWARD
@@ -273,14 +272,5 @@ def test_entries_of_a_product_are_those_of_its_pattern(monkeypatch):
     assert bppsa_flops.entries(product.left) == product.left.nnz
 
 
-def test_jacobians_are_made_faster_than_by_column(monkeypatch):
-    rules = {
-        "convolution": ConvolutionRule(1, 6, 6, 2, (3, 3), padding=(1, 1)),
-        "ReLU": replace(bppsa_sparse.FIRST["ReLU"], elements=64),
-        "max-pooling": MaxPoolRule(2, 6, 6, (3, 3), (2, 2), (2, 2)),
-    }
-    monkeypatch.setattr(jacobian_generation, "FIRST", rules)
-    rows = jacobian_generation.generation_table().rows
-    assert [row.labels["columns"] for row in rows] == ["72", "64", "18"]
-    assert all(0 < row.predicted("by rule") < row.predicted("by column") for row in rows)
-    assert [row.figures[2].published for row in rows] == [8.3e3, 1.2e6, 1.5e5]
+def test_table_1_has_the_first_layers_on_32x32_images():
+    assert [rule.cols for rule in bppsa_sparse.FIRST.values()] == [65_536, 65_536, 16_384]

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from calibrate.jacobian_generation import generation_times
 from executors.binding import Binding, Instance
 from executors.kernels.registry import handlers
 from simulator.bodies.csr.mask import Mask
@@ -160,9 +159,3 @@ def test_full_matrices_say_how_many_samples_they_hold():
     assert (body.result, body.samples(task)) == (Full(4, 60), (1, 3))
     assert body.key(task) == 'jacobian-product.full|4x60@aten.threshold_backward.default.60[{"$":0},0]|f32[4,60](1,1)|f32[60,3](1,1)'
     assert isinstance(ProductPattern(CONV, RELU).key, str)
-
-
-def test_generation_is_faster_than_one_column_at_a_time():
-    times = generation_times(columns=2, rounds=2)
-    assert [(t.layer, t.columns) for t in times] == [("convolution", 65_536), ("ReLU", 65_536), ("max-pooling", 16_384)]
-    assert all(t.speed_up > 10 for t in times)

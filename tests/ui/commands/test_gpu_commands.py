@@ -10,9 +10,9 @@ import pytest
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
 from simulator.job import Job
-from tests.calibrate.cuda.test_validation import QUICK, SMALL, measured
 from tests.fake_gpu import FakeGpu
 from tests.support import mlp
+from tests.support.gpu_testbeds import QUICK, SMALL, measured_profile
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.profile import Profile
@@ -23,7 +23,7 @@ CUDA, GRAPH = Placement("cuda"), Placement("cuda", mode="graph")
 HALVES = Placement("cuda", 2, "graph")
 
 
-__all__ = ["measured"]  # a fixture
+measured = pytest.fixture(scope="module")(measured_profile)
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Testbeds on a simulated GPU, with little memory and short calibrations."""
+
+from dataclasses import replace
+
+from calibrate.cuda.bench import Effort
+from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.testbed import GpuTestbed
+from tests.fake_gpu import FACTS, FakeGpu
+from traces.profile import Profile
+
+#: Rates are measured on what a share of the memory holds, on this machine's CPU.
+SMALL = replace(FACTS, memory_bytes=256 << 20)
+QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
+#: Two sizes of kernels that are small on this machine's CPU too.
+KERNELS = Sizes(16, 8, 4096)
+
+
+def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
+    """A testbed on `gpu` that measures in milliseconds."""
+    return GpuTestbed(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
+
+
+def measured_profile() -> Profile:
+    """The simulated machine's own figures; no key yet."""
+    with FakeGpu(facts=SMALL) as gpu:
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        testbed.measure_machine(profile)
+    return profile
