@@ -1,0 +1,84 @@
+"""The structure of the code: no circle of imports, folders with one sentence each, one import style, one word for one thing."""
+
+import ast
+import io
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import grimp
+import networkx as nx
+import pytest
+
+from tests.support.places import ROOT
+
+PACKAGES = ("traces", "simulator", "executors", "calibrate", "ui")
+#: Names that this project used for things that have a standard term: what to say instead.
+OLD_NAMES = {
+    "Stand": "Testbed", "stand": "testbed", "stands": "testbeds", "visit": "sample", "visits": "samples", "take_over": "record",
+    "Circle": "ProcessGroup", "circle": "group", "circles": "groups", "Team": "ControlChannel", "team": "channel",
+    "Follower": "RankServer", "Passage": "ChunkTimes", "passage": "chunk", "Contender": "Candidate", "contenders": "candidates",
+    "Where": "Placement", "unfamiliar": "first_calls", "side_by_side": "overlap", "story": "sentences", "words": "units",
+    "found": "what the value is",
+}  # fmt: skip
+
+
+def sources(*folders: str) -> list[Path]:
+    """The Python files of `folders` (default: the packages)."""
+    return sorted(path for folder in folders or PACKAGES for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    imports = grimp.build_graph(*PACKAGES, cache_dir=None)
+    graph = nx.DiGraph((module, target) for module in imports.modules for target in imports.find_modules_directly_imported_by(module))
+    assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+@pytest.mark.parametrize("path", [path for path in sources() if path.name == "__init__.py"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_folder_says_what_it_is_for_and_holds_no_code(path):
+    (docstring,) = tree(path).body
+    assert ast.get_docstring(tree(path)), docstring
+    assert len(path.read_text().splitlines()) <= 5
+
+
+def test_imports_are_absolute():
+    relative = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources(*PACKAGES, "tests")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_no_test_module_imports_another():
+    taken = [
+        f"{path.relative_to(ROOT)}: {node.module}"
+        for path in sources("tests")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom)
+        for name in [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        if name.startswith("tests.") and name.rpartition(".")[2].startswith("test_")
+    ]
+    assert taken == []
+
+
+def test_old_names_are_gone():
+    uses = [
+        f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}: say {OLD_NAMES[token.string]}"
+        for path in sources()
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and token.string in OLD_NAMES
+    ]
+    assert uses == []
+
+
+def test_every_test_lies_where_its_package_does():
+    folders = {path.relative_to(ROOT / "tests").parent for path in sources("tests") if path.name.startswith("test_")}
+    places = {folder for folder in folders if folder.parts and folder.parts[0] in PACKAGES}
+    assert [str(folder) for folder in sorted(places) if not (ROOT / folder).is_dir()] == []
