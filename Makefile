@@ -6,7 +6,10 @@ RUN = $(VENV)/bin
 READY = $(VENV)/ready
 ARGS ?=
 
-.PHONY: demo test lint bench gpu-report ui clean
+# What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
+QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
+
+.PHONY: demo test quick lint bench gpu-report ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
@@ -20,6 +23,9 @@ ui: $(READY)
 
 test: lint
 	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --durations=8 $(ARGS)
+
+quick: lint
+	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile $(QUICK) $(ARGS)
 
 lint: $(READY)
 	$(RUN)/ruff check .
