@@ -60,8 +60,8 @@ class EagerProgram:
         self._first_iteration = 0
         self._ends: dict[int, list[Event]] = {}  # at the end of every period of the present run
         self._issuer = Issuer(self._compiled, driver, self._streams)
-        #: Of several processes that trace together, the largest of their values: all of them must make as many runs.
-        self.agreed: Callable[[float], float] = lambda value: value
+        #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
+        self.max_over_ranks: Callable[[float], float] = lambda value: value
         self.twin_overhead: float | None = None
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self._reported: set[int] = set()  # iterations of this prologue, still held, whose losses have been handed out
@@ -175,15 +175,15 @@ class EagerProgram:
 
     def trace(self) -> list[Measured]:
         """Start and end of every task in a typical period, shown several times over, from timed twins of the run."""
-        step_s = self.agreed(_typical_s(self._issue(TWIN_PERIODS)[1]))
+        step_s = self.max_over_ranks(_typical_s(self._issue(TWIN_PERIODS)[1]))
 
         def timed(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
             marks, first = EagerMarks(self.driver, self._compiled.tasks, every, offset), self._period
             origin, ends = self._issue(TWIN_PERIODS, marks=marks)
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
-            return self.agreed(_typical_s(ends)), marks.within(origin, begins)
+            return self.max_over_ranks(_typical_s(ends)), marks.within(origin, begins)
 
-        found, self.twin_overhead = spread(step_s, int(self.agreed(len(self._compiled.tasks))), timed)
+        found, self.twin_overhead = spread(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), timed)
         return repeated(found, step_s, self._compiled.dependencies.largest_lag)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
