@@ -22,7 +22,7 @@ KIND = "scan-level"
 def up(jacobians: Tensor, gradient: Tensor | None, elements: int) -> tuple[Tensor | None, Tensor | None]:
     """The up-sweep: multiplies pairs of successive elements.
 
-    `jacobians`: [m, B, H, H], in scan order. `gradient`: [B, H], the first of the `elements` elements of the leftmost batch, otherwise None.
+    `jacobians`: [m, B, H, H], in scan order. `gradient`: [B, H], the first of the `elements` elements of a leftmost batch, otherwise None.
     Returns the Jacobians of the level above (None if it has none) and the gradient that is its first element (None without a gradient).
     """
     pairs, skipped = elements // 2, int(gradient is not None)

@@ -121,7 +121,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
-    """The state before the first step, in the order of `STATE[optimizer]`: zeros with the parameter's shape and strides, and a step count."""
+    """The state before the first step, in the order of `STATE[optimizer]`: zeros in the parameter's layout, and the step count."""
     detached = parameter.detach()
     return {
         name: torch.zeros((), dtype=torch.float32, device=parameter.device) if name == "step" else torch.zeros_like(detached)

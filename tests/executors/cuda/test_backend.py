@@ -12,7 +12,7 @@ import torch
 
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
-from executors.cuda.program import BEHIND
+from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
@@ -230,7 +230,7 @@ def test_what_no_lane_releases_is_dropped_far_behind_the_host(machine):
         program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
         assert program._compiled.releases.held == {"y"}
         program.run(60)
-        assert len(program._instances) <= BEHIND + 2
+        assert len(program._instances) <= RUN_AHEAD + 2
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
