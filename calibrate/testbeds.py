@@ -22,9 +22,9 @@ def _stand(placement: Placement, precision: str) -> Testbed:
             raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
         if placement.ranks is not None:
             from calibrate.distributed.testbed import CpuGroupTestbed
-            from executors.distributed.control import lead
+            from executors.distributed.control import open_channel
 
-            return CpuGroupTestbed(lead(placement.ranks))
+            return CpuGroupTestbed(open_channel(placement.ranks))
         return CpuTestbed(placement.devices or 1, placement.link)
     from calibrate.cuda.testbed import GpuTestbed
     from executors.cuda.torch_driver import gpu
@@ -33,7 +33,7 @@ def _stand(placement: Placement, precision: str) -> Testbed:
         if device != "cuda":
             raise StepcastError(f"--device {device}: under torchrun every process has the GPU of its own number; use --device cuda")
         from calibrate.distributed.gpus import GpuGroupTestbed
-        from executors.distributed.control import lead
+        from executors.distributed.control import open_channel
 
-        return GpuGroupTestbed(lead(placement.ranks), gpu(placement.ranks.local_rank), mode, precision)
+        return GpuGroupTestbed(open_channel(placement.ranks), gpu(placement.ranks.local_rank), mode, precision)
     return GpuTestbed(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=placement.devices or 1)

@@ -1,6 +1,6 @@
-"""From a task's operands to tensors: where each value lives while a plan runs, and how views are taken.
+"""Binds a plan's values to tensors while the plan runs, and applies the view steps of operands.
 
-A carried storage has one tensor for the whole run; every other value lives in an `Instance`, one per iteration.
+A carried storage has one tensor for the whole run. Every other value lives in an `Instance`, one per iteration.
 """
 
 import json
@@ -16,25 +16,25 @@ from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep
 
-#: Ops that draw a dropout mask; masks are numbered in the order of micro-batches, then of issue.
+#: Ops that draw a dropout mask. Masks are numbered by micro-batch first, then in issue order.
 DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")
 
 Getter = Callable[["Instance"], torch.Tensor]
 
 
 class Instance:
-    """Tensors of one iteration's values by slot, and how many accesses each storage still waits for."""
+    """The tensors of one iteration's values, by slot. `accesses_left`: by storage, how many tasks have yet to access it."""
 
-    __slots__ = ("iteration", "slots", "waiting")
+    __slots__ = ("accesses_left", "iteration", "slots")
 
-    def __init__(self, iteration: int, slots: int, waiting: list[int]):
+    def __init__(self, iteration: int, slots: int, accesses_left: list[int]):
         self.iteration = iteration
         self.slots: list[torch.Tensor | None] = [None] * slots
-        self.waiting = waiting
+        self.accesses_left = accesses_left
 
 
 def view_function(step: ViewStep, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The view as a function of the tensor."""
+    """A function that applies the view step to a tensor."""
     op, args = resolve(step.target), decode(step.args, device)
     if step.output is not None:
         return lambda tensor: op(tensor, *args)[step.output]
@@ -47,7 +47,7 @@ def view_function(step: ViewStep, device: torch.device) -> Callable[[torch.Tenso
 
 
 def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
-    """`tensor` seen through the operand's view steps."""
+    """`tensor` after the operand's view steps."""
     for step in operand.views:
         tensor = view_function(step, tensor.device)(tensor)
     return tensor
@@ -70,7 +70,12 @@ def draws_mask(task: Task) -> bool:
 
 
 class Binding:
-    """Slots and carried tensors of one plan, and the getters and setters its tasks are compiled to, in the backend's `forms`."""
+    """The slots and carried tensors of one plan, and the getters and setters that its tasks are compiled to.
+
+    `slot`: by value name, its position in `Instance.slots`. `carried`: by value name, the tensor that lives for the whole run.
+    `fed`: by name of an input value, the operand of the job's input that it comes from. `draw_index`: by op, the number of its dropout
+    mask. `forms`: which form of the canonical ops the backend runs.
+    """
 
     def __init__(
         self,
@@ -85,8 +90,8 @@ class Binding:
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
         self.ops = _ops(plan)
-        everywhere = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
-        draws = [op for op in everywhere if draws_mask(op)]
+        ops_of_all_devices = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
+        draws = [op for op in ops_of_all_devices if draws_mask(op)]
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:
@@ -97,21 +102,22 @@ class Binding:
                     self.fed[name] = value.source or value.operand()
 
     def _initial(self, value, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """A new tensor for a carried value: a copy of its source, or zeros if it has none."""
         if value.source is None:
             empty = torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=self.device(value.device))
             return empty.zero_()
         source = apply_views(tensors[value.source.value].detach(), value.source)
-        made = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
-        return made.copy_(source)
+        empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
+        return empty.copy_(source)
 
     def feed(self, instance: Instance, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put the job's inputs of one iteration in place."""
+        """Put the job's inputs of one iteration into its instance."""
         for name, source in self.fed.items():
             tensor = apply_views(tensors[source.value].detach(), source)
             instance.slots[self.slot[name]] = tensor.to(self.device(self.plan.values[name].device))
 
     def getter(self, operand: Operand) -> Getter:
-        """A function that fetches the operand from an instance; a carried one's views are taken once, here."""
+        """A function that returns the operand's tensor in an instance. The views of a carried value are applied only once, here."""
         tensor = self.carried.get(operand.value)
         if tensor is not None:
             fixed = apply_views(tensor, operand)
@@ -145,24 +151,24 @@ class Binding:
 
         return put
 
-    def slots_by_storage(self, held: Collection[str]) -> dict[str, list[int]]:
-        """The slots to empty when a storage's instance may go; none of a storage that a value of `held` lies on."""
-        kept = {self.plan.values[name].storage for name in held}
-        found: dict[str, list[int]] = {}
+    def slots_by_storage(self, keep: Collection[str]) -> dict[str, list[int]]:
+        """By storage, the slots to empty when its instance is freed. Leaves out the storages of the values named in `keep`."""
+        kept_storages = {self.plan.values[name].storage for name in keep}
+        slots: dict[str, list[int]] = {}
         for name, slot in self.slot.items():
-            value = self.plan.values.get(name)  # what lives only inside an OpList is in no plan
-            if value is not None and value.storage not in kept:
-                found.setdefault(value.storage, []).append(slot)
-        return found
+            value = self.plan.values.get(name)  # None for a value that exists only inside an OpList
+            if value is not None and value.storage not in kept_storages:
+                slots.setdefault(value.storage, []).append(slot)
+        return slots
 
     def local_slot(self, name: str) -> int:
-        """A value's slot; values that live only inside an OpList get theirs on first sight."""
+        """A value's slot. A value that exists only inside an OpList gets one at the first call."""
         if name not in self.slot:
             self.slot[name] = len(self.slot)
         return self.slot[name]
 
     def arguments(self, task: Task, args: str, kwargs: str, device: torch.device) -> Callable[["Instance"], tuple[list, dict]]:
-        """A function that fills an op's arguments from an instance."""
+        """A function that returns an op's positional and keyword arguments in an instance. `args`, `kwargs`: as JSON, see `OpCall`."""
         getters = [self.getter(operand) for operand in task.inputs]
         template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
         return _filler(template, named, getters)
@@ -173,6 +179,7 @@ def _ops(plan: Plan) -> list[Task]:
 
 
 def _filler(template: list, named: dict, getters: list[Getter]):
+    """A function that replaces the slots in an op's arguments by the tensors of an instance."""
     flat = [(i, getters[item]) for i, item in enumerate(template) if isinstance(item, Slot)]
     nested = [(i, item) for i, item in enumerate(template) if isinstance(item, list) and any(isinstance(e, Slot) for e in item)]
     keyed = [(k, getters[item]) for k, item in named.items() if isinstance(item, Slot)]
@@ -191,11 +198,14 @@ def _filler(template: list, named: dict, getters: list[Getter]):
     return fill
 
 
-def storage_users(plan: Plan, tasks: tuple[Task, ...]) -> tuple[dict[str, int], list[list[int]]]:
-    """(index of every per-iteration storage, per task the storages it accesses): the counts behind freeing an instance's tensors."""
+def task_storages(plan: Plan, tasks: tuple[Task, ...]) -> tuple[dict[str, int], list[list[int]]]:
+    """Numbers the per-iteration storages, so that accesses can be counted to free an instance's tensors.
+
+    Returns the number of each storage by name, and for each task the numbers of the storages that it accesses.
+    """
     index: dict[str, int] = {}
-    users = []
+    storages_by_task = []
     for task in tasks:
         names = {plan.storage_of(o) for o in (*task.inputs, *task.writes)} - plan.carried
-        users.append([index.setdefault(name, len(index)) for name in sorted(names)])
-    return index, users
+        storages_by_task.append([index.setdefault(name, len(index)) for name in sorted(names)])
+    return index, storages_by_task

@@ -1,18 +1,21 @@
-"""How a backend runs the canonical ops, whose CPU and CUDA forms differ."""
+"""Which form of the canonical ops a backend runs: dropout, batch-norm, attention, recurrent layers and updates differ on CPU and CUDA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Dropout masks by (seed, step, index), in any order of execution; or from the device's generator, in the order of issue.
+#: How dropout masks are drawn. "keyed": from (seed, step, index), the same in any order of execution. "stream": from the device's
+#: generator, in issue order.
 DRAWS = ("keyed", "stream")
 
 
 @dataclass(frozen=True)
 class Forms:
-    """`cuda`: in the forms that PyTorch chooses on CUDA (they run on the CPU too, so that they can be tested there).
+    """The forms of one backend.
 
-    `draws` counts with `cuda` only, and `seed` seeds the device's generator for "keyed". A CUDA graph needs "stream": in it the host cannot
-    seed between two ops. `capturable`: updates in the form that a CUDA graph can replay.
+    `cuda`: run ops in the forms that PyTorch chooses on CUDA. These forms also run on the CPU, so that they can be tested there.
+    `draws`: one of DRAWS; used only with `cuda`. A CUDA graph needs "stream", because the host cannot seed between two ops of a graph.
+    `seed`: seeds the device's generator for "keyed" draws.
+    `capturable`: run updates in the form that a CUDA graph can replay.
     """
 
     cuda: bool = False
@@ -21,10 +24,10 @@ class Forms:
     capturable: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what would draw other masks than those asked for."""
+        """Raise ValueError if `draws` is not one of DRAWS."""
         if self.draws not in DRAWS:
             raise ValueError(f"draws {self.draws!r}; expected {' or '.join(DRAWS)}")
 
 
-#: What the CPU backend takes.
+#: The forms of the CPU backend.
 PLAIN = Forms()

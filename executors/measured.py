@@ -1,4 +1,4 @@
-"""From measured task times to steps, losses and a timeline."""
+"""Turns measured task times into step lengths and a timeline."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -14,9 +14,10 @@ from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 @dataclass(frozen=True)
 class Measured:
-    """One task's execution. `anchor_s` was spent on the anchor op just before it, on the same core.
+    """One execution of a task.
 
-    `device`: where it ran, if not known from the task: all devices run a collective.
+    `index`: the task's position in the plan. `anchor_s`: seconds spent on the anchor op just before the task, on the same core.
+    `device`: where the task ran, if the task does not say so (all devices of a collective run it).
     """
 
     index: int
@@ -30,11 +31,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class ChunkTimes:
-    """What one call of `run` measured.
+    """The times that one call of `Executable.run` or `sync` measured.
 
-    `steps_s`: seconds per step, one for every period, or graph of periods, after the call's first (which starts with idle lanes).
-    `times`: every task's; empty where the backend measures them apart (`Executable.trace`). `ends_s`: seconds from the beginning of the
-    call to the end of every period.
+    `steps_s`: seconds per step, one for each period (in graph mode each graph) after the first, which starts with idle lanes.
+    `times`: one entry per task execution; empty if the backend measures task times separately (`Executable.trace`).
+    `ends_s`: seconds from the start of the call to the end of each period.
     """
 
     steps_s: tuple[float, ...]
@@ -43,28 +44,28 @@ class ChunkTimes:
 
 
 def period_ends(times: Sequence[Measured]) -> dict[int, float]:
-    """When the last task issued in each period, or before it, ended; in the order of periods."""
+    """By period, in order: the time at which all tasks issued in this period or earlier have ended."""
     ends: dict[int, float] = {}
     for item in times:
         ends[item.period] = max(ends.get(item.period, 0.0), item.end_s)
-    reached, found = 0.0, {}
+    latest, latest_by_period = 0.0, {}
     for period in sorted(ends):
-        reached = found[period] = max(reached, ends[period])
-    return found
+        latest = latest_by_period[period] = max(latest, ends[period])
+    return latest_by_period
 
 
 def ends_from_start(times: Sequence[Measured]) -> tuple[float, ...]:
     """Seconds from the first task's start to the end of each period, without anchors.
 
-    An anchor's time is subtracted where it lies on the measured critical path: on one lane, all of it.
+    An anchor's time is subtracted only if it lies on the measured critical path. On a single lane all anchors do.
     """
     anchors = critical_anchors(times)
-    before_s, reached_s, found = min((item.start_s - item.anchor_s for item in times), default=0.0), 0.0, []
+    before_s, elapsed_s, ends_s = min((item.start_s - item.anchor_s for item in times), default=0.0), 0.0, []
     for period, end_s in period_ends(times).items():
-        reached_s += end_s - before_s - anchors.get(period, 0.0)
+        elapsed_s += end_s - before_s - anchors.get(period, 0.0)
         before_s = end_s
-        found.append(reached_s)
-    return tuple(found)
+        ends_s.append(elapsed_s)
+    return tuple(ends_s)
 
 
 def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
@@ -75,30 +76,31 @@ def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
 def critical_anchors(times: Sequence[Measured]) -> dict[int, float]:
     """Anchor seconds on the measured critical path, by period.
 
-    The path is walked back from the last end: to the task that ended last before the anchor of the current one began.
+    The path is followed backward from the task that ends last. The predecessor of a task is the task that ended last before this task's
+    anchor began.
     """
     if not any(item.anchor_s for item in times):
         return {}
     by_end = sorted(times, key=lambda m: m.end_s)
-    found: dict[int, float] = defaultdict(float)
+    anchor_s: dict[int, float] = defaultdict(float)
     position = len(by_end) - 1
     while position >= 0:
         item = by_end[position]
-        found[item.period] += item.anchor_s
-        begun = item.start_s - item.anchor_s
+        anchor_s[item.period] += item.anchor_s
+        begin_s = item.start_s - item.anchor_s
         position -= 1
-        while position >= 0 and by_end[position].end_s > begun:
+        while position >= 0 and by_end[position].end_s > begin_s:
             position -= 1
-    return dict(found)
+    return dict(anchor_s)
 
 
 def without_anchors(times: Sequence[Measured]) -> list[Measured]:
-    """The times of one lane as they would have been without anchors."""
-    moved, shift_s = [], 0.0
+    """The times of one lane with the anchors removed and later tasks moved earlier by their length."""
+    shifted, shift_s = [], 0.0
     for item in sorted(times, key=lambda m: m.start_s):
         shift_s += item.anchor_s
-        moved.append(replace(item, start_s=item.start_s - shift_s, end_s=item.end_s - shift_s, anchor_s=0.0))
-    return moved
+        shifted.append(replace(item, start_s=item.start_s - shift_s, end_s=item.end_s - shift_s, anchor_s=0.0))
+    return shifted
 
 
 def timeline_of(
@@ -108,10 +110,10 @@ def timeline_of(
     mode: str = "eager",
     peak_bytes: Mapping[str, int] | None = None,
 ) -> Timeline:
-    """Measured spans; the window is the last full period, in graph mode all periods of the graph.
+    """The measured timeline of a plan. Its window is the last full period, or in graph mode all periods of the graph.
 
-    On one lane the time of anchors is taken out, and later spans move up. Memory over time is that of `simulator.memory`'s rule at the
-    measured times; `peak_bytes` is the allocator's figure by device, where it is known.
+    `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the anchors are
+    removed and later spans move earlier. Memory over time follows from the rule in `simulator.memory`, applied to the measured times.
     """
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
@@ -133,8 +135,8 @@ def timeline_of(
         for item in sorted(times, key=lambda m: m.start_s)
     )
     ends = period_ends(times)
-    run = Counter(period for _, period in {(span.task, span.period) for span in spans})
-    full = [p for p in sorted(ends) if run[p] == len(tasks)] or sorted(ends)
+    tasks_run = Counter(period for _, period in {(span.task, span.period) for span in spans})
+    full = [p for p in sorted(ends) if tasks_run[p] == len(tasks)] or sorted(ends)
     last = full[-1]
     before = last - 1 if mode == "eager" else full[0] - 1
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
@@ -146,5 +148,5 @@ def timeline_of(
         )
         for name in plan.devices
     )
-    made = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
-    return with_memory(made, plan, memory_over_time(plan, spans))
+    timeline = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    return with_memory(timeline, plan, memory_over_time(plan, spans))

@@ -1,6 +1,6 @@
-"""The process's communicators: one per stream, and per set of devices, that collectives run on.
+"""This process's communicators: one PyTorch process group for each stream and set of devices that a plan's collectives use.
 
-PyTorch's process groups belong to the process, and so do these.
+PyTorch keeps process groups per process, so this module keeps them at module level too.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,31 @@ import torch.distributed as dist
 from simulator.collectives.local import ProcessGroup
 from traces.errors import StepcastError
 
-#: After so long without a peer a collective fails: peers of one step are at most a chunk of work apart.
+#: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.
 TIMEOUT = timedelta(minutes=10)
 
-_made: dict[tuple[str, ProcessGroup], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
+#: By (library, group): PyTorch's group, and the ranks of the group's devices in the order of the devices.
+_groups: dict[tuple[str, ProcessGroup], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
 
 
 def make(groups: Sequence[ProcessGroup], devices: Sequence[str], library: str) -> None:
-    """Make the groups that are still missing. Every process must call this, with the same arguments; `devices`: by rank."""
+    """Create the groups that do not exist yet. Every process must call this with the same arguments.
+
+    `devices` lists the machine's devices by rank.
+    """
     for group in groups:
-        if (library, group) not in _made:
+        if (library, group) not in _groups:
             ranks = tuple(devices.index(name) for name in group.devices)
-            _made[library, group] = dist.new_group(list(ranks), timeout=TIMEOUT, backend=library), ranks
+            _groups[library, group] = dist.new_group(list(ranks), timeout=TIMEOUT, backend=library), ranks
 
 
 def group_of(group: ProcessGroup, library: str) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
-    """The communicator of a stream, and the ranks of its devices in their order.
+    """PyTorch's group for `group`, and the ranks of the group's devices in the order of the devices.
 
-    Raises StepcastError where there is none, as in a process that runs alone.
+    Raises StepcastError if the group was not created, for example because the process runs alone.
     """
     try:
-        return _made[library, group]
+        return _groups[library, group]
     except KeyError:
         raise StepcastError(
             f"the plan has collectives over {', '.join(group.devices)}, which run with a process per device; start it with"
@@ -40,5 +44,5 @@ def group_of(group: ProcessGroup, library: str) -> tuple[dist.ProcessGroup, tupl
 
 
 def forget() -> None:
-    """When the process leaves its job."""
-    _made.clear()
+    """Forget all groups. Called when PyTorch's process groups are destroyed."""
+    _groups.clear()

@@ -1,4 +1,4 @@
-"""Plain PyTorch's training loop, as a user writes it: what numbers and times are held against."""
+"""Plain PyTorch's training loop, as a user writes it. The numbers and times of plans are compared with it."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -7,34 +7,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from executors.dropout import DeterministicDropout, MathWhereAttentionDrops
+from executors.dropout import DeterministicDropout, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
 from traces.errors import StepcastError
 
 
-def split(batch: object, parts: int) -> list:
-    """`batch` in `parts` equal chunks along dimension 0: a tensor, or a tuple, list or dict of such. Anything else is in every part."""
+def split(batch: object, count: int) -> list:
+    """Split a batch into `count` equal micro-batches along dimension 0.
+
+    `batch`: a tensor, or a tuple, list or dict of batches. Any other object is repeated in every micro-batch. Raises StepcastError if the
+    batch does not divide.
+    """
     if isinstance(batch, Tensor) and batch.dim():
-        if batch.shape[0] % parts:
-            raise StepcastError(f"a batch of {batch.shape[0]} does not divide into {parts} equal micro-batches: choose a divisor")
-        return list(batch.chunk(parts))
+        if batch.shape[0] % count:
+            raise StepcastError(f"a batch of {batch.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
+        return list(batch.chunk(count))
     if isinstance(batch, (tuple, list)):
-        return [type(batch)(chunk) for chunk in zip(*(split(item, parts) for item in batch), strict=True)] or [batch] * parts
+        return [type(batch)(chunk) for chunk in zip(*(split(item, count) for item in batch), strict=True)] or [batch] * count
     if isinstance(batch, dict):
-        pieces = {key: split(value, parts) for key, value in batch.items()}
-        return [{key: chunks[part] for key, chunks in pieces.items()} for part in range(parts)]
-    return [batch] * parts
+        chunks_by_key = {key: split(value, count) for key, value in batch.items()}
+        return [{key: chunks[number] for key, chunks in chunks_by_key.items()} for number in range(count)]
+    return [batch] * count
 
 
 class Reference:
-    """Eager training of `module` on one batch until it is fed another: positional `inputs`, or a dict of keyword arguments.
+    """Eager training of `module`, on the same batch until `feed` sets another one.
 
-    `loss(output, target)`, cross-entropy where it is None. With `accumulate`, gradients of that many micro-batches are summed and the
-    loss is their mean. With `dropout_seed`, masks are those that a plan draws: with `draws` "keyed" those of `executors.dropout`, with
-    "stream" those of PyTorch's generators, seeded once before the first step. `seed_generator` seeds the generator that "keyed" draws
-    from; by default the CUDA device's for tensors on CUDA, and on the CPU masks are replaced. `capturable`: update in the form that plans
-    have on CUDA.
+    `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
+    `accumulate`: the number of micro-batches. Their gradients are summed, and the loss is the mean of theirs.
+    `dropout_seed`: draw the masks that a plan draws. With `draws` "keyed" these are the masks of `executors.dropout`; with "stream" they
+    come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
+    (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
+    `capturable`: update in the form that plans use on CUDA.
     """
 
     def __init__(
@@ -67,11 +72,11 @@ class Reference:
 
     def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
         """Train on this batch from the next step on."""
-        given = inputs if isinstance(inputs, dict) else tuple(inputs)
-        self.micro_batches = list(zip(split(given, self.accumulate), split(target, self.accumulate), strict=True))
+        arguments = inputs if isinstance(inputs, dict) else tuple(inputs)
+        self.micro_batches = list(zip(split(arguments, self.accumulate), split(target, self.accumulate), strict=True))
 
     def step(self) -> Tensor:
-        """Train one step and return its loss, detached and without waiting for a device."""
+        """Train one step. Returns its loss as a detached tensor, without waiting for a device."""
         self.optimizer.zero_grad(set_to_none=True)
         dropout = self._dropout()
         count = len(self.micro_batches)
@@ -89,7 +94,7 @@ class Reference:
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
-        """What to enter for every forward pass of the step."""
+        """A function that returns the context for each forward pass of the step."""
         if self.dropout_seed is None:
             return nullcontext
         if self.draws == "keyed":
@@ -97,12 +102,12 @@ class Reference:
             return lambda: masks
         if not self.steps:
             torch.manual_seed(self.dropout_seed)
-        return MathWhereAttentionDrops
+        return MathAttentionForDropout
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients that the last step's update used (clipped, if they were), by parameter name; none for a parameter without one."""
+        """The gradients that the last update used, by parameter name: after clipping, and only of parameters that have a gradient."""
         return {name: parameter.grad for name, parameter in self.module.named_parameters() if parameter.grad is not None}
 
     def parameters(self) -> dict[str, Tensor]:
-        """The parameters as they are now, by name; frozen ones too."""
+        """The current parameters by name, including frozen ones."""
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}

@@ -1,4 +1,4 @@
-"""Do all devices that have a parameter have the same one?"""
+"""Checks that all devices hold the same value of each parameter."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,18 @@ from simulator.plan.task import PARAMETER
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:
-    """max|a − b| over every device's copy of the parameters in `expected`, which are named as the job names them; not finite where a
-    difference is not. 0 where the binding has none of them.
+    """The largest |a − b| between any device's copy of a parameter and its expected value.
+
+    `expected` has the parameters by the job's names. Returns 0 if the binding has none of them, and a value that is not finite if a
+    difference is not finite.
     """
     worst = 0.0
     for name, value in binding.plan.values.items():
         if value.kind == PARAMETER and value.source is not None and value.source.value in expected and name in binding.carried:
             wanted = apply_views(expected[value.source.value].detach(), value.source)
-            found = binding.carried[name]
-            difference = float((found - wanted.to(found.device)).abs().max()) if found.numel() else 0.0
-            if not difference <= worst:  # also where it is not a number
+            actual = binding.carried[name]
+            difference = float((actual - wanted.to(actual.device)).abs().max()) if actual.numel() else 0.0
+            if not difference <= worst:  # also true if the difference is NaN
                 worst = difference
             if worst != worst:
                 break

@@ -1,4 +1,4 @@
-"""What an execution gives back, and the entry that runs a plan."""
+"""Runs a plan on a backend, and defines the interfaces of backends and the result of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ from traces.timeline import Timeline
 class Run:
     """Result of `execute`.
 
-    `timeline` is None where none was asked for. `step_s` are seconds per step, one per steady step; `losses` one per iteration; `tensors`
-    the carried tensors by value name at the end (all updates applied); `kept` the values asked for with `keep`, of the last iteration;
-    `peak_bytes` the allocator's figure by device.
+    `timeline`: None if none was requested. `step_s`: seconds per step, one per steady step. `losses`: one per iteration. `tensors`: the
+    carried tensors by value name, after all updates. `kept`: the values named in `keep`, of the last iteration. `peak_bytes`: the
+    allocator's figure by device.
     """
 
     timeline: Timeline | None
@@ -35,15 +35,15 @@ class Run:
 
 
 class TaskFailedError(StepcastError):
-    """A task raised. What ran beside it is of no use any more; the backend is."""
+    """A task raised an error. The program that it belongs to is unusable; the backend can still be used."""
 
 
 class Executable(Protocol):
-    """A plan bound to tensors on a backend, keeping its state between calls.
+    """A plan bound to tensors on a backend. It keeps its state between calls.
 
-    `losses` by iteration (one tensor per micro-batch), `kept` values of the last complete iteration, `iterations` begun so far. A call of
-    `run` gives one step length per `unit` periods; the first `warm_up` of a program's life are not typical. `twin_overhead`: by what share
-    the steps that `trace` timed tasks in were slower than those without events.
+    `losses`: by iteration, one tensor per micro-batch. `kept`: the kept values of the last complete iteration. `iterations`: how many have
+    begun. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step lengths at the start are not typical.
+    `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared with steps without events.
     """
 
     binding: Binding
@@ -55,20 +55,20 @@ class Executable(Protocol):
     twin_overhead: float | None
 
     def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> ChunkTimes:
-        """Issue `steps` more periods, back to back, and wait for them."""
+        """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each iteration (default: the job's own)."""
 
     def sync(self) -> ChunkTimes:
-        """Drain: run what lags behind, so that every iteration begun is complete. The next run starts a new prologue."""
+        """Drain: run the lagging tasks, so that every iteration begun is complete. The next run starts a new prologue."""
 
     def trace(self) -> list[Measured]:
-        """Times of every task in some typical periods; runs more of them where tasks are timed apart from steps."""
+        """The times of every task in some typical periods. Runs more periods for them."""
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """max|a − b| over every device's copy of the parameters in `expected`, as they are now; see `replicas`."""
+        """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.replicas`."""
 
 
 class Backend(Protocol):
-    """Where plans run. `mode`: eager or graph; `unit`: periods per graph, or 1. `forms`: how canonical ops run there."""
+    """A place where plans run. `mode`: eager or graph. `unit`: periods per graph, or 1. `forms`: the forms of canonical ops."""
 
     mode: str
     unit: int
@@ -79,49 +79,48 @@ class Backend(Protocol):
         """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty where it does not say.
+        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty if the allocator has no count.
 
-        Where the allocator counts several devices of one memory together, the one figure is under the memory's name.
+        If the allocator counts several devices of one memory together, the one figure is under the memory's name.
         """
 
 
-#: Periods at the start of a program's life that do not count.
+#: Periods at the start of a program that are not counted.
 WARM_UP = 3
-
 
 #: New values of the job's inputs and targets for one iteration, by name (`input:0`, `target:0`).
 Feeds = Mapping[str, torch.Tensor]
 
 
 class Execution:
-    """A plan being executed, chunk of iterations after chunk.
+    """The execution of a plan, in one or more chunks of iterations.
 
-    `losses` by iteration and `ends_s`, when each iteration ended: seconds of steps since the first began, without what was done between
-    the chunks. `steps_s` are seconds per step, one per step after the first of its chunk.
+    `losses`: by iteration. `ends_s`: when each iteration ended, in seconds from the first one's start, without the time between chunks.
+    `steps_s`: seconds per step, one for each step after the first of its chunk.
     """
 
     def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], backend: Backend, seed: int = 0, keep: tuple[str, ...] = ()):
-        """`tensors` are copied, never changed. `keep` names values (such as gradients) to hold beyond their last reader."""
+        """`tensors` are copied and never changed. `keep`: names of values, such as gradients, to keep beyond their last reader."""
         self._plan, self._tensors, self._backend, self._seed, self._keep = plan, tensors, backend, seed, keep
         self._program = backend.load(plan, tensors, seed, keep)
         self._warm_up = self._program.warm_up
         self._lengths_s: list[float] = []
-        self._times: tuple[Measured, ...] = ()  # of the last chunk: those of all would fill the memory
+        self._times: tuple[Measured, ...] = ()  # of the last chunk only, since those of all chunks would fill the memory
         self._losses: dict[int, float] = {}
         self.ends_s: list[float] = []
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """By iteration."""
+        """The losses computed so far, by iteration."""
         return tuple(loss for _, loss in sorted(self._losses.items()))
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """Without the first steps, which are not typical, when there are more."""
+        """Seconds per step. Leaves out the first steps, which are not typical, unless there are no others."""
         return tuple(self._lengths_s[self._warm_up :] or self._lengths_s)
 
     def run(self, steps: int, feeds: "list[Feeds] | None" = None) -> None:
-        """Run `steps` more iterations back to back; `feeds` for each of them (default: the job's own inputs, every time)."""
+        """Run `steps` more iterations back to back. `feeds`: one per iteration (default: the job's own inputs every time)."""
         chunk = self._program.run(steps, feeds)
         before_s = self.ends_s[-1] if self.ends_s else 0.0
         self.ends_s += [before_s + end_s for end_s in chunk.ends_s]
@@ -130,15 +129,15 @@ class Execution:
         self._take_losses()
 
     def _take_losses(self) -> None:
-        found = self._program.losses
-        for iteration in list(found):
-            parts = [float(part) for part in found.pop(iteration)]
-            self._losses[iteration] = sum(parts) / len(parts)
+        losses = self._program.losses
+        for iteration in list(losses):
+            of_micro_batches = [float(loss) for loss in losses.pop(iteration)]
+            self._losses[iteration] = sum(of_micro_batches) / len(of_micro_batches)
 
     def finish(self, timeline: bool = True) -> Run:
-        """Complete every iteration begun. Task times are those of the last chunk.
+        """Complete every iteration begun, and return the result of the run. Task times are those of the last chunk.
 
-        Peak bytes, and task times where the backend takes them apart from steps, come from extra runs.
+        Peak bytes come from an extra run, and so do task times if the backend measures them separately from steps.
         """
         times = [*self._times, *self._program.sync().times]
         self._take_losses()
@@ -146,12 +145,12 @@ class Execution:
         kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
         carried = dict(program.binding.carried)
         del program
-        made = None
+        measured_timeline = None
         peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
         if timeline:
             times = times or self._backend.load(self._plan, self._tensors, self._seed).trace()
-            made = timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
-        return Run(made, self.steps_s, self.losses, carried, kept, peak_bytes)
+            measured_timeline = timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
+        return Run(measured_timeline, self.steps_s, self.losses, carried, kept, peak_bytes)
 
 
 def execute(
@@ -164,7 +163,10 @@ def execute(
 
 
 def failure(task: Task, error: Exception) -> Exception:
-    """What to raise where a task raised `error`: itself where memory ran out, or another process, which is no fault of the task's."""
+    """The error to raise after a task raised `error`: a TaskFailedError, or `error` itself if it is not the task's fault.
+
+    That is so if memory ran out or another process was lost.
+    """
     if isinstance(error, MemoryError | torch.OutOfMemoryError | PeerLostError) or "not enough memory" in str(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""

@@ -1,4 +1,4 @@
-"""A job's real tensors by the names its plans use."""
+"""A job's real tensors, by the value names that its plans use."""
 
 import torch
 
@@ -9,12 +9,12 @@ from simulator.models.built import Built
 
 
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Nothing is copied."""
+    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Existing tensors are not copied."""
     module = built.module
-    found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
+    tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
     for name, content in graph.constants.items():
-        found[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))
+        tensors[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))
     for parameter in graph.parameters:
-        for state, tensor in initial_state(job.optimizer, found[parameter]).items():
-            found[f"{parameter}::{state}"] = tensor
-    return found
+        for state, tensor in initial_state(job.optimizer, tensors[parameter]).items():
+            tensors[f"{parameter}::{state}"] = tensor
+    return tensors

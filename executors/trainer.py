@@ -1,4 +1,4 @@
-"""Training a user's module by a plan."""
+"""Trains a user's module with a plan."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from simulator.plan.plan import Plan
 
 
 class Trainer:
-    """Runs a job's plan step by step on new data, and keeps the module up to date when it is looked at.
+    """Runs a job's plan step by step on new data.
 
-    The executor trains copies. `sync` completes pending updates (forward-fusion delays them) and writes parameters and buffers back to the
-    module; so do, by themselves, a forward of the module (evaluation) and its `state_dict`.
+    The executor trains copies of the module's tensors. `sync` completes pending updates (forward-fusion delays them) and writes parameters
+    and buffers back to the module. A forward pass of the module and its `state_dict` call `sync` by themselves.
     """
 
     def __init__(self, plan: Plan, job: Job, built: Built, backend: Backend):
-        """`built` is what `job.build()` made: its module is the one trained. The plan must be one of the job's."""
+        """`plan`: a plan of the job. `built`: the result of `job.build()`, whose module is trained."""
         self.plan, self.job, self.module = plan, job, built.module
         self._built = built
         self._program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed)
@@ -30,18 +30,18 @@ class Trainer:
         self.module.register_state_dict_pre_hook(lambda *_: self.sync())
 
     def step(self, inputs: Any, target: Any) -> float | None:
-        """Train on one batch; its loss, or None where the plan reports it in a later step (pipelines).
+        """Train on one batch. Returns its loss, or None if the plan computes the loss in a later step (pipelines).
 
-        `inputs` as the factory gives them: a tensor, a tuple, or a dict of keyword arguments. Raises ValueError for another shape than the
-        job's.
+        `inputs`: as the factory returns them: a tensor, a tuple, or a dict of keyword arguments. Raises ValueError if a shape or dtype
+        differs from the job's.
         """
         keywords = dict(inputs) if isinstance(inputs, Mapping) else {}
         positional = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
         fed = Built(self.module, positional, keywords, target, self._built.loss).named_inputs()
         for name, tensor in self._built.named_inputs().items():
-            given = fed.get(name)
-            if given is None or given.shape != tensor.shape or given.dtype != tensor.dtype:
-                shown = "nothing" if given is None else f"{tuple(given.shape)} of {given.dtype}"
+            actual = fed.get(name)
+            if actual is None or actual.shape != tensor.shape or actual.dtype != tensor.dtype:
+                shown = "missing" if actual is None else f"{tuple(actual.shape)} of {actual.dtype}"
                 raise ValueError(f"{name} is {shown}; the job was planned for {tuple(tensor.shape)} of {tensor.dtype}")
         iteration = self._program.iterations
         self._program.run(1, [fed])
@@ -50,7 +50,7 @@ class Trainer:
         return None if losses is None else float(sum(map(float, losses)) / len(losses))
 
     def sync(self) -> None:
-        """Complete all begun iterations and write parameters and buffers back to the module."""
+        """Complete every iteration begun, and write parameters and buffers back to the module."""
         if not self._pending:
             return
         self._program.sync()
@@ -62,7 +62,7 @@ class Trainer:
                     tensor.copy_(carried[name])
 
     def optimizer_state_dict(self) -> dict:
-        """The optimizer's state in torch.optim's form, for a checkpoint: load it into the optimizer of plain PyTorch."""
+        """The optimizer's state_dict in torch.optim's form, for a checkpoint. It can be loaded into the optimizer of plain PyTorch."""
         self.sync()
         job, carried = self.job, self._program.binding.carried
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}

@@ -350,9 +350,9 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
     ranks = _ranks()
     if ranks is not None and not ranks.first:
-        from executors.distributed.follow import follow
+        from executors.distributed.rank_server import serve_rank
 
-        _end(follow(ranks))
+        _end(serve_rank(ranks))
     try:
         status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -381,12 +381,12 @@ def _ranks():
 
 def _leave_team(status: int) -> None:
     """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
-    from executors.distributed.control import leave
+    from executors.distributed.control import end_ranks
     from executors.errors import PeerLostError
     from traces.errors import StepcastError
 
     try:
-        leave(status)
+        end_ranks(status)
     except PeerLostError:
         status = status or 1
     except StepcastError as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from calibrate.collective_fit import store_collective
-from executors.distributed.backend import TeamBackend, TeamProgram
+from executors.distributed.backend import DistributedBackend, DistributedProgram
 from executors.measured import Measured
 from simulator.bodies.collective import Collective
 from simulator.plan.plan import Plan
@@ -53,9 +53,9 @@ def _collectives(plan: Plan) -> dict[Shape, Task]:
 class CollectiveSampler:
     """Collectives as programs of one task each, loaded in all processes; `visit` times every one of them."""
 
-    backend: TeamBackend
+    backend: DistributedBackend
     samples: dict[Shape, list[list[float]]] = field(default_factory=dict)  # by round
-    _programs: dict[Shape, TeamProgram] = field(default_factory=dict)
+    _programs: dict[Shape, DistributedProgram] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> None:
         """The plan's collectives; those already known are skipped."""
@@ -79,7 +79,7 @@ class CollectiveSampler:
             seconds = [s for r in rounds for s in found[r]]
             if seconds:
                 mean_s = Stats.of(seconds).mean_s
-                store_collective(profile, shape.operation, self.backend.parts.library, shape.ranks, [(shape.bytes, mean_s)])
+                store_collective(profile, shape.operation, self.backend.loaded.library, shape.ranks, [(shape.bytes, mean_s)])
 
 
 def _longest_s(times: Sequence[Measured]) -> list[float]:

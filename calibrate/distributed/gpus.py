@@ -8,7 +8,7 @@ from calibrate.cpu.session import Progress
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.distributed.testbed import measure_collectives
 from executors.cuda.driver import Driver
-from executors.distributed.backend import TeamBackend
+from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -42,8 +42,8 @@ class GpuGroupTestbed(GpuTestbed):
         """Make the backend in every process."""
         self.backend = self._backend(machine)
 
-    def _backend(self, machine: Machine) -> TeamBackend:
-        return TeamBackend(machine, self._team, "cuda", self.precision)
+    def _backend(self, machine: Machine) -> DistributedBackend:
+        return DistributedBackend(machine, self._team, "cuda", self.precision)
 
     def about(self) -> dict[str, object]:
         """With the number of processes."""

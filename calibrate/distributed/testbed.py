@@ -17,7 +17,7 @@ from calibrate.distributed.collectives import CollectiveSampler, unmeasured
 from calibrate.planned import machine_here
 from executors.cpu.backend import CpuBackend
 from executors.cpu.workers import available_cores
-from executors.distributed.backend import TeamBackend
+from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -27,10 +27,12 @@ GLOO = "gloo"
 log = logging.getLogger("stepcast")
 
 
-def measure_collectives(plans: Iterable[Plan], backend: TeamBackend, profile: Profile, save_to: Path | None, rounds: int = ROUNDS) -> int:
+def measure_collectives(
+    plans: Iterable[Plan], backend: DistributedBackend, profile: Profile, save_to: Path | None, rounds: int = ROUNDS
+) -> int:
     """Measure the collectives of `plans` that the profile has no point of, with all processes; how many."""
     sampler = CollectiveSampler(backend)
-    for shape, (plan, task) in unmeasured(plans, backend.parts.library, profile).items():
+    for shape, (plan, task) in unmeasured(plans, backend.loaded.library, profile).items():
         sampler.add_one(shape, plan, task)
     for _ in range(rounds if sampler.samples else 0):
         sampler.visit()
@@ -60,7 +62,7 @@ class CpuGroupTestbed(CpuTestbed):
         """Measure missing keys and collectives, and co-runs."""
         plans = list(plans)
         measured = calibrate(plans, machine, self._own(machine, anchor=True), profile, save_to, progress)
-        measured += measure_collectives(plans, TeamBackend(machine, self._team), profile, save_to)
+        measured += measure_collectives(plans, DistributedBackend(machine, self._team), profile, save_to)
         if self.measure_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
@@ -70,7 +72,7 @@ class CpuGroupTestbed(CpuTestbed):
         plans = list(plans)
         own = self._own(machine)
         measured = calibrate(plans, machine, own, profile, None, lambda done, total, text: None, rounds=PREVIEW_ROUNDS)
-        return measured + measure_collectives(plans, TeamBackend(machine, self._team), profile, None, PREVIEW_ROUNDS)
+        return measured + measure_collectives(plans, DistributedBackend(machine, self._team), profile, None, PREVIEW_ROUNDS)
 
     def _own(self, machine: Machine, anchor: bool = False) -> CpuBackend:
         """This process's device."""
@@ -84,7 +86,7 @@ class CpuGroupTestbed(CpuTestbed):
 
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
         """Make the backend in every process, and the samplers."""
-        self.backend = TeamBackend(machine, self._team)
+        self.backend = DistributedBackend(machine, self._team)
         self._sampler = Sampler(self.backend.local)
         self._collectives = CollectiveSampler(self.backend)
         for plan in plans:

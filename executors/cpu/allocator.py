@@ -1,7 +1,7 @@
-"""glibc's allocator, set so that tensors' memory is neither returned to the system nor mapped afresh between steps.
+"""Settings and counters of glibc's allocator.
 
-By default every large tensor is a new mapping whose pages fault on first touch (9,000 to 15,000 faults in one ResNet-50 step), which makes
-times unpredictable. Must run before any worker thread starts. Elsewhere than glibc nothing is changed and a warning says so.
+`prepare` keeps the memory of tensors in the process between steps. By default every large tensor is a new mapping whose pages fault on
+first touch (9,000 to 15,000 faults in one ResNet-50 step), which makes times unpredictable.
 """
 
 import ctypes
@@ -24,7 +24,10 @@ class _Mallinfo2(ctypes.Structure):
 
 @cache
 def prepare() -> bool:
-    """Apply the settings once per process; False where the allocator is not glibc's."""
+    """Apply the settings, once per process and before any worker thread starts.
+
+    Returns False, and logs a warning, if the allocator is not glibc's.
+    """
     try:
         libc = ctypes.CDLL(None)
         accepted = all(libc.mallopt(option, value) == 1 for option, value in _OPTIONS)
@@ -46,7 +49,7 @@ def _mallinfo2():
 
 
 def allocated_bytes() -> int | None:
-    """Bytes in use according to the allocator (glibc 2.33 and later), else None."""
+    """Bytes in use according to the allocator; None if it has no mallinfo2 (glibc before 2.33, other C libraries)."""
     function = _mallinfo2()
     if function is None:
         return None

@@ -1,7 +1,8 @@
-"""A compute-bound op timed inside calibration and steps, so that a change of the machine's speed shows in both.
+"""A compute-bound op that is timed inside calibration and inside steps, so that a change of the machine's speed shows in both.
 
-A 160 x 160 matrix product at most every 10 ms, called twice untimed and then once timed: after other work its first call takes 20 to 50 %
-longer and its second up to 5 %, depending on that work; the third does not. All of its time is subtracted from what is measured around it.
+It is a 160 x 160 matrix product, run at most every 10 ms: two untimed calls, then a timed one. After other work the first call takes 20 to
+50 % longer and the second up to 5 %, depending on that work; the third does not. The time of all three calls is subtracted from the
+measurement around them.
 """
 
 import time
@@ -14,7 +15,7 @@ WARM_CALLS = 2
 
 
 class Anchor:
-    """The op, its operands, and the durations seen on one worker (nanoseconds)."""
+    """The anchor op of one worker, with its operands and its measured durations in nanoseconds."""
 
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
@@ -23,7 +24,7 @@ class Anchor:
         self.durations_ns: list[int] = []
 
     def tick(self) -> int:
-        """Run the op if it is due; the nanoseconds spent."""
+        """Run the op if it is due. Returns the nanoseconds spent, 0 if it was not due."""
         begin = time.perf_counter_ns()
         if begin < self._next_ns:
             return 0
@@ -37,6 +38,6 @@ class Anchor:
         return time.perf_counter_ns() - begin
 
     def take(self) -> list[float]:
-        """Durations since the last call, in seconds."""
-        taken, self.durations_ns = self.durations_ns, []
-        return [ns * 1e-9 for ns in taken]
+        """Remove and return the durations measured since the last call, in seconds."""
+        durations_ns, self.durations_ns = self.durations_ns, []
+        return [ns * 1e-9 for ns in durations_ns]

@@ -1,7 +1,7 @@
-"""The CPU backend: a device is a group of cores, an SM is a core, a task takes exactly one core.
+"""The CPU backend: a device is a group of cores, an SM is a core, and a task occupies exactly one core.
 
-Every core has one pinned worker. A worker picks the most urgent head of a stream whose dependencies are done, runs it, and goes on by
-itself; there is no host lane. Streams are serial, so a plan with one stream runs on one worker without any scheduling.
+Every core has one pinned worker. A worker takes the most urgent stream head whose dependencies have ended, runs it, and takes the next one;
+there is no host lane. Streams are serial, so a plan with one stream runs on one worker without a scheduler.
 """
 
 import gc
@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from executors.binding import Binding, Instance, storage_users
+from executors.binding import Binding, Instance, task_storages
 from executors.cpu import allocator
 from executors.cpu.anchor import Anchor
-from executors.cpu.links import wire_of
+from executors.cpu.links import transfer_of
 from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
 from executors.cpu.schedule import Entry, Schedule
 from executors.cpu.workers import Callers, Workers, available_cores
@@ -29,12 +29,12 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
-#: In place of a worker's position: a thread that is on no core of its own.
-NOWHERE = -1
+#: The position of a thread that is not pinned to a core; see `Callers`.
+UNPINNED = -1
 
 
 class CpuBackend:
-    """Runs plans on groups of cores. `anchor`: time the anchor op inside runs."""
+    """Runs plans on groups of cores."""
 
     mode = "eager"
     unit = 1
@@ -42,7 +42,10 @@ class CpuBackend:
     torch_device = torch.device("cpu")
 
     def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
-        """`cores`: to take, in this order; default: all that this process may use."""
+        """`anchor`: time the anchor op inside runs. `cores`: the cores to use, in order (default: all that this process may use).
+
+        Raises StepcastError if the machine has more cores than that.
+        """
         cores = deque(available_cores() if cores is None else cores)
         self.groups: dict[str, tuple[int, ...]] = {}
         positions: list[int] = []
@@ -61,7 +64,7 @@ class CpuBackend:
         self.anchors = [Anchor() for _ in positions] if anchor else None
 
     def device(self, name: str) -> torch.device:
-        """Every group of cores computes on torch's CPU device."""
+        """The torch device of a plan's device: always torch's CPU device."""
         return torch.device("cpu")
 
     def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> "CpuExecutable":
@@ -69,7 +72,10 @@ class CpuBackend:
         return CpuExecutable(self, plan, tensors, seed, keep)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for each device of the plan in untimed steps, task after task; see `memory_watch`."""
+        """Highest bytes that the allocator held for each device of the plan, in untimed steps that run one task at a time.
+
+        Returns an empty dict if the C library's allocator has no count. See `memory_watch`.
+        """
         if allocator.allocated_bytes() is None:
             return {}
         program = CpuExecutable(self, plan, tensors, seed, ())
@@ -79,11 +85,11 @@ class CpuBackend:
 
 
 class CpuExecutable:
-    """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
+    """A plan bound to tensors. It keeps parameters, optimizer state and unfinished iterations between calls. See `Executable`."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
-    twin_overhead = 0.0  # steps time their tasks themselves
+    twin_overhead = 0.0  # every step times its own tasks
 
     def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
         self.backend, self.plan = backend, plan
@@ -92,19 +98,19 @@ class CpuExecutable:
         self.dependencies = Dependencies(plan)
         compile_by_kind = handlers()
         self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
-        self._wires = [wire_of(task, backend.machine) for task in self.tasks]
-        index, self._users = storage_users(plan, self.tasks)
-        self._waiting = [0] * len(index)
-        for users in self._users:
-            for storage in users:
-                self._waiting[storage] += 1
+        self._transfers = [transfer_of(task, backend.machine) for task in self.tasks]
+        index, self._task_storages = task_storages(plan, self.tasks)
+        self._accesses = [0] * len(index)  # by storage: how many tasks of an iteration access it
+        for storages in self._task_storages:
+            for storage in storages:
+                self._accesses[storage] += 1
         slots = self.binding.slots_by_storage((*keep, *plan.losses))
-        self._freed: list[list[int]] = [slots.get(storage, []) for storage in index]
+        self._storage_slots: list[list[int]] = [slots.get(storage, []) for storage in index]
         self._keep = keep
         self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
         self._instances: dict[int, Instance] = {}
-        self._period = 0  # of the current prologue
-        self._first_iteration = 0
+        self._period = 0  # the next period, counted from the last drain
+        self._first_iteration = 0  # the iteration of period 0
         self._calls = 0
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self.kept: dict[str, torch.Tensor] = {}
@@ -116,44 +122,45 @@ class CpuExecutable:
         return self._first_iteration + self._period
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
-        """Issue `steps` more periods back to back; `inputs` gives each new iteration's feeds (default: the job's own, every time)."""
+        """Issue `steps` more periods back to back. `inputs`: the feeds of each new iteration (default: the job's own inputs)."""
         for i in range(steps):
             iteration = self._period + i
-            instance = Instance(self._first_iteration + iteration, len(self.binding.slot), self._waiting.copy())
+            instance = Instance(self._first_iteration + iteration, len(self.binding.slot), self._accesses.copy())
             self.binding.feed(instance, self._inputs if inputs is None else {**self._inputs, **inputs[i]})
             self._instances[iteration] = instance
         entries = self._entries(self._period, self._period + steps, self._period + steps)
         self._period += steps
-        return self._passage(self._go(entries))
+        return self._chunk_times(self._execute(entries))
 
     def sync(self) -> ChunkTimes:
-        """Run what lags behind, so that all iterations begun are complete."""
+        """Run the lagging tasks, so that every iteration begun is complete."""
         end = self._period + self.dependencies.largest_lag
-        measured = self._go(self._entries(self._period, end, self._period), self._period)
+        measured = self._execute(self._entries(self._period, end, self._period), self._period)
         self._first_iteration += self._period
         self._period = 0
-        return self._passage(measured)
+        return self._chunk_times(measured)
 
     def trace(self) -> list[Measured]:
-        """The times of a few more periods."""
+        """Task times of a few more periods."""
         return list(self.run(WARM_UP).times)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See Executable."""
+        """See `Executable`."""
         return parameter_difference(self.binding, expected)
 
     @staticmethod
-    def _passage(measured: list[Measured]) -> ChunkTimes:
+    def _chunk_times(measured: list[Measured]) -> ChunkTimes:
         ends_s = ends_from_start(measured)
         return ChunkTimes(lengths(ends_s), tuple(measured), ends_s)
 
     def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
+        """(period, task) in issue order for the periods from `first` to before `end`, of `iterations` iterations in all."""
         return [
             (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
         ]
 
-    def _go(self, entries: list[Entry], iterations: int | None = None) -> list[Measured]:
-        """Run entries in order; `iterations` is known when draining, and decides which tasks are skipped."""
+    def _execute(self, entries: list[Entry], iterations: int | None = None) -> list[Measured]:
+        """Run entries. `iterations`: how many there are in all when draining, which decides the tasks that are skipped."""
         if not entries:
             return []
         self._calls += 1
@@ -161,67 +168,70 @@ class CpuExecutable:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._wires))
-            measured = self._serial(entries) if one_by_one else self._parallel(entries, iterations)
+            one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._transfers))
+            measured = self._run_serially(entries) if one_by_one else self._run_in_parallel(entries, iterations)
         finally:
             if was_enabled:
                 gc.enable()
         self._finish(entries)
         return measured
 
-    def _serial(self, entries: list[Entry]) -> list[Measured]:
-        """One lane: one worker runs everything in order; the cores of the group take turns from call to call.
+    def _run_serially(self, entries: list[Entry]) -> list[Measured]:
+        """Run all entries in order on one worker. The cores of the group take turns from call to call.
 
-        Under a watch it runs those of all lanes.
+        Used for plans with one lane, and for all plans under a memory watch.
         """
         group = self.backend.groups[self.tasks[0].device]
         measured: list[Measured] = []
 
         def work(position: int) -> None:
-            measured.extend(self._one(entry, position, release=True) for entry in entries)
+            measured.extend(self._run_task(entry, position, release=True) for entry in entries)
 
         self.backend.workers.run(work, (group[self._calls % len(group)],))
         return measured
 
-    def _one(self, entry: Entry, position: int, release: bool) -> Measured:
-        """Run one task. `release`: drop what nothing waits for; of several workers that is the schedule's to serialise."""
+    def _run_task(self, entry: Entry, position: int, release: bool) -> Measured:
+        """Run one task on the worker at `position`.
+
+        `release`: free tensors after the task. With several workers the caller does so under the schedule's lock instead.
+        """
         period, index = entry
         instance = self._instances[period - self.tasks[index].lag]
         anchors = self.backend.anchors
         anchor_ns = anchors[position].tick() if anchors and position >= 0 else 0
         if self.watch is not None:
-            self.watch.before(instance, period)
+            self.watch.before_task(instance, period)
         begin = time.perf_counter_ns()
         try:
             self._run[index](instance)
         except Exception as error:
             raise failure(self.tasks[index], error) from error
         if self.watch is not None:
-            self.watch.ran(index)
+            self.watch.after_task(index)
         if release:
             self._release(instance, index)
         end = time.perf_counter_ns()
         return Measured(index, period, begin * 1e-9, end * 1e-9, position, anchor_ns * 1e-9)
 
     def _release(self, instance: Instance, index: int) -> None:
-        """Drop the tensors of storages that no task of the iteration waits for any more."""
-        waiting = instance.waiting
-        for storage in self._users[index]:
-            waiting[storage] -= 1
-            if not waiting[storage]:
-                for slot in self._freed[storage]:
+        """Free the tensors of the storages that no later task of the iteration accesses, after the task at `index` has run."""
+        accesses_left = instance.accesses_left
+        for storage in self._task_storages[index]:
+            accesses_left[storage] -= 1
+            if not accesses_left[storage]:
+                for slot in self._storage_slots[storage]:
                     instance.slots[slot] = None
                 if self.watch is not None:
-                    self.watch.dropped(storage)
+                    self.watch.after_drop(storage)
 
-    def _parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
-        """Several lanes: workers of each group pick the most urgent ready head of their device's streams."""
+    def _run_in_parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
+        """Run several lanes: the workers of each group take the most urgent ready head of their device's streams."""
         schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
         positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
         device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
         measured: list[Measured] = []
 
-        def ended(item: Measured, end_s: float | None) -> None:
+        def on_end(item: Measured, end_s: float | None) -> None:
             measured.append(item if end_s is None else replace(item, end_s=end_s))
             self._release(self._instances[item.period - self.tasks[item.index].lag], item.index)
 
@@ -229,21 +239,21 @@ class CpuExecutable:
             entry = schedule.first(server)
             while entry is not None:
                 try:
-                    item = self._one(entry, position, release=False)
+                    item = self._run_task(entry, position, release=False)
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, server, lambda end_s, item=item: ended(item, end_s), self._wires[entry[1]])
+                entry = schedule.advance(entry, server, lambda end_s, item=item: on_end(item, end_s), self._transfers[entry[1]])
 
-        networks = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
-        wait = self.backend.callers.start(lambda server: serve(server, NOWHERE), networks)
-        # Where a worker fails nobody waits for collectives: they may be waiting for other processes.
+        collective_servers = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
+        wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), collective_servers)
+        # If a worker fails, this raises before the wait for collectives, which may be waiting for other processes.
         self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
         wait()
         return sorted(measured, key=lambda m: m.start_s)
 
     def _finish(self, entries: list[Entry]) -> None:
-        """Collect losses that are known, and drop iterations whose last task has run."""
+        """Collect the losses computed so far, and drop the iterations whose last task has run."""
         last_period = entries[-1][0]
         for iteration, instance in sorted(self._instances.items()):
             losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)

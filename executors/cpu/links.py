@@ -1,7 +1,8 @@
-"""Links at a stated rate between groups of cores: an emulation by the clock.
+"""Links at a stated rate between groups of cores, emulated by the clock.
 
-A worker moves the bytes; then they are on the wire for latency + bytes / rate, one transfer after another in each direction, the most
-urgent first. The worker goes on meanwhile, and what waits for the bytes starts when they have arrived.
+A worker copies the bytes at once. The transfer then occupies its direction of the link for latency + bytes / rate seconds. Each direction
+carries one transfer at a time, the most urgent first. The worker continues with other tasks, and tasks that depend on the transfer start
+when it has arrived.
 """
 
 import heapq
@@ -17,8 +18,8 @@ Direction = tuple[str, str]
 Entry = tuple[int, int]  # (period, index of the task)
 
 
-def wire_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
-    """The direction that a task's bytes pass, and for how many seconds; None where no link states a rate or a latency."""
+def transfer_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
+    """The direction that a task's bytes travel in, and the seconds they take; None if no link states a rate or a latency."""
     body = task.body
     if body.kind != "copy" or body.means != KERNEL:
         return None
@@ -28,44 +29,44 @@ def wire_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
 
 
 @dataclass
-class _Wire:
-    """`waiting`: (priority, arrival number, arrival s, seconds, entry)."""
+class _Lane:
+    """One direction of a link. `waiting`: (priority, send number, sent at s, seconds, entry)."""
 
-    busy: tuple[float, Entry] | None = None  # when it ends, and what is on it
+    current: tuple[float, Entry] | None = None  # (arrival in s, entry) of the transfer under way
     waiting: list[tuple[int, int, float, float, Entry]] = field(default_factory=list)
 
     def start(self, free_s: float) -> None:
-        """Put the first that waits on the wire, which has been free since `free_s`."""
+        """Start the most urgent waiting transfer. The lane has been idle since `free_s`."""
         if self.waiting:
-            _, _, arrived_s, seconds, entry = heapq.heappop(self.waiting)
-            self.busy = (max(free_s, arrived_s) + seconds, entry)
+            _, _, sent_s, seconds, entry = heapq.heappop(self.waiting)
+            self.current = (max(free_s, sent_s) + seconds, entry)
 
 
-class Wires:
-    """What is on its way, by direction. Not thread-safe: its user holds a lock."""
+class EmulatedLinks:
+    """The transfers under way, by direction. Not thread-safe: the caller holds a lock."""
 
     def __init__(self):
-        self._wires: dict[Direction, _Wire] = {}
-        self._arrivals = 0
+        self._lanes: dict[Direction, _Lane] = {}
+        self._sent = 0
 
     def send(self, entry: Entry, direction: Direction, seconds: float, priority: int, now_s: float) -> None:
-        """Put `entry` on the wire, or behind what is on it."""
-        wire = self._wires.setdefault(direction, _Wire())
-        self._arrivals += 1
-        heapq.heappush(wire.waiting, (priority, self._arrivals, now_s, seconds, entry))
-        if wire.busy is None:
-            wire.start(-inf)
+        """Queue the transfer of `entry`, and start it if its direction is idle."""
+        lane = self._lanes.setdefault(direction, _Lane())
+        self._sent += 1
+        heapq.heappush(lane.waiting, (priority, self._sent, now_s, seconds, entry))
+        if lane.current is None:
+            lane.start(-inf)
 
     def arrived(self, now_s: float) -> Iterator[tuple[float, Entry]]:
-        """(when, what) has arrived until now, each once."""
-        for wire in self._wires.values():
-            while wire.busy is not None and wire.busy[0] <= now_s:
-                end_s, entry = wire.busy
-                wire.busy = None
-                wire.start(end_s)
+        """(arrival in s, entry) of the transfers that have arrived by `now_s`. Each transfer is returned once."""
+        for lane in self._lanes.values():
+            while lane.current is not None and lane.current[0] <= now_s:
+                end_s, entry = lane.current
+                lane.current = None
+                lane.start(end_s)
                 yield end_s, entry
 
     @property
     def next_s(self) -> float:
-        """When the next one arrives."""
-        return min((wire.busy[0] for wire in self._wires.values() if wire.busy is not None), default=inf)
+        """When the next transfer arrives; infinity if none is under way."""
+        return min((lane.current[0] for lane in self._lanes.values() if lane.current is not None), default=inf)

@@ -1,6 +1,7 @@
-"""Which worker runs which task when a device has several lanes: ready stream heads by device, guarded by one condition.
+"""Assigns tasks to workers when a device has several lanes. It keeps the ready stream heads by device, guarded by one condition.
 
-A stream whose head is a collective is served by a thread of its own, which waits for other processes while the device's workers go on.
+A stream whose head is a collective is served by a thread of its own. That thread waits for other processes while the device's workers
+continue.
 """
 
 import heapq
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from executors.cpu.links import Direction, Entry, Wires
+from executors.cpu.links import Direction, EmulatedLinks, Entry
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import Task
 
@@ -21,15 +22,16 @@ def _servers_of(tasks: tuple[Task, ...]) -> list[str]:
 
 
 class Schedule:
-    """The entries of one run. A worker takes a `first` entry, runs it, and asks `advance` for its next one.
+    """The entries (period, task) of one run. A worker takes its `first` entry, runs it, and asks `advance` for the next one.
 
-    A lane stays on its worker as long as nothing more urgent is ready: its data are in that core's cache, and nobody must be woken.
+    A lane stays on its worker as long as nothing more urgent is ready, because its data are in that core's cache and no thread needs to be
+    woken.
     """
 
     def __init__(self, tasks: tuple[Task, ...], dependencies: Dependencies, entries: list[Entry], iterations: int | None):
-        """`iterations` is known when draining."""
+        """`iterations`: how many there are in all when a drain runs the last ones, otherwise None."""
         self._tasks = tasks
-        #: By task, who runs it.
+        #: By task, the name of the device or thread that runs it.
         self.servers = _servers_of(tasks)
         self._changed = threading.Condition()
         self._left = len(entries)
@@ -37,71 +39,73 @@ class Schedule:
         self._lanes: dict[tuple[str, int], deque[Entry]] = {}
         self._running: set[tuple[str, int]] = set()
         self._ready: dict[str, list[tuple[int, int, Entry]]] = {server: [] for server in self.servers}
-        self._wires = Wires()
-        self._on_wire: dict[Entry, Callable[[float | None], None]] = {}
+        self._links = EmulatedLinks()
+        self._on_link: dict[Entry, Callable[[float | None], None]] = {}
         self._order = {entry: i for i, entry in enumerate(entries)}
-        self._missing: dict[Entry, int] = {}
-        self._followers: dict[Entry, list[Entry]] = {}
+        self._pending: dict[Entry, int] = {}  # how many predecessors have not ended
+        self._successors: dict[Entry, list[Entry]] = {}
         for entry in entries:
             period, index = entry
-            before = [(period - e.delta, e.index) for e in dependencies.edges(period, iterations)[index]]
-            before = [b for b in before if b in self._order]
-            self._missing[entry] = len(before)
-            for b in before:
-                self._followers.setdefault(b, []).append(entry)
+            predecessors = [(period - e.delta, e.index) for e in dependencies.edges(period, iterations)[index]]
+            predecessors = [p for p in predecessors if p in self._order]
+            self._pending[entry] = len(predecessors)
+            for predecessor in predecessors:
+                self._successors.setdefault(predecessor, []).append(entry)
             self._lanes.setdefault(tasks[index].lane, deque()).append(entry)
         for lane in self._lanes:
             self._offer(lane)
 
-    def first(self, device: str) -> Entry | None:
-        """The most urgent ready entry of a device; waits for one; None when all is done."""
+    def first(self, server: str) -> Entry | None:
+        """Wait for a ready entry. Returns the server's most urgent one, or None when the run is over."""
         with self._changed:
-            return self._wait(device)
+            return self._wait(server)
 
     def advance(
-        self, entry: Entry, device: str, ended: Callable[[float | None], None], wire: tuple[Direction, float] | None = None
+        self, entry: Entry, server: str, on_end: Callable[[float | None], None], transfer: tuple[Direction, float] | None = None
     ) -> Entry | None:
-        """`entry` has been run: release what waited for it, and take the device's next; None when all is done.
+        """Record that `entry` has run. Returns the server's next entry, or None when the run is over.
 
-        With `wire`, it is done when its bytes have passed that direction. Then `ended` is called, with the time of that.
+        Without `transfer` the entry ends now. With a transfer (direction, seconds) it ends when its bytes have arrived. At the end
+        `on_end` is called with the arrival time in s, or None without a transfer, and the entries that depend on it become ready.
         """
         with self._changed:
             task = self._tasks[entry[1]]
-            if wire is None or self._stopped:
-                self._done(entry, ended, None)
+            if transfer is None or self._stopped:
+                self._end(entry, on_end, None)
             else:
-                self._on_wire[entry] = ended
-                self._wires.send(entry, *wire, task.priority, time.perf_counter())
-            self._settle()
+                self._on_link[entry] = on_end
+                self._links.send(entry, *transfer, task.priority, time.perf_counter())
+            self._end_transfers()
             if self._stopped:
                 return None
-            found = self._take(device, task.lane)
+            next_entry = self._take(server, task.lane)
             if not self._left or any(self._ready.values()):
                 self._changed.notify_all()
-            return found if found is not None else self._wait(device)
+            return next_entry if next_entry is not None else self._wait(server)
 
-    def _settle(self) -> bool:
-        """Release what waits for bytes that have arrived; whether any have."""
-        arrived = list(self._wires.arrived(time.perf_counter())) if self._on_wire else []
+    def _end_transfers(self) -> bool:
+        """End the entries whose bytes have arrived. Returns whether there were any."""
+        arrived = list(self._links.arrived(time.perf_counter())) if self._on_link else []
         for end_s, entry in arrived:
-            self._done(entry, self._on_wire.pop(entry), end_s)
+            self._end(entry, self._on_link.pop(entry), end_s)
         return bool(arrived)
 
-    def _done(self, entry: Entry, ended: Callable[[float | None], None], end_s: float | None) -> None:
-        ended(end_s)
+    def _end(self, entry: Entry, on_end: Callable[[float | None], None], end_s: float | None) -> None:
+        """End an entry: its lane and the entries that depend on it may become ready."""
+        on_end(end_s)
         if self._stopped:
             return
         self._left -= 1
         lane = self._tasks[entry[1]].lane
         self._running.discard(lane)
         self._offer(lane)
-        for follower in self._followers.get(entry, ()):
-            self._missing[follower] -= 1
-            if not self._missing[follower]:
-                self._offer(self._tasks[follower[1]].lane)
+        for successor in self._successors.get(entry, ()):
+            self._pending[successor] -= 1
+            if not self._pending[successor]:
+                self._offer(self._tasks[successor[1]].lane)
 
     def stop(self) -> None:
-        """Let every worker end: one that waits at once, one that is running after its entry."""
+        """End the run after a failure: a waiting worker returns at once, a running one after its entry."""
         with self._changed:
             self._stopped = True
             self._left = 0
@@ -110,27 +114,27 @@ class Schedule:
             self._changed.notify_all()
 
     def _offer(self, lane: tuple[str, int]) -> None:
-        """Put the lane's head among the ready ones, if nothing holds it back."""
+        """Make the lane's head ready if the lane is idle and the head's predecessors have ended."""
         queue = self._lanes[lane]
-        if queue and lane not in self._running and not self._missing[queue[0]]:
+        if queue and lane not in self._running and not self._pending[queue[0]]:
             self._running.add(lane)
             entry = queue.popleft()
             heapq.heappush(self._ready[self.servers[entry[1]]], (self._tasks[entry[1]].priority, self._order[entry], entry))
 
-    def _take(self, device: str, lane: tuple[str, int]) -> Entry | None:
-        """The most urgent ready entry; of equally urgent ones that of `lane`, the one just run."""
-        ready = self._ready[device]
+    def _take(self, server: str, lane: tuple[str, int]) -> Entry | None:
+        """Take the server's most urgent ready entry. Among equally urgent ones, prefer that of `lane`, the lane just run."""
+        ready = self._ready[server]
         if not ready:
             return None
-        own = next((item for item in ready if self._tasks[item[2][1]].lane == lane and item[0] == ready[0][0]), ready[0])
-        ready.remove(own)
+        item = next((item for item in ready if self._tasks[item[2][1]].lane == lane and item[0] == ready[0][0]), ready[0])
+        ready.remove(item)
         heapq.heapify(ready)
-        return own[2]
+        return item[2]
 
-    def _wait(self, device: str) -> Entry | None:
-        while self._left and not self._ready[device]:
-            next_s = self._wires.next_s
+    def _wait(self, server: str) -> Entry | None:
+        while self._left and not self._ready[server]:
+            next_s = self._links.next_s
             self._changed.wait(None if next_s == inf else max(0.0, next_s - time.perf_counter()))
-            if self._settle():
+            if self._end_transfers():
                 self._changed.notify_all()
-        return heapq.heappop(self._ready[device])[2] if self._ready[device] else None
+        return heapq.heappop(self._ready[server])[2] if self._ready[server] else None

@@ -1,4 +1,4 @@
-"""One persistent thread per core, pinned, with a single intra-op thread. The main thread sleeps while they run."""
+"""Persistent threads that run tasks: one pinned thread per core, with a single intra-op thread each. The main thread sleeps meanwhile."""
 
 import os
 import threading
@@ -9,92 +9,95 @@ import torch
 
 from executors.cpu import allocator
 
-#: Longest time between looks for Ctrl-C. A signal that another thread receives, or that arrives just before the main thread falls asleep,
-#: does not wake it.
-LOOK_S = 0.25
+#: Longest time that the main thread sleeps before it checks for Ctrl-C. A signal does not wake the main thread if another thread receives
+#: it, or if it arrives just before the main thread falls asleep.
+SIGNAL_CHECK_S = 0.25
 
 
 class Workers:
-    """Threads that run a function each, one per core of `cores`; exceptions are raised again in the caller."""
+    """One thread per core of `cores`. Exceptions in a thread are raised again in the caller."""
 
     def __init__(self, cores: tuple[int, ...]):
         allocator.prepare()
         self.cores = cores
-        self._orders: list[SimpleQueue] = []
+        self._requests: list[SimpleQueue] = []
         for core in cores:
-            orders: SimpleQueue = SimpleQueue()
-            self._orders.append(orders)
-            threading.Thread(target=self._serve, args=(core, orders), daemon=True, name=f"stepcast-core{core}").start()
+            requests: SimpleQueue = SimpleQueue()
+            self._requests.append(requests)
+            threading.Thread(target=self._serve, args=(core, requests), daemon=True, name=f"stepcast-core{core}").start()
 
-    def run(self, work: Callable[[int], None], members: tuple[int, ...] | None = None) -> None:
-        """Run `work(position)` on the workers at `members` (default all) and wait for them."""
-        members = tuple(range(len(self.cores))) if members is None else members
-        answers: SimpleQueue = SimpleQueue()  # of this call alone: an interrupted one may still be answered later
-        for position in members:
-            self._orders[position].put((work, position, answers))
-        errors = [error for error in (_next(answers) for _ in members) if error is not None]
+    def run(self, work: Callable[[int], None], positions: tuple[int, ...] | None = None) -> None:
+        """Run `work(position)` on the workers at `positions` (default: all) and wait for them."""
+        positions = tuple(range(len(self.cores))) if positions is None else positions
+        results: SimpleQueue = SimpleQueue()  # of this call only: the workers of an interrupted call may still put results into theirs
+        for position in positions:
+            self._requests[position].put((work, position, results))
+        errors = [error for error in (_next(results) for _ in positions) if error is not None]
         if errors:
             raise errors[0]
 
-    def _serve(self, core: int, orders: SimpleQueue) -> None:
+    def _serve(self, core: int, requests: SimpleQueue) -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {core})
         torch.set_grad_enabled(False)
         while True:
-            work, position, answers = orders.get()
-            torch.set_num_threads(1)  # the plain-PyTorch reference sets all cores in between
+            work, position, results = requests.get()
+            torch.set_num_threads(1)  # the plain-PyTorch reference sets it to all cores in between
             try:
                 work(position)
             except BaseException as error:
-                answers.put(error)
+                results.put(error)
             else:
-                answers.put(None)
+                results.put(None)
             del work
 
 
 class Callers:
-    """Threads by name that are on no core of their own: they make calls that wait for something else, such as another process."""
+    """Unpinned threads, by name, for calls that wait for something else, such as another process."""
 
     def __init__(self):
-        self._orders: dict[str, SimpleQueue] = {}
+        self._requests: dict[str, SimpleQueue] = {}
 
     def start(self, work: Callable[[str], None], names: Iterable[str]) -> Callable[[], None]:
-        """Let `work(name)` run on the thread of every name, made where it is new. Call what this returns to wait for them."""
-        answers: SimpleQueue = SimpleQueue()
+        """Start `work(name)` on the thread of each name, and create the threads that do not exist yet.
+
+        Returns a function that waits for all of them.
+        """
+        results: SimpleQueue = SimpleQueue()
         names = tuple(names)
         for name in names:
-            if name not in self._orders:
-                self._orders[name] = SimpleQueue()
-                threading.Thread(target=_serve_calls, args=(self._orders[name],), daemon=True, name=f"stepcast {name}").start()
-            self._orders[name].put((work, name, answers))
+            if name not in self._requests:
+                self._requests[name] = SimpleQueue()
+                threading.Thread(target=_serve_calls, args=(self._requests[name],), daemon=True, name=f"stepcast {name}").start()
+            self._requests[name].put((work, name, results))
 
         def wait() -> None:
-            errors = [error for error in (_next(answers) for _ in names) if error is not None]
+            errors = [error for error in (_next(results) for _ in names) if error is not None]
             if errors:
                 raise errors[0]
 
         return wait
 
 
-def _serve_calls(orders: SimpleQueue) -> None:
+def _serve_calls(requests: SimpleQueue) -> None:
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     while True:
-        work, name, answers = orders.get()
+        work, name, results = requests.get()
         try:
             work(name)
         except BaseException as error:
-            answers.put(error)
+            results.put(error)
         else:
-            answers.put(None)
+            results.put(None)
         del work
 
 
-def _next(answers: SimpleQueue) -> BaseException | None:
-    """The next answer; Ctrl-C ends the wait."""
+def _next(results: SimpleQueue) -> BaseException | None:
+    """Wait for the next result: an error, or None. Ctrl-C ends the wait."""
     while True:
         try:
-            return answers.get(timeout=LOOK_S)
+            return results.get(timeout=SIGNAL_CHECK_S)
         except Empty:
             pass
 

@@ -1,1 +1,1 @@
-"""Running plans on NVIDIA GPUs. Everything of CUDA goes through one object, a `driver.Driver`."""
+"""The CUDA executor. In: a plan, its tensors and a `driver.Driver`, the one interface to CUDA. Out: a run on an NVIDIA GPU."""

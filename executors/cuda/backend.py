@@ -1,4 +1,4 @@
-"""The CUDA backend: plans on one GPU, whole or split into partitions that act as several devices."""
+"""The CUDA backend: runs plans on one GPU, either whole or split into partitions that act as several devices."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch
 
 from executors.cuda.driver import Driver, Partition
 from executors.cuda.graphs import GraphProgram
-from executors.cuda.partitions import prove_disjoint
+from executors.cuda.partitions import check_disjoint
 from executors.cuda.program import EagerProgram, Site
 from executors.forms import Forms
 from executors.run import WARM_UP
@@ -17,10 +17,10 @@ from traces.errors import StepcastError
 
 
 class CudaBackend:
-    """Runs plans on the GPU behind `driver`, issued task by task (`eager`) or in CUDA graphs (`graph`)."""
+    """Runs plans on the GPU of `driver`, issued task by task (mode "eager") or in CUDA graphs (mode "graph")."""
 
     def __init__(self, machine: Machine, driver: Driver, mode: str = EAGER, precision: str = "fp32"):
-        """A machine of several devices needs a GPU that can be split. Raises StepcastError where it cannot."""
+        """A machine with several devices is run on partitions of the GPU. Raises StepcastError if the GPU cannot be split."""
         if mode not in (EAGER, GRAPH):
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver, self.mode = machine, driver, mode
@@ -43,7 +43,8 @@ class CudaBackend:
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run.
 
-        One figure, since all partitions share a memory: of several, it is under the memory's name.
+        There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
+        memory's name.
         """
         self.driver.synchronize()
         before = self.driver.allocated_bytes()
@@ -51,18 +52,20 @@ class CudaBackend:
         program = self.load(plan, tensors, seed)
         program.run(2 if program.unit == 1 else WARM_UP + program.unit + 1)
         program.sync()
-        place = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
-        return {place: max(0, self.driver.peak_bytes() - before)}
+        name = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
+        return {name: max(0, self.driver.peak_bytes() - before)}
 
 
 def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:
-    """Device name -> its part of the GPU; None for the whole. Parts are proved to share no SM before anything runs on them."""
+    """By device name, its partition of the GPU; None for the whole GPU. Checks that the partitions share no SM before anything runs."""
     names = [device.name for device in machine.devices]
     if len(names) == 1:
         return {names[0]: None}
-    found = driver.partitions(len(names))
-    for device, part in zip(machine.devices, found, strict=True):
-        if device.sms != part.sms:
-            raise StepcastError(f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {part.sms}: calibrate it first")
-    prove_disjoint(driver, found)
-    return dict(zip(names, found, strict=True))
+    partitions = driver.partitions(len(names))
+    for device, partition in zip(machine.devices, partitions, strict=True):
+        if device.sms != partition.sms:
+            raise StepcastError(
+                f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {partition.sms}: calibrate it first"
+            )
+    check_disjoint(driver, partitions)
+    return dict(zip(names, partitions, strict=True))

@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver through cuda.bindings: optional, and PyTorch's CUDA builds bring it."""
+"""Calls the CUDA driver through the optional package cuda-bindings, which PyTorch's CUDA builds install."""
 
 from types import ModuleType
 from typing import Any
@@ -7,13 +7,13 @@ from traces.errors import StepcastError
 
 
 class DriverApi:
-    """The functions of `cuda.bindings.driver`, with errors as StepcastError. `names` is the module itself, for its constants."""
+    """The functions of `cuda.bindings.driver`, with errors raised as StepcastError. `names`: the module itself, for its constants."""
 
     def __init__(self, names: ModuleType):
         self.names = names
 
     def __call__(self, function: str, *args: Any) -> Any:
-        """Call one function; returns its only output, or the tuple of them. Raises StepcastError if it fails or does not exist."""
+        """Call one function. Returns its only output, or a tuple of its outputs. Raises StepcastError if it fails or does not exist."""
         try:
             code, *outputs = getattr(self.names, function)(*args)
         except AttributeError as error:
@@ -26,7 +26,7 @@ class DriverApi:
 
 
 def find_driver_api() -> DriverApi | None:
-    """The driver's functions, or None where the package cuda-bindings is not installed."""
+    """The driver's functions; None if the package cuda-bindings is not installed."""
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -35,5 +35,5 @@ def find_driver_api() -> DriverApi | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """The first line of an error's message, or the name of its class if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,6 +1,7 @@
-"""What executor and calibration ask of one GPU, and nothing more: `torch_driver` answers with CUDA, the tests with a simulated GPU.
+"""The interface through which the executor and the calibration use one GPU.
 
-Streams and events are used the way PyTorch's are: `stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`.
+`torch_driver` implements it with CUDA, and the tests with a simulated GPU. Streams and events are used like PyTorch's:
+`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the GPU says of itself. `priority_levels`: distinct stream priorities, 0 (least urgent) down to 1 − levels."""
+    """The properties that the GPU reports. `priority_levels`: the number of stream priorities, from 0 (least urgent) to 1 − levels."""
 
     name: str
     sms: int
@@ -29,7 +30,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel launch as the profiler saw it: `grid` in blocks, `block` in threads, registers per thread, shared memory per block."""
+    """A kernel launch as the profiler recorded it. `grid`: blocks. `block`: threads. `registers`: per thread. `shared_bytes`: per block."""
 
     name: str
     grid: int
@@ -41,7 +42,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Partition:
-    """A part of the GPU's SMs that no other partition of the same split has. `handle` is the driver's own."""
+    """Some of the GPU's SMs, disjoint from the other partitions of the same split. `handle`: the driver's green context."""
 
     index: int
     sms: int
@@ -52,95 +53,96 @@ class Event(Protocol):
     """A point in a stream."""
 
     def record(self, stream: "Stream") -> None:
-        """Mark the stream's end as it is now; what was marked before is forgotten."""
+        """Mark the current end of the stream. A point marked earlier is forgotten."""
 
     def elapsed_time(self, end: "Event") -> float:
-        """Milliseconds from this event to `end`; both are timing events that have been reached."""
+        """Milliseconds from this event to `end`. Both must be timing events that have been reached."""
 
     def synchronize(self) -> None:
-        """Wait until it has been reached."""
+        """Wait until the event has been reached."""
 
 
 class Stream(Protocol):
     """A serial queue of the GPU."""
 
     def wait_event(self, event: Event) -> None:
-        """What is issued to the stream from now on waits for the point that the event marks now."""
+        """Let all later work on this stream wait for the point that the event marks now."""
 
 
 class Graph(Protocol):
-    """A captured CUDA graph. It never overlaps itself."""
+    """A captured CUDA graph. Two replays of it never overlap."""
 
     def replay(self) -> None:
-        """Launch it on the current stream."""
+        """Launch the graph on the current stream."""
 
 
 class Driver(Protocol):
-    """One GPU. Not thread-safe: one thread issues everything."""
+    """One GPU. Not thread-safe: one thread issues all work."""
 
     device: torch.device
     facts: GpuFacts
 
     def software(self) -> dict[str, str]:
-        """Versions: driver, cuda, torch, cudnn, nccl; an entry that cannot be read is missing."""
+        """The versions of driver, cuda, torch, cudnn and nccl. An entry that cannot be read is missing."""
 
     def set_precision(self, precision: str) -> dict[str, object]:
-        """Let dense kernels use TF32 on float32 operands for `tf32` and for nothing else; returns the flags as they now are."""
+        """Allow TF32 in dense kernels on float32 operands if `precision` is "tf32", and forbid it otherwise. Returns PyTorch's flags."""
 
     def stream(self, priority: int = 0, partition: Partition | None = None) -> Stream:
-        """A stream of its own: no other call returned the same queue. Smaller priorities are more urgent; beyond the levels they are cut.
+        """A stream with a queue of its own, which no other stream in use shares.
 
-        Its kernels run on the partition's SMs, or on all. Raises StepcastError where no more streams can be had.
+        Smaller priorities are more urgent; they are clipped to the GPU's levels. The stream's kernels run on the partition's SMs (default:
+        all SMs). Raises StepcastError if there are no more streams.
         """
 
     def use(self, stream: Stream) -> None:
-        """Issue what follows to `stream`."""
+        """Make `stream` the current stream, to which later work is issued."""
 
     def event(self, timing: bool = False, external: bool = False) -> Event:
-        """`external`: recorded during a capture, it becomes a node of the graph that is reached anew in every replay."""
+        """A new event. An `external` event that is recorded during a capture becomes a node of the graph, reached again in every replay."""
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Within it, what is issued to `stream`, and to streams that wait for its events, becomes the graph instead of running.
+        """Within the context, work issued to `stream`, and to streams that wait for its events, is recorded in the graph and not run.
 
-        Other streams must have been joined to `stream` by events before it ends.
+        All other streams must be joined to `stream` by events before the context ends.
         """
 
     def call_host(self, duration_s: float) -> None:
-        """The current stream stops until a thread of the driver has slept for `duration_s` seconds (0: has called a function that returns).
+        """Stop the current stream until a host thread of the driver has slept for `duration_s` (0: has called a function that returns).
 
-        The caller does not wait. In a capture the call becomes a node of the graph. Calls from several streams may come one after another.
-        Raises StepcastError where it cannot be done.
+        The caller does not wait. In a capture the call becomes a node of the graph. Calls from several streams may run one after another.
+        Raises StepcastError if the driver cannot do so.
         """
 
     def synchronize(self) -> None:
-        """Wait for everything issued."""
+        """Wait for all issued work."""
 
     def now_s(self) -> float:
-        """The host's clock."""
+        """The time of the host's clock."""
 
     def seed(self, value: int) -> None:
-        """Seed the generator that random kernels draw from, at its beginning. Not during a capture."""
+        """Reset the generator of random kernels to the start of this seed. Must not be called during a capture."""
 
     def allocated_bytes(self) -> int:
-        """Bytes that tensors hold now, by the allocator."""
+        """The bytes that tensors hold now, by the allocator's count."""
 
     def peak_bytes(self, reset: bool = False) -> int:
-        """The most bytes that tensors held since the last reset; `reset` starts anew."""
+        """The highest bytes that tensors have held since the last reset. `reset`: start a new peak after this reading."""
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """A uint8 tensor in the host's memory."""
 
     def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
-        """The kernels that each piece of work launches, in order, from one profiler session; None where the profiler is refused."""
+        """The kernels that each piece of work launches, in order, from one profiler session; None if the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Split the SMs into `count` disjoint parts of equal size. Raises StepcastError with the reason where it cannot be done."""
+        """Split the SMs into `count` disjoint partitions of equal size. Raises StepcastError with the reason if that is impossible."""
 
     def peers(self) -> "Sequence[Driver]":
-        """The drivers of the machine's other GPUs of the same product, as far as they can be used."""
+        """The drivers of the machine's other usable GPUs with the same product name."""
 
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
-        """The SMs that kernels on `stream` run on, by a kernel that asks each of its blocks; in a graph's replay if `replayed`.
+        """The SMs that kernels on `stream` run on, found by a probe kernel. With `replayed`, the kernel runs in a graph's replay.
 
-        Raises StepcastError where the kernel cannot be compiled.
+        Raises StepcastError if the probe kernel cannot be compiled.
         """

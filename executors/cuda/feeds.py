@@ -1,4 +1,4 @@
-"""What a plan is fed with, where it reads it: in the GPU's memory, or in pinned memory of the host, from which tasks fetch it."""
+"""Places the inputs that a plan is fed with: in the GPU's memory, or in pinned host memory if tasks fetch them from the host."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,10 +8,10 @@ from executors.binding import Binding, Instance, apply_views
 from executors.cuda.driver import Driver
 from simulator.machine.machine import HOST
 
-#: Tensors by the name of the value that they are.
+#: Tensors by value name.
 Placed = Mapping[str, torch.Tensor]
 
-#: Copies many tensors with few launches (private, like the other foreach functions).
+#: Copies many tensors with few launches. A private function, like all foreach functions.
 copy_all = torch._foreach_copy_
 
 
@@ -25,46 +25,47 @@ class Feeds:
         self.at_host = frozenset(name for name, _, at_host in self._fed if at_host)
 
     def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The values that come from those of the job's inputs that are given, by name; the host's are copies."""
+        """The fed values that come from the inputs in `tensors`, by value name. Values in host memory are copies."""
         whole: dict[tuple[str, bool], torch.Tensor] = {}
-        found = {}
+        placed = {}
         for name, source, at_host in self._fed:
             if source.value not in tensors:
                 continue
             key = (source.value, at_host)
             if key not in whole:
-                given = tensors[source.value].detach()
-                whole[key] = self._pinned(given) if at_host else given.to(self._driver.device)
-            found[name] = apply_views(whole[key], source)
-        return found
+                tensor = tensors[source.value].detach()
+                whole[key] = self._pinned(tensor) if at_host else tensor.to(self._driver.device)
+            placed[name] = apply_views(whole[key], source)
+        return placed
 
-    def give(self, instance: Instance, placed: Placed) -> None:
-        """Put one iteration's values in place."""
+    def put(self, instance: Instance, placed: Placed) -> None:
+        """Put one iteration's values into its instance."""
         for name, tensor in placed.items():
             instance.slots[self._slot[name]] = tensor
 
-    def own(self, placed: Placed) -> dict[str, torch.Tensor]:
-        """Tensors of the same content that nobody else has, for `refill`."""
+    def copies(self, placed: Placed) -> dict[str, torch.Tensor]:
+        """Copies of the values, which `refill` can overwrite."""
         return {name: self._pinned(tensor) if name in self.at_host else tensor.clone() for name, tensor in placed.items()}
 
-    def refill(self, owned: Sequence[Placed], given: Sequence[Placed], wait: Callable[[], None]) -> None:
-        """Copy the values of each of `given` into those of `owned`: the GPU's on the current stream.
+    def refill(self, targets: Sequence[Placed], sources: Sequence[Placed], wait: Callable[[], None]) -> None:
+        """Copy the values of `sources` into those of `targets`, pair by pair.
 
-        The host copies its own itself, after `wait`, which returns when nothing reads them any more.
+        Values in the GPU's memory are copied on the current stream. Values in host memory are copied by the host, after `wait`, which
+        returns when no task reads the targets any more.
         """
-        pairs = [(name, tensor, values[name]) for own, values in zip(owned, given, strict=True) for name, tensor in own.items()]
-        there = [(target, source) for name, target, source in pairs if name not in self.at_host]
-        here = [(target, source) for name, target, source in pairs if name in self.at_host]
-        if there:
-            copy_all(*map(list, zip(*there, strict=True)))
-        if here:
+        pairs = [(name, tensor, source[name]) for target, source in zip(targets, sources, strict=True) for name, tensor in target.items()]
+        on_gpu = [(target, source) for name, target, source in pairs if name not in self.at_host]
+        on_host = [(target, source) for name, target, source in pairs if name in self.at_host]
+        if on_gpu:
+            copy_all(*map(list, zip(*on_gpu, strict=True)))
+        if on_host:
             wait()
-        for target, source in here:
+        for target, source in on_host:
             target.copy_(source)
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in pinned memory, with the same strides where they leave no holes."""
+        """A copy in pinned memory. It has the same strides if the tensor is dense."""
         if tensor.device.type != "cpu":
-            self._driver.synchronize()  # whichever stream made it
+            self._driver.synchronize()  # any stream may have written the tensor
         flat = self._driver.host_tensor(tensor.numel() * tensor.element_size(), pinned=True).view(tensor.dtype)
         return flat.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride()).copy_(tensor)

@@ -1,8 +1,8 @@
-"""A plan on one GPU in CUDA graphs of several periods each, with an eager prologue and an eager drain.
+"""Runs a plan on one GPU in CUDA graphs of several periods each, with an eager prologue and an eager drain.
 
-A graph never overlaps itself, so one that held a single period would hide what plans gain across the border of iterations. What an
-iteration hands to later periods lives, where it crosses a graph's border, in the tensors of the last eager iterations before the capture:
-the graph reads them at its beginning and writes its own last iterations into them at its end.
+A graph never overlaps itself, so with one period per graph a plan could not overlap successive iterations. The values that an iteration
+passes to later periods across the border between two graphs are kept in the tensors of the last eager iterations before the capture: a
+graph reads them at its start, and at its end it copies the values of its own last iterations into them.
 """
 
 import statistics
@@ -16,18 +16,18 @@ from executors.cuda.driver import Event, Graph
 from executors.cuda.feeds import Placed, copy_all
 from executors.cuda.issue import Issuer, fork, join
 from executors.cuda.program import EagerProgram, Site
-from executors.cuda.twins import EndMarks, spread, with_starts
+from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
-#: Replays per timed twin; the first is not counted.
+#: Replays per timed twin. The first has no step length of its own.
 TWIN_REPLAYS = 6
 
 
 class GraphProgram(EagerProgram):
-    """A plan bound to tensors, run in graphs of `unit` periods wherever so many are asked for at once; what is left over runs eagerly."""
+    """A plan bound to tensors and run in graphs of `unit` periods. The periods of a call that do not fill a graph run eagerly."""
 
     warm_up = 0
 
@@ -39,101 +39,101 @@ class GraphProgram(EagerProgram):
         _check_draws(plan)
         self.unit = unit
         self._graph: Graph | None = None
-        self._read: list[Placed] = []  # the inputs that the graph reads, by offset; none while they are the job's own
-        self._captured: dict[int, Instance] = {}  # of the graph's own iterations, by offset from its first period
+        self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs
+        self._captured: dict[int, Instance] = {}  # the instances of the graph's own iterations, by offset from its first period
         self._stacked: torch.Tensor | None = None  # the losses of one replay
-        self._border: dict[int, Instance] = {}  # by iterations before the graph's first period
-        self._loss_ages: list[int] = []  # their iterations, less the graph's first period
-        self._crossing = self._crossing_slots()
+        self._border: dict[int, Instance] = {}  # earlier iterations that the graph reads, by age: periods before the graph's first one
+        self._loss_offsets: list[int] = []  # the iterations of the losses, relative to the graph's first period
+        self._crossing = self._slots_across_border()
         if {self.binding.slot[name] for name in self._feeds.at_host} & {slot for slots in self._crossing.values() for slot in slots}:
             raise StepcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
-        self._lead = next(iter(self._streams.values()))  # graphs are captured from, and launched on, the first lane
+        self._main_stream = next(iter(self._streams.values()))  # graphs are captured from the first lane's stream and launched on it
         self.driver.seed(seed)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
-        """Issue `steps` more periods; one step length per graph after the call's first.
+        """Issue `steps` more periods. There is one step length per graph after the call's first graph.
 
-        New feeds are copied to the GPU, or to pinned memory, before anything is issued, and to where a graph reads them before each of
-        its replays: what it fetches from the host itself only after the replay before, which the host waits for.
+        New feeds are copied to the GPU, or to pinned memory, before any task is issued. Before each replay they are copied to the tensors
+        that the graph reads. Those that the graph fetches from host memory are copied after the previous replay, for which the host waits.
         """
 
-        def fed(begin: int, end: int) -> list[Mapping[str, torch.Tensor]] | None:
+        def feeds(begin: int, end: int) -> list[Mapping[str, torch.Tensor]] | None:
             return None if inputs is None else inputs[begin:end]
 
         prologue = min(steps, max(0, self._prologue - self._period))
-        first = super().run(prologue, fed(0, prologue))
+        first = super().run(prologue, feeds(0, prologue))
         graphs, rest = divmod(steps - prologue, self.unit)
-        ends = self._replay(graphs, fed(prologue, steps - rest)) if graphs else []
-        last = super().run(rest, fed(steps - rest, steps))
+        ends = self._replay(graphs, feeds(prologue, steps - rest)) if graphs else []
+        last = super().run(rest, feeds(steps - rest, steps))
         replayed = [begin + (end - begin) * (i + 1) / self.unit for begin, end in pairwise([0.0, *ends]) for i in range(self.unit)]
-        return ChunkTimes(tuple(s / self.unit for s in lengths(ends)), ends_s=_one_after_another(first.ends_s, replayed, last.ends_s))
+        return ChunkTimes(tuple(s / self.unit for s in lengths(ends)), ends_s=_concatenate(first.ends_s, replayed, last.ends_s))
 
     @property
     def _prologue(self) -> int:
-        """Eager periods before graphs: until everything repeats, and every kernel has run before it is captured."""
+        """Eager periods before the first graph: until dependencies repeat, and every kernel has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
     def _replay(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[float]:
-        """Run so many graphs; seconds from the beginning of the first to the end of each."""
+        """Run `graphs` graphs. Returns the seconds from the start of the first to the end of each."""
         driver = self.driver
         driver.synchronize()
         self._enter_border()
-        if inputs is not None and not self._read:
-            driver.use(self._lead)
-            self._read = [self._feeds.own(self._inputs) for _ in range(self.unit)]
-            self._graph = None  # one captured before reads the job's own inputs
+        if inputs is not None and not self._graph_inputs:
+            driver.use(self._main_stream)
+            self._graph_inputs = [self._feeds.copies(self._inputs) for _ in range(self.unit)]
+            self._graph = None  # a graph captured earlier reads the job's own inputs
         if self._graph is None:
             self._graph = self._capture()
-        driver.use(self._lead)
+        driver.use(self._main_stream)
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
         driver.synchronize()
-        begin = self._marked()
+        begin = self._record_event()
         ends: list[Event] = []
         for number in range(graphs):
-            if self._read:
+            if self._graph_inputs:
                 latest = ends[-1] if ends else begin
-                self._feeds.refill(self._read, feeds[number * self.unit : (number + 1) * self.unit], latest.synchronize)
+                self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], latest.synchronize)
             self._graph.replay()
-            self._hand_out_losses(self._period + number * self.unit)
-            ends.append(self._marked())
+            self._report_losses(self._period + number * self.unit)
+            ends.append(self._record_event())
         driver.synchronize()
         self._period += graphs * self.unit
         self._leave_border()
         return [begin.elapsed_time(end) * 1e-3 for end in ends]
 
-    def _marked(self) -> Event:
+    def _record_event(self) -> Event:
         event = self.driver.event(timing=True)
-        event.record(self._lead)
+        event.record(self._main_stream)
         return event
 
     def _capture(self, marks: EndMarks | None = None) -> Graph:
-        """Capture `unit` periods from the current one on. With `marks` it is a twin, of which nothing but times is wanted."""
+        """Capture `unit` periods from the current one on. With `marks` the graph is a twin, which is used for its times only."""
         driver, first, streams = self.driver, self._period, list(self._streams.values())
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
         issuer = Issuer(self._compiled, driver, self._streams, first)
-        driver.use(self._lead)
-        with driver.capture(self._lead) as graph:
+        driver.use(self._main_stream)
+        with driver.capture(self._main_stream) as graph:
             if marks is not None:
-                marks.begin(self._lead)
-            fork(driver, self._lead, streams)
+                marks.begin(self._main_stream)
+            fork(driver, self._main_stream, streams)
             for period in range(first, first + self.unit):
                 instances[period] = Instance(period, len(self.binding.slot), [])
-                self._feeds.give(instances[period], self._read[period - first] if self._read else self._inputs)
+                self._feeds.put(instances[period], self._graph_inputs[period - first] if self._graph_inputs else self._inputs)
                 issuer.period(period, instances, marks)
-            join(driver, streams, self._lead)
-            driver.use(self._lead)
-            self._to_border(instances, first + self.unit)
+            join(driver, streams, self._main_stream)
+            driver.use(self._main_stream)
+            self._copy_to_border(instances, first + self.unit)
             losses = self._losses_of(instances, first)
-            ages, stacked = [age for age, _ in losses], torch.stack([loss for _, loss in losses]) if losses else None
+            offsets, stacked = [offset for offset, _ in losses], torch.stack([loss for _, loss in losses]) if losses else None
         if marks is None:
             self._captured = {period - first: instances[period] for period in range(first, first + self.unit)}
-            self._stacked, self._loss_ages = stacked, ages
+            self._stacked, self._loss_offsets = stacked, offsets
         return graph
 
-    # What crosses the border.
+    # Values that cross the border between two graphs.
 
-    def _crossing_slots(self) -> dict[int, list[int]]:
-        """Age -> slots of the iteration so many periods before a graph's first that the graph reads; kept values are among them."""
+    def _slots_across_border(self) -> dict[int, list[int]]:
+        """By age, the slots that a graph reads of the iteration that began `age` periods before the graph. Includes kept values."""
         plan, slot = self.plan, self.binding.slot
         lag = self._compiled.dependencies.largest_lag
         written = {operand.value: task.lag for task in plan.tasks for operand in task.writes}
@@ -143,8 +143,8 @@ class GraphProgram(EagerProgram):
             for operand in task.inputs:
                 if operand.value not in slot:
                     continue
-                begun = storage_lag.get(plan.values[operand.value].storage, 0)
-                for age in range(begun + 1, task.lag + 1):
+                writer_lag = storage_lag.get(plan.values[operand.value].storage, 0)
+                for age in range(writer_lag + 1, task.lag + 1):
                     crossing[age].add(slot[operand.value])
         for name in self._keep:
             for age in crossing:
@@ -152,116 +152,116 @@ class GraphProgram(EagerProgram):
         return {age: sorted(slots) for age, slots in crossing.items()}
 
     def _enter_border(self) -> None:
-        """Bring the last iterations' values to where the graph reads them."""
+        """Before replays: bring the last iterations' values to the tensors that the graph reads."""
         if not self._border:
             self._border = {age: _copy_of(self._instances[self._period - age]) for age in self._crossing}
-            self.driver.use(self._lead)
-            for age, slots in self._crossing.items():  # replays write to the border: no loss handed out and no feed may be part of it
-                there = self._border[age].slots
+            self.driver.use(self._main_stream)
+            for age, slots in self._crossing.items():  # replays overwrite these tensors, so reported losses and feeds must be copied
+                border = self._border[age].slots
                 for slot in {self.binding.slot[name] for name in (*self.plan.losses, *self.binding.fed)} & set(slots):
-                    there[slot] = there[slot].clone() if there[slot] is not None else None
+                    border[slot] = border[slot].clone() if border[slot] is not None else None
         else:
-            self.driver.use(self._lead)
-            self._to_border(self._instances, self._period)
+            self.driver.use(self._main_stream)
+            self._copy_to_border(self._instances, self._period)
 
-    def _to_border(self, instances: Mapping[int, Instance], end: int) -> None:
-        """Copy what crosses from the last iterations before period `end` to where the next replay reads it."""
+    def _copy_to_border(self, instances: Mapping[int, Instance], end: int) -> None:
+        """Copy the crossing values of the last iterations before period `end` to the tensors that the next replay reads."""
         targets, sources = [], []
         for age, slots in self._crossing.items():
-            made, there = instances[end - age].slots, self._border[age].slots
+            latest, border = instances[end - age].slots, self._border[age].slots
             for slot in slots:
-                if made[slot] is not None and made[slot] is not there[slot]:
-                    targets.append(there[slot])
-                    sources.append(made[slot])
+                if latest[slot] is not None and latest[slot] is not border[slot]:
+                    targets.append(border[slot])
+                    sources.append(latest[slot])
         if targets:
             copy_all(targets, sources)
 
     def _leave_border(self) -> None:
-        """After replays: the iterations that eager periods, or a drain, go on from."""
+        """After replays: restore the instances of the last iterations, for the eager periods or the drain that come next."""
         self._instances.clear()
         self._reported.clear()
         for age, instance in self._border.items():
-            found = _copy_of(instance)
-            found.iteration = self._first_iteration + self._period - age
-            self._instances[self._period - age] = found
+            restored = _copy_of(instance)
+            restored.iteration = self._first_iteration + self._period - age
+            self._instances[self._period - age] = restored
             self._reported.add(self._period - age)
-        done = self.unit - 1 - self._compiled.dependencies.largest_lag
-        if done >= 0:
-            last = self._captured[done]
+        last_complete = self.unit - 1 - self._compiled.dependencies.largest_lag
+        if last_complete >= 0:
+            last = self._captured[last_complete]
             self.kept = {name: last.slots[self.binding.slot[name]] for name in self._keep}
 
     # Losses.
 
     def _losses_of(self, instances: Mapping[int, Instance], first: int) -> list[tuple[int, torch.Tensor]]:
-        """(iteration less the graph's first period, loss) of the losses that a graph computes, in order."""
+        """(iteration relative to the graph's first period, loss) of the losses that a graph computes, in order."""
         lags = {operand.value: task.lag for task in self.plan.tasks for operand in task.writes}
-        ages = [(offset - lags[name], name) for offset in range(self.unit) for name in self.plan.losses]
-        return [(age, instances[first + age].slots[self.binding.slot[name]]) for age, name in ages]
+        offsets = [(period - lags[name], name) for period in range(self.unit) for name in self.plan.losses]
+        return [(offset, instances[first + offset].slots[self.binding.slot[name]]) for offset, name in offsets]
 
-    def _hand_out_losses(self, first: int) -> None:
+    def _report_losses(self, first: int) -> None:
         """Copy one replay's losses out of the graph, on its stream."""
         if self._stacked is None:
             return
-        losses, parts = self._stacked.clone(), len(self.plan.losses)
-        for position in range(0, len(self._loss_ages), parts):
-            iteration = self._first_iteration + first + self._loss_ages[position]
-            self.losses[iteration] = tuple(losses[position : position + parts])
+        losses, per_iteration = self._stacked.clone(), len(self.plan.losses)
+        for position in range(0, len(self._loss_offsets), per_iteration):
+            iteration = self._first_iteration + first + self._loss_offsets[position]
+            self.losses[iteration] = tuple(losses[position : position + per_iteration])
 
     # Task times.
 
     def trace(self) -> list[Measured]:
-        """Task times of the periods of one graph, from twins with an event after every k-th task."""
+        """The task times of one graph's periods, from twins with an event after every k-th task."""
         super().run(max(0, self._prologue - self._period))
         self.driver.synchronize()
         self._enter_border()
         if self._graph is None:
             self._graph = self._capture()
-        step_s = self._replayed_s(self._graph)
+        step_s = self._step_s(self._graph)
 
-        def timed(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
+        def run_twin(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
             marks = EndMarks(self.driver, every, offset)
             graph = self._capture(marks)
-            twin_s = self._replayed_s(graph)
-            seen = []
+            twin_s = self._step_s(graph)
+            replays = []
             for _ in range(TWIN_REPLAYS):
                 graph.replay()
                 self.driver.synchronize()
-                seen.append(marks.read())
-            return twin_s, {at: statistics.median(ends[at] for ends in seen) for at in seen[0]}
+                replays.append(marks.read())
+            return twin_s, {task: statistics.median(ends[task] for ends in replays) for task in replays[0]}
 
-        ends, self.twin_overhead = spread(step_s, len(self._compiled.tasks), timed)
+        ends, self.twin_overhead = run_twins(step_s, len(self._compiled.tasks), run_twin)
         self._leave_border()
         return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies)
 
-    def _replayed_s(self, graph: Graph) -> float:
+    def _step_s(self, graph: Graph) -> float:
         """Seconds per step of a graph replayed back to back."""
-        self.driver.use(self._lead)
+        self.driver.use(self._main_stream)
         ends = []
         for _ in range(TWIN_REPLAYS):
             graph.replay()
-            ends.append(self._marked())
+            ends.append(self._record_event())
         self.driver.synchronize()
         return statistics.median(a.elapsed_time(b) for a, b in pairwise(ends)) * 1e-3 / self.unit
 
 
 def _copy_of(instance: Instance) -> Instance:
-    """Another instance that holds the same tensors."""
-    found = Instance(instance.iteration, 0, [])
-    found.slots = instance.slots.copy()
-    return found
+    """A new instance with the same tensors."""
+    copy = Instance(instance.iteration, 0, [])
+    copy.slots = instance.slots.copy()
+    return copy
 
 
 def _check_draws(plan: Plan) -> None:
-    """Raise StepcastError where dropout masks, drawn in issue order, would differ from those of the model."""
+    """Raise StepcastError if dropout masks drawn in issue order would differ from those of the model."""
     draws = [task for task in plan.tasks if getattr(task.body, "target", "") in DRAWS]
     if len({task.lag for task in draws}) > 1 or [task.micro_batch for task in draws] != sorted(task.micro_batch for task in draws):
         raise StepcastError(f"{plan.strategy} draws dropout masks in an order of its own, which a CUDA graph cannot; use --mode eager")
 
 
-def _one_after_another(*parts: Sequence[float]) -> tuple[float, ...]:
-    """Ends of parts of a run, each counted from its own beginning, all counted from the beginning of the first."""
-    found: list[float] = []
-    for part in parts:
-        before_s = found[-1] if found else 0.0
-        found += [before_s + end_s for end_s in part]
-    return tuple(found)
+def _concatenate(*runs: Sequence[float]) -> tuple[float, ...]:
+    """The ends of successive runs, each counted from its own start, as seconds from the start of the first run."""
+    ends_s: list[float] = []
+    for run in runs:
+        before_s = ends_s[-1] if ends_s else 0.0
+        ends_s += [before_s + end_s for end_s in run]
+    return tuple(ends_s)

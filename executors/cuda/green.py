@@ -1,22 +1,22 @@
-"""Disjoint parts of one GPU's SMs: green contexts, all from one split of the device.
+"""Splits a GPU into partitions with disjoint SMs: green contexts, all from one split of the device.
 
-Splitting the device once per part, as torch.cuda.green_contexts does, gives parts that overlap. A part's context is never destroyed: its
-streams, and the graphs captured on them, need it for as long as the process may use them.
+Splitting the device once per partition, as torch.cuda.green_contexts does, gives partitions that overlap. A partition's context is never
+destroyed, because its streams, and the graphs captured on them, may be used as long as the process lives.
 """
 
 from executors.cuda.bindings import DriverApi
 from executors.cuda.driver import Partition
 from traces.errors import StepcastError
 
-#: cuGreenCtxStreamCreate is as old as CUDA 12.5.
+#: The first CUDA version that has cuGreenCtxStreamCreate.
 OLDEST_CUDA = 12050
 _INSTEAD = "use the whole GPU as one device instead"
 
 
 def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...]:
-    """Split GPU `index` into `count` disjoint parts of equal size; what alignment leaves over stays unused.
+    """Split GPU `index` into `count` disjoint partitions of equal size. SMs that alignment leaves over stay unused.
 
-    The primary context must be live. Raises StepcastError with the reason where this cannot be had.
+    The primary context must exist. Raises StepcastError with the reason if the GPU cannot be split.
     """
     if api is None:
         raise StepcastError(f"partitions need the package cuda-bindings, which is not installed; install it, or {_INSTEAD}")
@@ -32,27 +32,31 @@ def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...
     device = api("cuDeviceGet", index)
     whole = api("cuDeviceGetDevResource", device, sm)
     smallest, step = granularity(api, device, whole.sm)
-    wanted = whole.sm.smCount // count // step * step
-    if wanted < smallest:
+    size = whole.sm.smCount // count // step * step
+    if size < smallest:
         raise StepcastError(
             f"{whole.sm.smCount} SMs cannot be split into {count} partitions: each must have at least {smallest} SMs, in steps of {step}; "
             f"ask for fewer, or {_INSTEAD}"
         )
-    groups, made, _rest = api("cuDevSmResourceSplitByCount", count, whole, 0, wanted)
-    if made < count:
-        raise StepcastError(f"the driver made only {made} of {count} partitions of {wanted} SMs; ask for fewer, or {_INSTEAD}")
-    parts = []
+    groups, group_count, _rest = api("cuDevSmResourceSplitByCount", count, whole, 0, size)
+    if group_count < count:
+        raise StepcastError(f"the driver made only {group_count} of {count} partitions of {size} SMs; ask for fewer, or {_INSTEAD}")
+    partitions = []
     for number, group in enumerate(groups[:count]):
         description = api("cuDevResourceGenerateDesc", [group], 1)
         context = api("cuGreenCtxCreate", description, device, int(api.names.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
-        parts.append(Partition(number, int(api("cuGreenCtxGetDevResource", context, sm).sm.smCount), context))
-    if len({part.sms for part in parts}) > 1:
-        raise StepcastError(f"the driver made partitions of unequal size ({', '.join(str(part.sms) for part in parts)} SMs); {_INSTEAD}")
-    return tuple(parts)
+        partitions.append(Partition(number, int(api("cuGreenCtxGetDevResource", context, sm).sm.smCount), context))
+    if len({partition.sms for partition in partitions}) > 1:
+        sizes = ", ".join(str(partition.sms) for partition in partitions)
+        raise StepcastError(f"the driver made partitions of unequal size ({sizes} SMs); {_INSTEAD}")
+    return tuple(partitions)
 
 
 def granularity(api: DriverApi, device: object, resource: object) -> tuple[int, int]:
-    """(least SMs of a part, step between sizes), as the driver reports them; before CUDA 13 these fields are 0 or do not exist."""
+    """(fewest SMs of a partition, step between sizes), as the driver reports them.
+
+    Before CUDA 13 the driver does not report them, and they follow from the compute capability.
+    """
     least, step = getattr(resource, "minSmPartitionSize", 0), getattr(resource, "smCoscheduledAlignment", 0)
     if least and step:
         return int(least), int(step)

@@ -1,8 +1,8 @@
-"""Calls of a C function on the host from within a stream: the stream stops, a thread of the driver sleeps, the stream goes on.
+"""Lets a stream call a C function on the host: the stream stops, a thread of the driver sleeps, and the stream continues.
 
-The driver's library is called directly: cuda.bindings 12.9 and 13.0 hand cuLaunchHostFunc a wrapper instead of the function given (13.5
-does not). The wrapper needs Python's lock, and data that lives for one call, so that only the first replay of a graph is known to reach
-the function (NVIDIA/cuda-python, "cudaLaunchHostFunc doesn't work with CUDA Graph").
+The driver's library is called directly, because cuda.bindings 12.9 and 13.0 pass a wrapper to cuLaunchHostFunc instead of the function
+(13.5 does not). The wrapper needs Python's global lock, and data that lives for one call only, so in a graph only the first replay is
+known to reach the function (NVIDIA/cuda-python, "cudaLaunchHostFunc doesn't work with CUDA Graph").
 """
 
 import ctypes
@@ -10,15 +10,15 @@ from functools import cache
 
 from traces.errors import StepcastError
 
-#: The range of useconds_t, the argument of usleep; what is above it would be cut to 32 bits.
+#: The largest value of useconds_t, the type of usleep's argument. A larger one would be truncated to 32 bits.
 _MOST_US = 2**32 - 1
 _LIBRARY = "libcuda.so.1"
 
 
 def call_host(stream: int, duration_s: float) -> None:
-    """Let the stream behind the handle call a function that sleeps for `duration_s` seconds, to the microsecond, or returns at once for 0.
+    """Let the stream with this handle call a function that sleeps for `duration_s`, rounded to microseconds; 0 returns at once.
 
-    Sleeping ends later than asked for by what the system's timers are late, usually some 50 us. Raises StepcastError.
+    The system's timers usually end the sleep about 50 us late. Raises StepcastError if the duration is out of range or the call fails.
     """
     microseconds = round(duration_s * 1e6)
     if not 0 <= microseconds <= _MOST_US:
@@ -26,29 +26,29 @@ def call_host(stream: int, duration_s: float) -> None:
     driver = _driver()
     code = driver.cuLaunchHostFunc(stream, _function("usleep" if microseconds else "labs"), microseconds)
     if code:
-        raise StepcastError(f"cuLaunchHostFunc failed with {_named(driver, code)}; see the CUDA driver's documentation of that error")
+        raise StepcastError(f"cuLaunchHostFunc failed with {_error_name(driver, code)}; see the CUDA driver's documentation of that error")
 
 
 @cache
 def _driver() -> ctypes.CDLL:
     try:
-        found = ctypes.CDLL(_LIBRARY)
-        found.cuLaunchHostFunc.argtypes = [ctypes.c_void_p] * 3
+        driver = ctypes.CDLL(_LIBRARY)
+        driver.cuLaunchHostFunc.argtypes = [ctypes.c_void_p] * 3
     except (OSError, AttributeError) as error:
         raise StepcastError(
             f"streams cannot call the host: {_LIBRARY} or its cuLaunchHostFunc is missing; update the GPU driver"
         ) from error
-    return found
+    return driver
 
 
 @cache
 def _function(name: str) -> int:
-    """The address of a function of the C library with one integer argument. It needs neither Python nor its lock."""
+    """The address of a C library function with one integer argument. Such a function needs neither Python nor its global lock."""
     return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
 
 
-def _named(driver: ctypes.CDLL, code: int) -> str:
-    """The error's name, else its number."""
+def _error_name(driver: ctypes.CDLL, code: int) -> str:
+    """The error's name, or its number if the driver does not know a name."""
     name = ctypes.c_char_p()
     driver.cuGetErrorName(code, ctypes.byref(name))
     return name.value.decode() if name.value else f"error {code}"

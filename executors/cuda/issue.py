@@ -1,6 +1,6 @@
-"""Issuing periods of a plan to streams: in plan order, with an event wherever another lane waits.
+"""Issues the periods of a plan to streams: in plan order, with an event for every task that another lane waits for.
 
-The same loop runs a plan eagerly and feeds a CUDA graph's capture.
+The same loop runs a plan eagerly and issues the work of a CUDA graph's capture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,39 +18,39 @@ from simulator.plan.task import Task
 
 
 class Marks(Protocol):
-    """Told of tasks as they are issued, to time some of them."""
+    """Called around every task that is issued, to time some of them."""
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         """Called right before task `index` is issued."""
 
     def after(self, period: int, index: int, stream: Stream) -> None:
-        """Called right after."""
+        """Called right after task `index` has been issued."""
 
 
-class Compiled:
-    """A plan's tasks as functions, its dependencies, and which slots of an instance may be emptied when."""
+class CompiledPlan:
+    """A plan's tasks as functions, its dependencies, and when each slot of an instance may be emptied."""
 
-    def __init__(self, plan: Plan, binding: Binding, held: set[str], driver: Driver):
-        """`held`: values to keep beyond their last reader."""
+    def __init__(self, plan: Plan, binding: Binding, keep: set[str], driver: Driver):
+        """`keep`: values to keep beyond their last reader."""
         self.plan, self.binding = plan, binding
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
         self.releases: Releases = releases(plan, self.dependencies)
         compile_by_kind = handlers() | {"host": lambda task, binding: _host_call(task, driver)}
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
-        slots = binding.slots_by_storage(held)
-        #: `releases`, with slots in place of storages: (slots, age) by task, and (slots, iteration) by (period, task).
+        slots = binding.slots_by_storage(keep)
+        #: `releases` with slots instead of storages: (slots, age) by task, and (slots, iteration) by (period, task).
         self._steady = [[(slots[name], age) for name, age in items if name in slots] for items in self.releases.steady]
         self._early = {at: [(slots[name], i) for name, i in items if name in slots] for at, items in self.releases.early.items()}
 
     def indices(self, period: int, iterations: int | None = None) -> Sequence[int]:
-        """The tasks that run in `period`; `iterations` is known when draining."""
+        """The indices of the tasks that run in `period`. `iterations`: how many there are in all when draining, otherwise None."""
         if iterations is None and period >= self.dependencies.largest_lag:
             return range(len(self.tasks))
         return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
 
     def drop(self, instances: Mapping[int, Instance], period: int, index: int) -> None:
-        """Empty the slots that nothing needs once task `index` of `period` has been issued."""
+        """Empty the slots that no task needs any more once task `index` of `period` has been issued."""
         first = self.releases.first
         for slots, age in self._steady[index]:
             if period - age >= first:
@@ -60,7 +60,7 @@ class Compiled:
 
 
 def _host_call(task: Task, driver: Driver) -> Callable[[Instance], None]:
-    """The lane waits out the task's duration; the thread that issues, which has other lanes to serve, does not."""
+    """A function that lets the task's lane wait for the task's duration. The issuing thread does not wait."""
     duration_s = task.body.duration_s
     return lambda instance: driver.call_host(duration_s)
 
@@ -72,31 +72,33 @@ def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
 
 
 class Issuer:
-    """Issues periods; keeps the events between them.
+    """Issues periods and keeps the events between them.
 
-    `first`: everything issued before this period has ended, or is waited for, before anything of this issuer runs. `iterations`: how many
-    there are in all, for an issuer that drains.
+    `first`: the issuer's first period. All work issued before it has ended, or is waited for, before this issuer's work runs.
+    `iterations`: how many there are in all, for an issuer that drains.
     """
 
-    def __init__(self, compiled: Compiled, driver: Driver, streams: Mapping[Lane, Stream], first: int = 0, iterations: int | None = None):
+    def __init__(
+        self, compiled: CompiledPlan, driver: Driver, streams: Mapping[Lane, Stream], first: int = 0, iterations: int | None = None
+    ):
         self._compiled, self._driver, self._first, self._iterations = compiled, driver, first, iterations
         self._streams = [streams[task.lane] for task in compiled.tasks]
         dependencies = compiled.dependencies
         periods = range(dependencies.steady + 1) if iterations is None else range(first, iterations + dependencies.largest_lag)
         rows = [dependencies.waits(period, iterations) for period in periods]
         self._depth = 1 + max((edge.delta for row in rows for edges in row for edge in edges), default=0)
-        #: Events by task and by period modulo depth, made when first recorded.
+        #: Events by task and by period modulo depth, created when first recorded.
         self._events: list[list[Event | None]] = [[None] * self._depth for _ in compiled.tasks]
         self._recorded = {edge.index for row in rows for edges in row for edge in edges}
         self._current: Stream | None = None
 
     def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None) -> None:
-        """Issue the tasks of one period. Raises TaskFailedError."""
+        """Issue the tasks of one period. Raises TaskFailedError if a task fails."""
         compiled, driver = self._compiled, self._driver
         tasks, run, streams = compiled.tasks, compiled.run, self._streams
         row = compiled.dependencies.waits(period, self._iterations)
-        turn = period % self._depth
-        self._current = None  # what was issued in between may have gone to another stream
+        position = period % self._depth
+        self._current = None  # other code may have changed the current stream since the last period
         index = -1
         try:
             for index in compiled.indices(period, self._iterations):
@@ -112,7 +114,7 @@ class Issuer:
                 if marks is not None:
                     marks.after(period, index, stream)
                 if index in self._recorded:
-                    self._record(index, turn, stream)
+                    self._record(index, position, stream)
                 compiled.drop(instances, period, index)
         except Exception as error:
             raise failure(tasks[index], error) from error
@@ -121,15 +123,15 @@ class Issuer:
         if period >= self._first:
             stream.wait_event(self._events[index][period % self._depth])
 
-    def _record(self, index: int, turn: int, stream: Stream) -> None:
-        event = self._events[index][turn]
+    def _record(self, index: int, position: int, stream: Stream) -> None:
+        event = self._events[index][position]
         if event is None:
-            event = self._events[index][turn] = self._driver.event()
+            event = self._events[index][position] = self._driver.event()
         event.record(stream)
 
 
 def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:
-    """Let `into` wait for all that was issued to `streams`."""
+    """Let `into` wait for all work issued to `streams`."""
     for stream in streams:
         if stream is not into:
             event = driver.event()
@@ -138,7 +140,7 @@ def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:
 
 
 def fork(driver: Driver, stream: Stream, streams: Sequence[Stream]) -> None:
-    """Let `streams` wait for all that was issued to `stream`."""
+    """Let `streams` wait for all work issued to `stream`."""
     event = driver.event()
     event.record(stream)
     for other in streams:

@@ -1,4 +1,4 @@
-"""One stream per lane of a plan, in the partition of its device, with the priority of its tasks."""
+"""Creates one stream per lane of a plan, in the partition of its device and with the priority of its tasks."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,18 @@ Lane = tuple[str, int]
 
 
 def lane_priorities(plan: Plan) -> dict[Lane, int]:
-    """Lane -> its tasks' priority. Raises StepcastError where they differ: a CUDA stream has one."""
-    found: dict[Lane, int] = {}
+    """The priority of each lane's tasks. Raises StepcastError if a lane's tasks differ, because a CUDA stream has one priority."""
+    priorities: dict[Lane, int] = {}
     for task in (task for segment in plan.segments for task in segment.tasks):
-        given = found.setdefault(task.lane, task.priority)
-        if given != task.priority:
+        priority = priorities.setdefault(task.lane, task.priority)
+        if priority != task.priority:
             raise StepcastError(
-                f"stream {task.stream} of {task.device} has tasks of priorities {given} and {task.priority} ({task.name}); "
-                "a CUDA stream has one: plan them on two streams"
+                f"stream {task.stream} of {task.device} has tasks of priorities {priority} and {task.priority} ({task.name}); "
+                "a CUDA stream has one priority: plan them on two streams"
             )
-    return found
+    return priorities
 
 
 def make_streams(plan: Plan, driver: Driver, partitions: Mapping[str, Partition | None]) -> dict[Lane, Stream]:
-    """A stream of its own for every lane."""
+    """A stream for every lane."""
     return {lane: driver.stream(priority, partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}

@@ -1,4 +1,4 @@
-"""Proof that partitions are what they are said to be: no SM runs kernels of two of them, neither eagerly nor in a graph."""
+"""Checks that the partitions of a GPU are disjoint: no SM runs kernels of two partitions, either eagerly or in a graph's replay."""
 
 import logging
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from traces.errors import StepcastError
 log = logging.getLogger("stepcast")
 
 
-def prove_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
-    """Ask kernels on every partition where they run. False, with a warning, where such kernels cannot be made.
+def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
+    """Run a probe kernel on every partition. Returns False, and logs a warning, if the kernel cannot be compiled.
 
-    Raises StepcastError where two partitions share an SM, or one uses more SMs than it has.
+    Raises StepcastError if two partitions share an SM, or if one uses more SMs than it has.
     """
     for replayed in (False, True):
         owner: dict[int, int] = {}
@@ -20,7 +20,7 @@ def prove_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
             try:
                 seen = driver.sm_ids(driver.stream(partition=partition), replayed)
             except StepcastError as error:
-                log.warning("that partitions of the GPU are disjoint is not proved: %s", error)
+                log.warning("the GPU's partitions could not be checked to be disjoint: %s", error)
                 return False
             how = "in a graph" if replayed else "eagerly"
             if len(seen) > partition.sms:

@@ -1,20 +1,22 @@
-"""The flags of PyTorch that decide which dense kernels run on float32 operands."""
+"""Sets PyTorch's flags that decide which dense kernels run on float32 operands."""
 
 import torch
 
 
 def set_precision(precision: str) -> dict[str, object]:
-    """TF32 in matrix products, convolutions and recurrent layers for `tf32` and nothing else; no autotuning. Returns all flags as they are.
+    """Allow TF32 in matrix products, convolutions and recurrent layers if `precision` is "tf32", and forbid it otherwise.
 
-    PyTorch keeps the old flags (allow_tf32) beside the new ones (fp32_precision), and reading an old one raises where the two disagree.
-    Turning an old one off leaves the new one to what a level above says, which may be TF32. So both are set, the old ones first.
+    Also turns autotuning off. Returns the current flags.
+
+    PyTorch has old flags (allow_tf32) and new ones (fp32_precision), and reading an old one raises if the two disagree. When an old one is
+    turned off, the new one inherits the setting of a level above, which may be TF32. So this function sets both, the old ones first.
     """
     on = precision == "tf32"
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     matmul.allow_tf32 = on
     cudnn.allow_tf32 = on
-    for part in (matmul, cudnn.conv, cudnn.rnn):
-        part.fp32_precision = "tf32" if on else "ieee"
+    for backend in (matmul, cudnn.conv, cudnn.rnn):
+        backend.fp32_precision = "tf32" if on else "ieee"
     cudnn.benchmark = False  # autotuning may choose another kernel in the next process
     return {
         "matmul_tf32": matmul.allow_tf32,

@@ -1,16 +1,16 @@
-"""Which SMs a stream's kernels run on: a kernel whose every block notes the SM it finds itself on."""
+"""Finds the SMs that a stream's kernels run on, by a kernel whose blocks record the SM that they run on."""
 
 import torch
 
 from executors.cuda.driver import Driver, Stream
 from executors.kernels.native.nvrtc import compiled
 
-#: Numbers of SMs may have holes, so there is room for more than any GPU has SMs.
+#: Length of the table of SMs, larger than the SM count of any GPU because the numbers of SMs may have gaps.
 _ROOM = 1024
 _THREADS = 1024
-#: Blocks per SM of the whole GPU: at most two of 1024 threads fit on one at a time, so all SMs are filled, some more than once.
+#: Blocks launched per SM of the whole GPU. At most two blocks of 1024 threads fit on an SM at a time, so this fills every SM.
 _BLOCKS_PER_SM = 4
-#: About 20 us at 2 GHz: no SM takes a second block before every other has one.
+#: How long a block spins: about 20 us at 2 GHz, so that every SM gets a block before any SM gets a later one.
 _SPIN_CYCLES = 40_000
 _SOURCE = """
 extern "C" __global__ void stepcast_sm_probe(int* seen, int room, int cycles)
@@ -25,16 +25,16 @@ extern "C" __global__ void stepcast_sm_probe(int* seen, int room, int cycles)
 
 
 class Probe:
-    """The compiled kernel. Making one raises StepcastError where NVRTC cannot compile it."""
+    """The compiled probe kernel. Raises StepcastError if NVRTC cannot compile it."""
 
     def __init__(self):
         self._kernel = compiled(_SOURCE, "stepcast_sm_probe")
 
     def sm_ids(self, driver: Driver, stream: Stream, replayed: bool) -> frozenset[int]:
-        """The SMs that the blocks of one launch on `stream` ran on; of a launch in a graph's replay if `replayed`."""
+        """The SMs that the blocks of one launch on `stream` ran on. With `replayed`, the launch is part of a replayed graph."""
         with torch.cuda.stream(stream):
             seen = torch.zeros(_ROOM, dtype=torch.int32, device=driver.device)
-            self._launch(driver, stream, seen)  # also loads the kernel, which a capture could not
+            self._launch(driver, stream, seen)  # also loads the kernel, which a capture does not allow
             if replayed:
                 with driver.capture(stream) as graph:
                     self._launch(driver, stream, seen)

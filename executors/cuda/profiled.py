@@ -1,4 +1,4 @@
-"""Which kernels a piece of work launches, from one session of torch.profiler. For structure only: the profiler changes the times."""
+"""Finds the kernels that pieces of work launch, with one session of torch.profiler. The times are not usable: the profiler changes them."""
 
 import logging
 import tempfile
@@ -15,18 +15,18 @@ from traces.errors import UnusableFileError
 from traces.recording.kineto import load_trace
 from traces.recording.recording import COLLECTIVE, KERNEL, Recording
 
-#: The one kind of range that the trace reader keeps.
+#: The prefix of the ranges that the trace reader keeps.
 _RANGE = "ProfilerStep#"
 
 
 def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
-    """The kernels of each piece of work, in order of start; None, with a warning in the log, where the profiler sees no GPU work."""
+    """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work."""
     if ProfilerActivity.CUDA not in supported_activities():
-        return _refused("this PyTorch was built without it")
-    # The ranges are the host's, so its activity is recorded too.
+        return _refused("PyTorch is built without its CUDA profiler")
+    # The ranges are recorded on the host, so its activity is needed too.
     session = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
     try:
-        with warnings.catch_warnings(action="ignore"):  # what matters of them is whether kernels arrive
+        with warnings.catch_warnings(action="ignore"):  # missing kernels are reported below
             session.start()
     except RuntimeError as error:
         return _refused(str(error))
@@ -48,19 +48,22 @@ def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[l
 
 
 def by_range(recording: Recording, count: int) -> list[list[Kernel]] | None:
-    """The kernels of each of `count` ranges, by the host's time of launch: one launched within a range also ran within it."""
+    """The kernels of each of `count` ranges. A kernel belongs to the range in which the host launched it; it also ran within that range.
+
+    Returns None, and logs a warning, if the recording lacks a range.
+    """
     begins = sorted((a.start_s, int(a.name.removeprefix(_RANGE))) for a in recording.annotations if a.name.startswith(_RANGE))
     if [number for _, number in begins] != list(range(count)):
         return _refused(f"it recorded {len(begins)} of {count} ranges")
     starts = [begin for begin, _ in begins]
-    found: list[list[Kernel]] = [[] for _ in range(count)]
+    by_number: list[list[Kernel]] = [[] for _ in range(count)]
     for work in recording.works:
         begin = recording.calls[work.call].start_s if work.call >= 0 else work.start_s
         number = bisect_right(starts, begin) - 1
         if work.category in (KERNEL, COLLECTIVE) and number >= 0:
-            found[number].append(Kernel(work.name, work.grid, work.block, work.registers, work.shared_bytes, work.duration_s))
-    return found
+            by_number[number].append(Kernel(work.name, work.grid, work.block, work.registers, work.shared_bytes, work.duration_s))
+    return by_number
 
 
 def _refused(reason: str) -> None:
-    logging.getLogger("stepcast").warning("kernels cannot be listed, the profiler records no GPU work: %s", reason)
+    logging.getLogger("stepcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)

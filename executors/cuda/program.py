@@ -1,4 +1,4 @@
-"""A plan on one GPU, issued eagerly: the host issues task after task and runs ahead of the GPU."""
+"""Runs a plan on one GPU eagerly: the host issues task after task and runs ahead of the GPU."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ import torch
 from executors.binding import Binding, Instance
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.feeds import Feeds, Placed
-from executors.cuda.issue import Compiled, Issuer
+from executors.cuda.issue import CompiledPlan, Issuer
 from executors.cuda.lanes import make_streams
-from executors.cuda.twins import EagerMarks, repeated, spread
+from executors.cuda.twins import EagerMarks, repeat_period, run_twins
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.replicas import parameter_difference
@@ -19,29 +19,27 @@ from executors.run import WARM_UP
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 
-#: Periods that a timed twin runs; the first are not typical.
+#: Periods that a timed twin runs. The first WARM_UP are not typical.
 TWIN_PERIODS = WARM_UP + 5
-
-
-#: Periods that the host may run ahead of the GPU where it must know that tensors are not in use any more.
-BEHIND = 16
+#: How many periods the host may run ahead of the GPU, if it must wait for the GPU before it frees tensors.
+RUN_AHEAD = 16
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a program runs: the GPU, the partition of each device (None: all of it), and the forms of canonical ops."""
+    """Where and how a program runs: the GPU, the partition of each device (None: the whole GPU), and the forms of canonical ops."""
 
     driver: Driver
     partitions: Mapping[str, Partition | None]
     forms: Forms
 
     def device(self, name: str) -> torch.device:
-        """Where tensors of a plan's device lie: all partitions compute on one torch device."""
+        """The torch device of a plan's device. All partitions have the same one."""
         return torch.device("cpu") if name == HOST else self.driver.device
 
 
 class EagerProgram:
-    """A plan bound to tensors; keeps parameters, optimizer state and unfinished iterations between calls."""
+    """A plan bound to tensors. It keeps parameters, optimizer state and unfinished iterations between calls. See `Executable`."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
@@ -50,23 +48,23 @@ class EagerProgram:
         driver = site.driver
         self.driver, self.plan = driver, plan
         self.binding = Binding(plan, tensors, site.device, seed, site.forms)
-        self._compiled = Compiled(plan, self.binding, {*keep, *plan.losses}, driver)
+        self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, driver)
         self._streams = make_streams(plan, driver, site.partitions)
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._feeds = Feeds(self.binding, driver)
-        self._inputs = self._feeds.place(tensors)  # the job's own
+        self._inputs = self._feeds.place(tensors)  # the job's own inputs
         self._instances: dict[int, Instance] = {}
-        self._period = 0  # of the current prologue
-        self._first_iteration = 0
-        self._ends: dict[int, list[Event]] = {}  # at the end of every period of the present run
+        self._period = 0  # the next period, counted from the last drain
+        self._first_iteration = 0  # the iteration of period 0
+        self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
         self._issuer = Issuer(self._compiled, driver, self._streams)
-        #: Of several processes that trace together, the largest of their values: all of them must make as many runs.
-        self.agreed: Callable[[float], float] = lambda value: value
+        #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
+        self.max_over_ranks: Callable[[float], float] = lambda value: value
         self.twin_overhead: float | None = None
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
-        self._reported: set[int] = set()  # iterations of this prologue, still held, whose losses have been handed out
+        self._reported: set[int] = set()  # iterations that still have an instance, and whose losses are in `losses`
         self.kept: dict[str, torch.Tensor] = {}
-        driver.synchronize()  # the tensors were made on another stream
+        driver.synchronize()  # the tensors were copied on another stream
 
     @property
     def iterations(self) -> int:
@@ -74,9 +72,9 @@ class EagerProgram:
         return self._first_iteration + self._period
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
-        """Issue `steps` more periods back to back and wait for them; `inputs` gives each new iteration's feeds (default: the job's own).
+        """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each new iteration (default: the job's own).
 
-        New feeds are copied to the GPU, or to pinned memory, before anything is issued.
+        New feeds are copied to the GPU, or to pinned memory, before any task is issued.
         """
         ends_s = tuple(self._issue(steps, inputs)[1])
         return ChunkTimes(lengths(ends_s), ends_s=ends_s)
@@ -84,7 +82,7 @@ class EagerProgram:
     def _issue(
         self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
     ) -> tuple[Event, list[float]]:
-        """Run `steps` more periods; an event at their beginning, on idle lanes, and the seconds from it to the end of each period."""
+        """Run `steps` more periods. Returns an event at their start, on idle lanes, and the seconds from it to the end of each period."""
         if inputs is not None:
             for i in range(steps):
                 self._begin(self._period + i, {**self._inputs, **self._feeds.place(inputs[i])})
@@ -104,25 +102,25 @@ class EagerProgram:
         self._ends.clear()
         self._period += steps
         self.driver.synchronize()
-        return origin, _reached_s(origin, ends)
+        return origin, _ends_s(origin, ends)
 
     def issue_s(self, periods: int) -> float:
-        """Host seconds per period of issuing so many, from an idle GPU on: what steps take where the host is what they wait for."""
+        """Host seconds per period for issuing `periods` periods, starting with an idle GPU: the step time if the host is the limit."""
         self.driver.synchronize()
-        begin = self.driver.now_s()
+        begin_s = self.driver.now_s()
         for period in range(self._period, self._period + periods):
             self._begin(period, self._inputs)
             self._issuer.period(period, self._instances)
             self._finish(period)
-        spent_s = self.driver.now_s() - begin
+        spent_s = self.driver.now_s() - begin_s
         self._period += periods
         self.driver.synchronize()
         return spent_s / periods
 
     def _begin(self, iteration: int, inputs: Placed) -> None:
-        """Make the instance of an iteration of this prologue, with its inputs in place."""
+        """Create the instance of an iteration, counted from the last drain, with its inputs."""
         instance = Instance(self._first_iteration + iteration, len(self.binding.slot), [])
-        self._feeds.give(instance, inputs)
+        self._feeds.put(instance, inputs)
         self._instances[iteration] = instance
 
     def _period_end(self) -> list[Event]:
@@ -135,7 +133,7 @@ class EagerProgram:
         return events
 
     def sync(self) -> ChunkTimes:
-        """Run what lags behind, so that all iterations begun are complete."""
+        """Run the lagging tasks, so that every iteration begun is complete."""
         self.driver.synchronize()
         end = self._period + self._compiled.dependencies.largest_lag
         drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
@@ -151,11 +149,11 @@ class EagerProgram:
         return ChunkTimes(())
 
     def _finish(self, period: int) -> None:
-        """Collect losses that have been issued and forget iterations whose every tensor may be dropped."""
+        """Collect the losses that have been issued, and drop the iterations whose tensors are all unused."""
         lag, oldest = self._compiled.dependencies.largest_lag, self._compiled.releases.oldest
-        if self._compiled.releases.held:  # no order between lanes frees them, so wait for the GPU itself, far behind what is issued
-            oldest = lag + BEHIND
-            for event in self._ends.pop(period - BEHIND, ()):
+        if self._compiled.releases.held:  # the order of lanes does not show when these are unused, so wait for the GPU, many periods later
+            oldest = lag + RUN_AHEAD
+            for event in self._ends.pop(period - RUN_AHEAD, ()):
                 event.synchronize()
         for iteration in [i for i in self._instances if i <= period]:
             instance = self._instances[iteration]
@@ -174,31 +172,32 @@ class EagerProgram:
             self._reported.add(iteration)
 
     def trace(self) -> list[Measured]:
-        """Start and end of every task in a typical period, shown several times over, from timed twins of the run."""
-        step_s = self.agreed(_typical_s(self._issue(TWIN_PERIODS)[1]))
+        """Start and end of every task in a typical period, repeated several times, from timed twins of the run."""
+        step_s = self.max_over_ranks(_typical_s(self._issue(TWIN_PERIODS)[1]))
 
-        def timed(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
+        def run_twin(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
             marks, first = EagerMarks(self.driver, self._compiled.tasks, every, offset), self._period
             origin, ends = self._issue(TWIN_PERIODS, marks=marks)
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
-            return self.agreed(_typical_s(ends)), marks.within(origin, begins)
+            return self.max_over_ranks(_typical_s(ends)), marks.within(origin, begins)
 
-        found, self.twin_overhead = spread(step_s, int(self.agreed(len(self._compiled.tasks))), timed)
-        return repeated(found, step_s, self._compiled.dependencies.largest_lag)
+        task_times, self.twin_overhead = run_twins(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_twin)
+        return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See Executable."""
+        """See `Executable`."""
         return parameter_difference(self.binding, expected)
 
 
-def _reached_s(origin: Event, ends: list[list[Event]]) -> list[float]:
-    """Seconds from `origin` to the end of each period, which is that of its last lane, and not before the end of the one before."""
-    reached, at = 0.0, []
+def _ends_s(origin: Event, ends: list[list[Event]]) -> list[float]:
+    """Seconds from `origin` to the end of each period: when its last lane ends, but not before the previous period ends."""
+    latest_s, ends_s = 0.0, []
     for events in ends:
-        reached = max(reached, *(origin.elapsed_time(event) * 1e-3 for event in events))
-        at.append(reached)
-    return at
+        latest_s = max(latest_s, *(origin.elapsed_time(event) * 1e-3 for event in events))
+        ends_s.append(latest_s)
+    return ends_s
 
 
-def _typical_s(ends: list[float]) -> float:
-    return statistics.median(lengths(ends)[WARM_UP - 1 :])
+def _typical_s(ends_s: list[float]) -> float:
+    """The median step length after the warm-up."""
+    return statistics.median(lengths(ends_s)[WARM_UP - 1 :])

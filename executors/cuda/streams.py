@@ -1,8 +1,8 @@
-"""Streams of which no two in use are the same queue, at all priorities the driver has.
+"""Hands out streams, at all priorities of the driver, such that no two streams in use share a queue.
 
-PyTorch hands its pool of 32 streams per priority out in turn, so the 33rd is the first again; and it ends at priority −3, where the
-driver's range may go on. Both gaps are filled with streams of the driver, if cuda.bindings is there. A stream is in use as long as its
-object lives; then its queue is handed out anew, so that a thousand programs need no more queues than the largest of them.
+PyTorch has a pool of 32 streams per priority and hands them out in turn, so the 33rd is the first one again. Its priorities end at −3,
+although the driver may have more. With cuda.bindings, streams created by the driver fill both gaps. A stream is in use as long as its
+object lives. Then its queue is reused, so that a thousand programs need no more queues than the largest of them.
 """
 
 import weakref
@@ -19,7 +19,7 @@ POOLED = 32
 
 
 class Streams:
-    """The streams of one GPU. There must be no second such object for it in the process: the two would hand out the same."""
+    """The streams of one GPU. A process must not have two such objects for one GPU, because they would hand out the same streams."""
 
     def __init__(self, device: torch.device, api: DriverApi | None):
         self._device, self._api = device, api
@@ -34,7 +34,7 @@ class Streams:
             self.levels = least - greatest + 1
 
     def open(self, priority: int, partition: Partition | None = None) -> torch.cuda.Stream:
-        """A stream of its own. Raises StepcastError where PyTorch's are used up and cuda.bindings is missing."""
+        """A stream with a queue of its own. Raises StepcastError if all of PyTorch's are in use and cuda.bindings is not installed."""
         priority = min(0, max(1 - self.levels, priority))
         if partition is None and priority > -self._pooled_levels:
             for _ in range(POOLED):
@@ -47,18 +47,19 @@ class Streams:
                 f"PyTorch has only {POOLED} distinct streams of priority {priority}; install the package cuda-bindings to get more, "
                 "or run a plan with fewer lanes"
             )
-        return self._own(self._api, priority, partition)
+        return self._driver_stream(self._api, priority, partition)
 
-    def _own(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
+    def _driver_stream(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
+        """A stream created by the driver, or one that is not in use any more."""
         spare = self._spare.setdefault((partition, priority), [])
-        handle = spare.pop() if spare else self._created(api, priority, partition)
+        handle = spare.pop() if spare else self._create(api, priority, partition)
         stream = torch.cuda.ExternalStream(handle, device=self._device)
         self._used[handle] = stream
         weakref.finalize(stream, spare.append, handle).atexit = False
         return stream
 
-    def _created(self, api: DriverApi, priority: int, partition: Partition | None) -> int:
+    def _create(self, api: DriverApi, priority: int, partition: Partition | None) -> int:
         if partition is not None:
             return green.open_stream(api, partition, priority)
-        with torch.cuda.device(self._device):  # the driver makes a stream in the context that is current
+        with torch.cuda.device(self._device):  # the driver creates a stream in the current context
             return int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))

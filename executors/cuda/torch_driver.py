@@ -1,4 +1,4 @@
-"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver where PyTorch does not reach."""
+"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver for functions that PyTorch lacks."""
 
 import os
 import time
@@ -17,29 +17,29 @@ from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
 from traces.errors import StepcastError
 
-#: Hardware queues between host and GPU. With CUDA's default of 8, streams beyond share a queue and wait for each other without cause.
+#: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
 CONNECTIONS = "32"
 _CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
-#: Resident blocks per SM by compute capability (CUDA C++ Programming Guide, technical specifications), for want of cuda.bindings.
+#: Resident blocks per SM by compute capability (CUDA C++ Programming Guide, technical specifications). Used without cuda.bindings.
 _BLOCKS_PER_SM = {(7, 0): 32, (7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}
 
 
 class TorchDriver:
-    """GPU `index` of this machine. Making one starts CUDA and makes the GPU PyTorch's current one.
+    """GPU `index` of this machine. Creating a driver starts CUDA and makes the GPU PyTorch's current device.
 
-    Take it from `gpu`: a second driver of one GPU would hand out the first one's streams, and split the GPU again.
+    Get drivers from `gpu`: a second driver of the same GPU would hand out the streams of the first one, and split the GPU again.
 
-    `uuid` names the GPU for NVML. `connections` is the number of hardware queues asked for, or a sentence where CUDA had already started.
+    `uuid`: the GPU's name for NVML. `connections`: the number of hardware queues, or a sentence if CUDA had started before it was set.
     """
 
     def __init__(self, index: int = 0):
-        """Raises StepcastError where there is no such GPU, with what is missing."""
+        """Raises StepcastError with the reason if this GPU does not exist or cannot be used."""
         self.connections = _set_connections()
         _require_gpu(index)
         self.device = torch.device("cuda", index)
         try:
             torch.cuda.set_device(self.device)
-            torch.cuda.synchronize(self.device)  # makes the context, which the driver's functions below need
+            torch.cuda.synchronize(self.device)  # creates the context, which the driver's functions below need
         except RuntimeError as error:
             raise StepcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
         self._api = find_driver_api()
@@ -51,14 +51,14 @@ class TorchDriver:
         self.facts = _facts(properties, self._api, index, self._streams.levels)
 
     def software(self) -> dict[str, str]:
-        """Versions, and `max_connections`."""
-        found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "max_connections": self.connections}
-        found["driver"] = _gpu_driver_version()
+        """See Driver. Includes `max_connections`."""
+        versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "max_connections": self.connections}
+        versions["driver"] = _gpu_driver_version()
         cudnn = torch.backends.cudnn.version()
-        found["cudnn"] = str(cudnn) if cudnn else None
+        versions["cudnn"] = str(cudnn) if cudnn else None
         with suppress(AttributeError):  # a build without NCCL
-            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-        return {name: value for name, value in found.items() if value}
+            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        return {name: value for name, value in versions.items() if value}
 
     def set_precision(self, precision: str) -> dict[str, object]:
         """See Driver."""
@@ -73,11 +73,11 @@ class TorchDriver:
         torch.cuda.set_stream(stream)
 
     def event(self, timing: bool = False, external: bool = False) -> torch.cuda.Event:
-        """See Driver. Events that fork or join streams in a capture must not be external: an external one leaves no edge in the graph."""
+        """See Driver. Events that fork or join streams in a capture must not be external: external events make no edge in the graph."""
         return torch.cuda.Event(enable_timing=timing, external=external)
 
     def capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[torch.cuda.CUDAGraph]:
-        """See Driver. After an error within, the graph is empty, the GPU usable, and the error goes on."""
+        """See Driver. After an error within the context, the graph is empty, the GPU is usable, and the error is raised."""
         return captured(self.device, stream)
 
     def call_host(self, duration_s: float) -> None:
@@ -116,22 +116,22 @@ class TorchDriver:
         return profiled.kernels(works, self.device)
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """See Driver. The same count gives the same partitions: their contexts last as long as the process."""
+        """See Driver. The same count returns the same partitions, whose contexts live as long as the process."""
         if count not in self._splits:
             self._splits[count] = green.split(self._api, self.device.index, count)
         return self._splits[count]
 
     def peers(self) -> "tuple[TorchDriver, ...]":
-        """See Driver. Starts CUDA on each of them; this one is PyTorch's current GPU afterwards."""
-        found = []
+        """See Driver. Starts CUDA on each of them. This GPU is PyTorch's current device afterwards."""
+        drivers = []
         try:
             for index in range(torch.cuda.device_count()):
                 if index != self.device.index and torch.cuda.get_device_properties(index).name == self.facts.name:
-                    with suppress(StepcastError):  # one that others hold
-                        found.append(gpu(index))
+                    with suppress(StepcastError):  # another process holds this GPU
+                        drivers.append(gpu(index))
         finally:
             torch.cuda.set_device(self.device)
-        return tuple(found)
+        return tuple(drivers)
 
     def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
@@ -144,14 +144,14 @@ _drivers: dict[int, TorchDriver] = {}
 
 
 def gpu(index: int = 0) -> TorchDriver:
-    """The process's driver of GPU `index`, made at the first call. Raises StepcastError where there is no such GPU."""
+    """The process's driver of GPU `index`, created at the first call. Raises StepcastError if there is no such GPU."""
     if index not in _drivers:
         _drivers[index] = TorchDriver(index)
     return _drivers[index]
 
 
 def _set_connections() -> str:
-    """Ask for hardware queues, if the user has not; CUDA reads the variable once, when it starts."""
+    """Set the number of hardware queues, unless the user has. Returns `connections`. CUDA reads the variable once, when it starts."""
     if _CONNECTIONS_VARIABLE not in os.environ:
         if torch.cuda.is_initialized():
             return f"default: CUDA had started before {CONNECTIONS} could be set"
@@ -162,11 +162,11 @@ def _set_connections() -> str:
 def _require_gpu(index: int) -> None:
     if torch.version.cuda is None:
         raise StepcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available:
-        reason = str(told[-1].message).splitlines()[0] if told else "no NVIDIA GPU or driver found"
+        reason = str(caught[-1].message).splitlines()[0] if caught else "no NVIDIA GPU or driver found"
         raise StepcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
     count = torch.cuda.device_count()
     if not 0 <= index < count:
@@ -195,7 +195,7 @@ def _facts(properties, api: DriverApi | None, index: int, levels: int) -> GpuFac
 
 
 def _gpu_driver_version() -> str | None:
-    """Such as 580.65.06; None where NVML does not answer."""
+    """The version of the GPU's driver, such as 580.65.06; None if NVML does not answer."""
     import pynvml
 
     try:

@@ -1,7 +1,7 @@
-"""Timed twins: task times from runs that differ from the timed ones only in events around every k-th task.
+"""Timed twins: measures task times in runs that differ from the run without events only in events at every k-th task.
 
-Events take time of their own, so they are spread over several runs: k is the smallest power of two with which a run is at most `SLOWER`
-slower than the one without events, and k runs with different offsets are merged.
+Events take time themselves, so they are spread over several runs. k is the smallest power of two for which a run takes at most `SLOWER`
+times as long as the run without events. The times of k runs with different offsets are merged.
 """
 
 import statistics
@@ -14,58 +14,61 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import Task
 
 SLOWER = 1.03
-#: More runs than this are not made: with events on every 64th task a run is as good as without.
+#: The largest k. With events at every 64th task a run is practically as fast as without events.
 MOST_TWINS = 64
-#: How many times over a typical period is shown.
-SHOWN = 3
+#: How many times `repeat_period` repeats a typical period.
+REPEATS = 3
 
 
 class EagerMarks:
-    """A timing event before and after every k-th task.
+    """Records a timing event before and after every k-th task of an eager run.
 
-    The one before is reached as soon as the lane is there, which on a lane that has run dry is long before the task: a task starts no
-    earlier than the host has issued it (its only launch, or the first of several).
+    On an idle lane the event before a task is reached as soon as it is issued, which may be long before the task starts. So a task's start
+    is not taken to be earlier than the host's time of issuing it: after its launch if it has one launch, before its first launch otherwise.
     """
 
     def __init__(self, driver: Driver, tasks: Sequence[Task], every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
         self._single = [task.body.launches <= 1 for task in tasks]
         self._events: list[tuple[int, int, Event, Event, float]] = []
-        self._origin_s = self._begun_s = 0.0
-        self._begun: Event | None = None
+        self._origin_s = self._begin_s = 0.0
+        self._begin: Event | None = None
 
     def begin(self) -> None:
-        """The event that times are told from has just been recorded, on idle lanes: seconds on the host and the GPU count from here."""
+        """Start the host's clock. Called right after the origin event of the GPU's times has been recorded on idle lanes."""
         self._origin_s = self._driver.now_s()
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         """Mark the task's start."""
         if index % self._every == self._offset:
-            self._begun = self._driver.event(timing=True)
-            self._begun.record(stream)
-            self._begun_s = self._driver.now_s()
+            self._begin = self._driver.event(timing=True)
+            self._begin.record(stream)
+            self._begin_s = self._driver.now_s()
 
     def after(self, period: int, index: int, stream: Stream) -> None:
         """Mark the task's end."""
         if index % self._every == self._offset:
-            issued_s = self._driver.now_s() if self._single[index] else self._begun_s
+            issued_s = self._driver.now_s() if self._single[index] else self._begin_s
             end = self._driver.event(timing=True)
             end.record(stream)
-            self._events.append((period, index, self._begun, end, issued_s - self._origin_s))
+            self._events.append((period, index, self._begin, end, issued_s - self._origin_s))
 
     def within(self, origin: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
-        """Task -> (start, end) in s within its period: medians over the periods whose begin, in s after `origin`, is given."""
+        """By task, (start, end) in s within its period: the medians over the periods in `begins`.
+
+        `begins`: the starts of periods, in s after `origin`.
+        """
         samples: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for period, index, begin, end, issued_s in self._events:
             if period in begins:
                 start_s, end_s = (origin.elapsed_time(event) * 1e-3 for event in (begin, end))
                 start_s = min(max(start_s, issued_s), end_s)
                 samples[index].append((start_s - begins[period], end_s - begins[period]))
-        return {index: tuple(map(statistics.median, zip(*seen, strict=True))) for index, seen in samples.items()}
+        return {index: tuple(map(statistics.median, zip(*pairs, strict=True))) for index, pairs in samples.items()}
 
 
 class EndMarks:
-    """An external event after every k-th task of a capture: a node of the graph, reached anew in every replay."""
+    """Records an external event after every k-th task of a capture. The event is a node of the graph, reached again in every replay."""
 
     def __init__(self, driver: Driver, every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
@@ -73,11 +76,11 @@ class EndMarks:
         self._begin = driver.event(timing=True, external=True)
 
     def begin(self, stream: Stream) -> None:
-        """Mark the graph's beginning, which times are told from."""
+        """Mark the graph's start, from which times are counted."""
         self._begin.record(stream)
 
     def before(self, period: int, index: int, stream: Stream) -> None:
-        """Nothing: a task starts when the one before it and those it waits for have ended."""
+        """Do nothing. Starts follow from the ends of other tasks; see `with_starts`."""
 
     def after(self, period: int, index: int, stream: Stream) -> None:
         """Mark the task's end."""
@@ -87,31 +90,32 @@ class EndMarks:
             self._events.append((period, index, event))
 
     def read(self) -> dict[tuple[int, int], float]:
-        """Seconds from the beginning of the latest replay to the end of each marked (period, task)."""
+        """Seconds from the start of the latest replay to the end of each marked task, by (period, task)."""
         return {(period, index): self._begin.elapsed_time(event) * 1e-3 for period, index, event in self._events}
 
 
-def spread(step_s: float, tasks: int, timed: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
-    """What the runs of the chosen k saw, put together, and by what share the first of them was slower than a run without events.
+def run_twins(step_s: float, tasks: int, run_twin: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
+    """Choose k and run the twins. Returns their merged times, and the relative slowdown of the first of them.
 
-    `timed(k, offset)` makes one run: its step in s, and what it saw.
+    `step_s`: the step time without events. `tasks`: the number of tasks. `run_twin(k, offset)` runs one twin and returns its step time in s
+    and its times by task.
     """
     every = 1
     while True:
-        slow_s, found = timed(every, 0)
-        if slow_s <= SLOWER * step_s or every >= min(tasks, MOST_TWINS):
+        twin_s, times = run_twin(every, 0)
+        if twin_s <= SLOWER * step_s or every >= min(tasks, MOST_TWINS):
             break
         every *= 2
     for offset in range(1, min(every, tasks)):
-        found |= timed(every, offset)[1]
-    return found, slow_s / step_s - 1
+        times |= run_twin(every, offset)[1]
+    return times, twin_s / step_s - 1
 
 
-def repeated(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_lag: int) -> list[Measured]:
-    """A typical period's task times, (start, end) in s within it, `SHOWN` times over at distances of a step."""
+def repeat_period(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_lag: int) -> list[Measured]:
+    """The task times of `REPEATS` periods, one step apart. `offsets`: by task, (start, end) in s within a typical period."""
     return [
-        Measured(index, largest_lag + turn, begin + turn * step_s, max(begin, end) + turn * step_s, 0)
-        for turn in range(SHOWN)
+        Measured(index, largest_lag + repeat, begin + repeat * step_s, max(begin, end) + repeat * step_s, 0)
+        for repeat in range(REPEATS)
         for index, (begin, end) in sorted(offsets.items())
     ]
 
@@ -119,14 +123,14 @@ def repeated(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_
 def with_starts(
     ends: Mapping[tuple[int, int], float], lanes: Sequence[tuple[str, int]], dependencies: Dependencies, begin_s: float = 0.0
 ) -> list[Measured]:
-    """Tasks with the starts that their ends imply: when the lane and whatever is waited for had ended, and not before `begin_s`.
+    """Task times with starts derived from ends: a task starts when its lane is idle and the tasks that it waits for have ended.
 
-    `ends`: seconds by (period, task), in merged order of a graph's replay; `lanes` by task.
+    `ends`: seconds by (period, task) from the start of a graph's replay. `lanes`: by task. No task starts before `begin_s`.
     """
-    found, last = [], {}
+    times, last = [], {}
     for (period, index), end in sorted(ends.items()):
-        waited = [ends.get((period - edge.delta, edge.index), begin_s) for edge in dependencies.edges(period)[index]]
-        begin = max([last.get(lanes[index], begin_s), *waited])
+        waited_for = [ends.get((period - edge.delta, edge.index), begin_s) for edge in dependencies.edges(period)[index]]
+        begin = max([last.get(lanes[index], begin_s), *waited_for])
         last[lanes[index]] = max(begin, end)
-        found.append(Measured(index, period, begin, max(begin, end), 0))
-    return found
+        times.append(Measured(index, period, begin, max(begin, end), 0))
+    return times

@@ -1,4 +1,1 @@
-"""One process per device: a plan's tasks of one device run in each, and its collectives join them through torch.distributed.
-
-The first process leads: it plans, measures and decides, and tells the others what to run (`channel`, `follow`).
-"""
+"""One process per device. In: a plan and the ranks. Out: a run where each process runs its device's tasks, and all run the collectives."""

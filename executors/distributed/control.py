@@ -1,7 +1,7 @@
-"""The processes of one job as a team: the first sends messages to all, and every one answers.
+"""The control channel between the processes of one job: rank 0 sends a message to all other ranks, and every rank answers.
 
-Messages are JSON with tensors behind it, over gloo and the machine's memory: CUDA's tensors are sent by collectives alone. A follower
-waits in `receive` as long as the leader works by itself.
+A message is JSON followed by tensors. It travels over gloo through host memory, so a CUDA tensor is copied to the host first. The other
+ranks wait in `receive` while rank 0 works by itself.
 """
 
 import json
@@ -21,133 +21,136 @@ from executors.distributed.ranks import Ranks
 from executors.errors import PeerLostError, first_sentence
 from traces.errors import StepcastError
 
-#: A message may be long in coming, while the leader calibrates. Where it has died, its connections close, and nobody waits.
-PATIENCE = timedelta(days=1)
-#: So long the leader keeps its store for processes that have yet to start.
-HEARING = timedelta(minutes=1)
-#: What the leader leaves in the store: this where the team is to meet, else the status to end with.
-_MEET = "meet"
+#: Longest wait for a message. It is long because rank 0 may calibrate in between. If rank 0 dies, its connections close and the wait ends.
+MESSAGE_TIMEOUT = timedelta(days=1)
+#: How long rank 0 keeps its store open for processes that have not started yet.
+STORE_TIMEOUT = timedelta(minutes=1)
+#: What rank 0 writes to the store to open the channel. Otherwise it writes the exit status for the other ranks.
+_OPEN = "open"
 
 Named = Mapping[str, torch.Tensor]
 
 
 class ControlChannel:
-    """The processes, once all have met. `ranks`: which one this is."""
+    """The connection between all processes of the job. `ranks`: this process's ranks."""
 
     def __init__(self, ranks: Ranks, store: dist.Store):
-        """All processes must make theirs. Raises StepcastError where PyTorch lacks gloo, or the processes do not find each other."""
+        """Connect. Every process must create its channel. Raises PeerLostError if the processes do not find each other."""
         self.ranks = ranks
-        #: Whether the others have been told something that they have not answered yet.
+        #: Whether a message has been sent that the other ranks have not answered yet.
         self.busy = False
         allocator.prepare()
         if ranks.one_node and Path("/sys/class/net/lo").exists():
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name may lead nowhere
-        with _lost():
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name may not resolve
+        with _peer_errors():
             dist.init_process_group(
-                "gloo", store=dist.PrefixStore("team", store), rank=ranks.rank, world_size=ranks.world, timeout=PATIENCE
+                "gloo", store=dist.PrefixStore("control", store), rank=ranks.rank, world_size=ranks.world, timeout=MESSAGE_TIMEOUT
             )
 
     def send(self, message: Mapping[str, Any], tensors: Named | None = None) -> None:
-        """Tell the followers. `tensors` of any kind, by name."""
+        """Send a message, and tensors of any device and dtype by name, from rank 0 to all other ranks."""
         tensors = tensors or {}
-        forms = [[name, list(t.shape), list(_strides(t)), str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()]
+        headers = [[name, list(t.shape), list(_strides(t)), str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()]
         self.busy = True
-        with _lost():
-            _broadcast(json.dumps([message, forms]).encode())
+        with _peer_errors():
+            _broadcast(json.dumps([message, headers]).encode())
             for tensor in tensors.values():
                 if tensor.numel():
                     dist.broadcast(_bytes_of(tensor), 0)
 
     def receive(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """The leader's next message."""
-        with _lost():
-            message, forms = json.loads(_broadcast(None))
+        """Wait for the next message from rank 0. Returns it with its tensors by name."""
+        with _peer_errors():
+            message, headers = json.loads(_broadcast(None))
             tensors = {}
-            for name, shape, strides, dtype in forms:
+            for name, shape, strides, dtype in headers:
                 tensors[name] = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
                 if tensors[name].numel():
-                    dist.broadcast(_line(tensors[name]), 0)
+                    dist.broadcast(_as_bytes(tensors[name]), 0)
         return message, tensors
 
     def gather(self, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Everyone's answers, by rank; on a follower none.
+        """Send this rank's answer to rank 0. Returns all answers by rank on rank 0, and an empty list elsewhere.
 
-        Raises StepcastError on the leader where a follower answers with an `error`.
+        Raises StepcastError on rank 0 if a rank answers with an `error`.
         """
         raw = torch.frombuffer(bytearray(json.dumps(answer).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks.world)]
-        with _lost():
+        with _peer_errors():
             dist.all_gather(sizes, torch.tensor([raw.numel()]))
-            most = max(int(size) for size in sizes)
-            padded = torch.zeros(most, dtype=torch.uint8)
+            longest = max(int(size) for size in sizes)
+            padded = torch.zeros(longest, dtype=torch.uint8)
             padded[: raw.numel()] = raw
-            places = [torch.empty(most, dtype=torch.uint8) for _ in sizes] if self.ranks.first else None
-            dist.gather(padded, places)
+            received = [torch.empty(longest, dtype=torch.uint8) for _ in sizes] if self.ranks.first else None
+            dist.gather(padded, received)
         self.busy = False
-        if places is None:
+        if received is None:
             return []
-        found = [json.loads(place[: int(size)].numpy().tobytes()) for place, size in zip(places, sizes, strict=True)]
-        for rank, said in enumerate(found):
-            if "error" in said:
-                raise StepcastError(f"process {rank} of {self.ranks.world}: {said['error']}")
-        return found
+        answers = [json.loads(content[: int(size)].numpy().tobytes()) for content, size in zip(received, sizes, strict=True)]
+        for rank, sent in enumerate(answers):
+            if "error" in sent:
+                raise StepcastError(f"process {rank} of {self.ranks.world}: {sent['error']}")
+        return answers
 
-    def largest(self, value: float) -> float:
-        """The largest of all processes' values."""
-        found = torch.tensor([value], dtype=torch.float64)
-        with _lost():
-            dist.all_reduce(found, dist.ReduceOp.MAX)
-        return float(found)
+    def max_over_ranks(self, value: float) -> float:
+        """The largest `value` of all processes. Every process must call this."""
+        largest = torch.tensor([value], dtype=torch.float64)
+        with _peer_errors():
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return float(largest)
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
-        with _lost():
+        """Wait until every process has called this."""
+        with _peer_errors():
             dist.barrier()
 
     def close(self) -> None:
-        """Leave the job, all processes together."""
+        """Disconnect. All processes close their channels together."""
         process_groups.forget()
         dist.destroy_process_group()
 
 
-_team: ControlChannel | None = None
+_channel: ControlChannel | None = None
 
 
-def lead(ranks: Ranks) -> ControlChannel:
-    """The leader's team, met at the first call."""
-    global _team
-    if _team is None:
+def open_channel(ranks: Ranks) -> ControlChannel:
+    """Rank 0's channel, opened at the first call."""
+    global _channel
+    if _channel is None:
         store = _store()
-        store.set(_word(), _MEET)
-        _team = ControlChannel(ranks, store)
-    return _team
+        store.set(_decision_key(), _OPEN)
+        _channel = ControlChannel(ranks, store)
+    return _channel
 
 
-def leave(status: int) -> None:
-    """At the leader's end: let the followers end with `status` too. Where they are in the middle of something they see it end."""
-    if _team is None:
-        with _lost():
+def end_ranks(status: int) -> None:
+    """Let the other ranks exit with `status`. Called by rank 0 when it ends.
+
+    If the other ranks are still executing a command, nothing is sent: they notice that rank 0's connections close.
+    """
+    if _channel is None:
+        with _peer_errors():
             store = _store()
-            store.set(_word(), str(status))
-            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store is this process's, and ends with it
-                store.wait([_heard(rank) for rank in range(1, int(os.environ["WORLD_SIZE"]))], HEARING)
-    elif not _team.busy:
-        _team.send({"do": "end", "status": status})
-        _team.close()
+            store.set(_decision_key(), str(status))
+            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store belongs to this process and ends with it
+                store.wait([_received_key(rank) for rank in range(1, int(os.environ["WORLD_SIZE"]))], STORE_TIMEOUT)
+    elif not _channel.busy:
+        _channel.send({"command": "end", "status": status})
+        _channel.close()
 
 
-def join(ranks: Ranks) -> ControlChannel | int:
-    """A follower's team once the leader wants one, or the status to end with where it does not."""
+def join_channel(ranks: Ranks) -> ControlChannel | int:
+    """Wait for rank 0's decision. Returns the channel if rank 0 opens one, and otherwise the status to exit with."""
     store = _store()
-    with _lost():
-        store.wait([_word()], PATIENCE)
-        word = store.get(_word()).decode()
-        store.set(_heard(ranks.rank), "")
-    return ControlChannel(ranks, store) if word == _MEET else int(word)
+    with _peer_errors():
+        store.wait([_decision_key()], MESSAGE_TIMEOUT)
+        decision = store.get(_decision_key()).decode()
+        store.set(_received_key(ranks.rank), "")
+    return ControlChannel(ranks, store) if decision == _OPEN else int(decision)
 
 
 def _store() -> dist.Store:
-    """The launcher's. Raises StepcastError without gloo, or where there is no launcher."""
+    """The launcher's store. Raises StepcastError if PyTorch lacks gloo, or if no launcher answers."""
     if not (dist.is_available() and dist.is_gloo_available()):
         raise StepcastError(f"PyTorch {torch.__version__} is built without torch.distributed or gloo; run in one process, with --devices")
     try:
@@ -158,17 +161,19 @@ def _store() -> dist.Store:
         ) from error
 
 
-def _word() -> str:
-    return f"stepcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} word"
+def _decision_key() -> str:
+    """The store's key of rank 0's decision, one per restart of the job."""
+    return f"stepcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} decision"
 
 
-def _heard(rank: int) -> str:
-    return f"{_word()} heard by {rank}"
+def _received_key(rank: int) -> str:
+    """The store's key that a rank sets once it has read the decision."""
+    return f"{_decision_key()} received by {rank}"
 
 
 @contextmanager
-def _lost() -> Iterator[None]:
-    """Within it, what gloo raises is PeerLostError."""
+def _peer_errors() -> Iterator[None]:
+    """Turn gloo's errors into PeerLostError."""
     try:
         yield
     except RuntimeError as error:
@@ -176,6 +181,7 @@ def _lost() -> Iterator[None]:
 
 
 def _broadcast(content: bytes | None) -> bytes:
+    """Send `content` from rank 0, or receive it where `content` is None. Returns the content on every rank."""
     size = torch.tensor([len(content) if content is not None else 0])
     dist.broadcast(size, 0)
     raw = torch.empty(int(size), dtype=torch.uint8)
@@ -186,17 +192,18 @@ def _broadcast(content: bytes | None) -> bytes:
 
 
 def _strides(tensor: torch.Tensor) -> Sequence[int]:
-    """Its own, where its elements lie densely; else a contiguous tensor's."""
+    """The tensor's strides if its elements are dense in memory, otherwise those of a contiguous tensor of its shape."""
     return torch.empty_like(tensor, device="meta").stride()
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a dense tensor in the CPU's memory, in the order in which they lie; of any other, of a dense copy."""
+    """The bytes of a dense CPU tensor in memory order, without a copy. Any other tensor is first copied to a dense CPU tensor."""
     tensor = tensor.detach()
     if tensor.device.type != "cpu" or tensor.stride() != tuple(_strides(tensor)):
         tensor = torch.empty_like(tensor, device="cpu").copy_(tensor)
-    return _line(tensor)
+    return _as_bytes(tensor)
 
 
-def _line(tensor: torch.Tensor) -> torch.Tensor:
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor, as a view of shape [bytes]."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

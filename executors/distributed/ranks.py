@@ -1,4 +1,4 @@
-"""Which of several processes this is, as `torchrun` says it in the environment. Does not need torch."""
+"""This process's rank, read from torchrun's environment variables. Does not import torch."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class Ranks:
-    """`rank` of `world` processes; on its own node `local_rank` of `local_world`. Process r owns device r of the machine."""
+    """This process is `rank` of `world`, and on its node `local_rank` of `local_world`. Rank r owns device r of the machine."""
 
     rank: int
     world: int
@@ -29,28 +29,28 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process leads."""
+        """Whether this is rank 0, which plans, measures and controls the others."""
         return self.rank == 0
 
     @property
     def one_node(self) -> bool:
-        """Whether all processes share a node, and with it a clock."""
+        """Whether all processes run on one node, and so share a clock."""
         return self.local_world == self.world
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Ranks | None:
-    """What torchrun says of this process; None where it did not start it, or started it alone.
+    """This process's ranks; None if torchrun did not start it, or started one process only.
 
-    Raises StepcastError where the variables are incomplete or no numbers.
+    Raises StepcastError if the variables are incomplete or are not whole numbers.
     """
-    given = {name: environment[name] for name in VARIABLES if name in environment}
-    if "RANK" not in given or given.get("WORLD_SIZE", "1") == "1":
+    variables = {name: environment[name] for name in VARIABLES if name in environment}
+    if "RANK" not in variables or variables.get("WORLD_SIZE", "1") == "1":
         return None
-    missing = [name for name in VARIABLES if name not in given]
+    missing = [name for name in VARIABLES if name not in variables]
     if missing:
-        raise StepcastError(f"RANK is {given['RANK']}, but {', '.join(missing)} is not set; start the processes with torchrun")
+        raise StepcastError(f"RANK is {variables['RANK']}, but {', '.join(missing)} is not set; start the processes with torchrun")
     try:
-        return Ranks(*(int(given[name]) for name in VARIABLES))
+        return Ranks(*(int(variables[name]) for name in VARIABLES))
     except ValueError:
-        shown = ", ".join(f"{name}={value}" for name, value in given.items())
+        shown = ", ".join(f"{name}={value}" for name, value in variables.items())
         raise StepcastError(f"{shown}: expected whole numbers; start the processes with torchrun") from None

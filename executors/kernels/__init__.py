@@ -1,1 +1,1 @@
-"""Numeric kernels, one module for each kind of task body. In: a task and its tensors. Out: a function that runs it."""
+"""Numeric kernels, one module per kind of task body. In: a task and its binding. Out: a function that runs the task on an instance."""

@@ -1,4 +1,4 @@
-"""The call of one aten op as it stands."""
+"""Compiles the call of one aten op in its canonical form."""
 
 from collections.abc import Callable
 

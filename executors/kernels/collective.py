@@ -1,10 +1,11 @@
-"""Makes a collective by torch.distributed, for the one device that this process has.
+"""Runs a collective with torch.distributed, for the device of this process.
 
-What a library makes of an algorithm: "server" is a sum at the root, which is then sent to all (the host as a root is the first device's);
-"ring", "tree" and "distributed" are the library's all-reduce, which chooses by itself. A reduce-scatter is a sum of every chunk at its own
-rank, an all-gather a broadcast of every chunk from it: chunks may differ in size, and gloo has neither operation.
+How algorithms map to the library: "server" sums at the root and broadcasts the sum (if the root is the host, the first device's process
+does so). "ring", "tree" and "distributed" all call the library's all-reduce, which chooses its own algorithm. A reduce-scatter sums each
+chunk at the rank that owns it, and an all-gather broadcasts each chunk from its owner, because chunks may differ in size and gloo has
+neither operation.
 
-Several tensors travel in one flat buffer, as DistributedDataParallel's buckets do; a single dense one in place.
+Several tensors are sent as one flat buffer, like the buckets of DistributedDataParallel. A single dense tensor is sent in place.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,31 +28,31 @@ LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that takes part in the collective. `task` is a local plan's: `mutates` are this device's operands alone.
+    """A function that takes part in the collective. `task` belongs to a local plan: `mutates` has this device's operands only.
 
-    Raises StepcastError where this process runs alone.
+    Raises StepcastError if this process runs alone.
     """
     body: Collective = task.body
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
     call = _operation(body, task.mutates, group, ranks)
     getters = [binding.getter(operand) for operand in task.mutates]
-    whole = body.operation == ALL_REDUCE  # else chunks are cut along dimension 0
+    any_order = body.operation == ALL_REDUCE  # other operations cut chunks along dimension 0, so the order of elements matters
 
-    def joined(flat: torch.Tensor) -> None:
+    def call_with_peers(flat: torch.Tensor) -> None:
         try:
             call(flat)
-        except RuntimeError as error:  # gloo has no class of its own for it
+        except RuntimeError as error:  # gloo has no error class of its own for a lost peer
             raise PeerLostError(f"{task.name}: another process ended or does not answer ({first_sentence(error)})") from error
 
     def run(instance: Instance) -> None:
         tensors = [get(instance) for get in getters]
-        if len(tensors) == 1 and (tensors[0].is_contiguous() or (whole and dense(tensors[0]))):
-            joined(in_line(tensors[0]))
+        if len(tensors) == 1 and (tensors[0].is_contiguous() or (any_order and dense(tensors[0]))):
+            call_with_peers(flat_view(tensors[0]))
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        joined(flat)
-        parts = flat.split([tensor.numel() for tensor in tensors])
-        torch._foreach_copy_(tensors, [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)])
+        call_with_peers(flat)
+        results = flat.split([tensor.numel() for tensor in tensors])
+        torch._foreach_copy_(tensors, [result.view(tensor.shape) for result, tensor in zip(results, tensors, strict=True)])
 
     return run
 
@@ -59,7 +60,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
 def _operation(
     body: Collective, operands: Sequence[Operand], group: dist.ProcessGroup, ranks: Sequence[int]
 ) -> Callable[[torch.Tensor], None]:
-    """The operation on a flat tensor of all this device's elements. `ranks`: of the devices' processes."""
+    """The operation on a flat tensor of all this device's elements. `ranks`: the ranks of the body's devices, in their order."""
     if body.operation == ALL_REDUCE and body.algorithm != SERVER:
         return lambda flat: dist.all_reduce(flat, group=group)
     if body.operation == ALL_REDUCE:
@@ -86,22 +87,22 @@ def _operation(
 
 
 def _ranges(operands: Sequence[Operand], count: int) -> list[tuple[int, int]]:
-    """The elements of each chunk (`simulator.collectives.tasks.chunks`) in the flat tensor: one range, as chunks follow one another."""
+    """(first, end) of each chunk's elements in the flat tensor. The chunks of `simulator.collectives.tasks.chunks` are consecutive."""
     starts = [0]
     for operand in operands:
         starts.append(starts[-1] + operand.elements)
-    found, reached = [], 0
+    ranges, end = [], 0
     for pieces in chunks(operands, count):
-        low = reached
+        first = end
         for piece in pieces:
             rows = max(1, operands[piece.position].shape[0] if operands[piece.position].shape else 1)
-            reached = starts[piece.position] + operands[piece.position].elements // rows * piece.end
-        found.append((low, reached))
-    return found
+            end = starts[piece.position] + operands[piece.position].elements // rows * piece.end
+        ranges.append((first, end))
+    return ranges
 
 
 def dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements lie next to each other in some order of the dimensions, each once."""
+    """Whether the tensor's elements fill a contiguous block of memory, each once, in some order of the dimensions."""
     expected = 1
     for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if extent != 1:
@@ -111,6 +112,6 @@ def dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def in_line(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's elements in the order in which they lie in memory."""
+def flat_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor's elements in memory order, as a view of shape [elements]."""
     return tensor.as_strided((tensor.numel(),), (1,))

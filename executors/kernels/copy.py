@@ -1,4 +1,4 @@
-"""Copies tensors to another device's memory, or into tensors that lie there."""
+"""Copies tensors to another device's memory, or into tensors that are already there."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ KIND = "copy"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that makes the write a fresh copy of the read on the target device, or changes the mutated operands in place."""
+    """A function that stores a copy of each read on the target device, or copies or adds the reads to the mutated operands in place."""
     body = task.body
     sources = [binding.getter(operand) for operand in task.reads]
     if task.mutates:
@@ -23,10 +23,10 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     setters = [binding.setter(operand) for operand in task.writes]
     target = binding.device(body.target)
     aliased = body.means == ALIAS
-    ahead = body.source == HOST  # the host need not wait for a copy from its own memory, which is pinned where that makes a difference
+    non_blocking = body.source == HOST  # the host does not wait for copies from its memory; on CUDA that memory is pinned
 
     def run(instance: Instance) -> None:
         for get, put in zip(sources, setters, strict=True):
-            put(instance, get(instance) if aliased else get(instance).to(target, non_blocking=ahead, copy=True))
+            put(instance, get(instance) if aliased else get(instance).to(target, non_blocking=non_blocking, copy=True))
 
     return run

@@ -1,4 +1,4 @@
-"""Occupies the lane of a worker for a stated time. (Streams of a GPU call the host instead: `executors.cuda.issue`.)"""
+"""Occupies a worker's lane for a stated time. On CUDA the stream calls the host instead; see `executors.cuda.issue`."""
 
 import time
 from collections.abc import Callable

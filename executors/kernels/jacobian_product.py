@@ -1,4 +1,4 @@
-"""Multiplies two transposed Jacobians, or one and a gradient."""
+"""Multiplies two transposed Jacobians, or a transposed Jacobian and a gradient."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ KIND = "jacobian-product"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that multiplies an instance's tensors and stores the product; the symbolic part is done here."""
+    """A function that multiplies an instance's tensors and stores the product. The sparsity pattern is computed here, once."""
     left, right = task.reads
     multiply = compile_product(task.body, task.body.samples(task), binding.device(task.device))
     get_left, get_right, put = binding.getter(left), binding.getter(right), binding.setter(task.writes[0])

@@ -1,4 +1,4 @@
-"""Computes the values of an op's transposed Jacobian, or of many steps of one, as the body's rule says."""
+"""Computes the values of an op's transposed Jacobian, or of the Jacobians of many recurrent steps, by the body's rule."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 
 from executors.binding import Binding, Instance
 from executors.kernels.csr import values as csr
-from executors.kernels.csr.full import in_full
+from executors.kernels.csr.full import to_full
 from executors.kernels.step_jacobians import compile_steps
 from simulator.plan.task import Task
 
@@ -19,11 +19,11 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     device = binding.device(task.device)
     static = csr.COMPILE.get(rule.of)
     values = static(rule, getattr(torch, write.dtype), device) if static is not None else compile_steps(task, binding)
-    full = in_full(rule.pattern(), device) if task.body.full else None
+    full = to_full(rule.pattern(), device) if task.body.full else None
     getters, put = [binding.getter(operand) for operand in task.reads], binding.setter(write)
 
     def run(instance: Instance) -> None:
-        found = values(*[get(instance) for get in getters])
-        put(instance, found if full is None else full(found))
+        result = values(*[get(instance) for get in getters])
+        put(instance, result if full is None else full(result))
 
     return run

@@ -11,5 +11,5 @@ KIND = "op"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that runs the op, in the backend's form, on an instance's tensors and stores its results."""
+    """A function that runs the op in the backend's form on an instance's tensors and stores its results."""
     return lowered(task, binding) or compile_call(task, binding)

@@ -10,7 +10,7 @@ KIND = "ops"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that runs the ops in order; values that live only inside the list are dropped at its end."""
+    """A function that runs the ops in order and then frees the values that exist only inside the list."""
     calls = [opcall.compile_task(step, binding) for step in op_tasks(task)]
     outside = {operand.value for operand in (*task.inputs, *task.writes)}
     inner = [binding.local_slot(o.value) for step in task.body.steps for o in step.writes if o.value not in outside]

@@ -1,4 +1,4 @@
-"""Numeric kernels, one module per kind of task body; modules with `KIND` and `compile_task` are discovered."""
+"""Finds the numeric kernels: the modules of this package that have `KIND` and `compile_task`, one per kind of task body."""
 
 from collections.abc import Callable
 from functools import cache

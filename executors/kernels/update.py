@@ -1,7 +1,7 @@
-"""The numeric kernels of `simulator.bodies.update`: torch.optim's own, called through its functional interface.
+"""The numeric kernels of `simulator.bodies.update`: those of torch.optim, called through its functional interface.
 
-Every optimizer's state exists before the first step and counts its steps in a float32 tensor beside the parameter. On CUDA the forms are
-the capturable ones, which a CUDA graph can replay.
+Every optimizer's state exists before the first step, and its step count is a float32 tensor on the parameter's device. On CUDA updates run
+in their capturable form, which a CUDA graph can replay.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,14 +19,13 @@ from torch.optim.sgd import sgd
 from executors.binding import Binding, Instance
 from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
-from traces.errors import StepcastError
 
 KIND = "update"
 
-#: The one private entry point: adds to many tensors in one launch.
+#: Adds to many tensors in one launch. It is the only private PyTorch function used here.
 _add_to_all = torch._foreach_add_
 
-_CAPTURABLE = frozenset({"rmsprop", "adadelta", "adam", "adamw"})  # the optimizers that have the switch
+_CAPTURABLE = frozenset({"rmsprop", "adadelta", "adam", "adamw"})  # the optimizers that have the argument `capturable`
 
 _OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -42,14 +41,17 @@ _OPTIMIZERS = {
 def _adagrad(
     parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], capturable: bool = False, **options: object
 ) -> None:
-    """Adagrad without learning-rate decay does not use the step count, but reads it on the host unless it is fused."""
+    """Adagrad for CUDA graphs: passes host counts to torch.optim and counts the steps here.
+
+    Without learning-rate decay Adagrad does not use the step count, but all its forms except "fused" read it on the host.
+    """
     if options["fused"] or not capturable:
         adagrad(parameters, grads, sums, steps, **options)
     else:
         adagrad(parameters, grads, sums, [torch.zeros(()) for _ in steps], **options)
         if options["foreach"]:
             _add_to_all(steps, 1)
-        else:  # one by one, as the for-loop forms of the other optimizers count
+        else:  # one launch per count, as in the for-loop forms of the other optimizers
             for step in steps:
                 step.add_(1)
 
@@ -64,7 +66,7 @@ _KERNELS: dict[str, Callable] = {
     "adamw": lambda parameters, grads, means, squares, steps, **options: adamw(parameters, grads, means, squares, [], steps, **options),
 }
 
-#: Arguments that torch.optim's functions want and that this project leaves at torch.optim's defaults.
+#: Required arguments of torch.optim's functions that always have torch.optim's default values here.
 _FIXED = {
     "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False},
     "momentum": {"dampening": 0.0, "nesterov": False, "maximize": False},
@@ -88,14 +90,15 @@ def _form_options(optimizer: str, form: str, capturable: bool) -> dict[str, bool
 
 @cache
 def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], capturable: bool) -> dict[str, object]:
-    found = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, capturable)}
-    return {**found, "capturable": capturable} if optimizer == "adagrad" else found
+    options = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, capturable)}
+    return {**options, "capturable": capturable} if optimizer == "adagrad" else options
 
 
 def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False) -> None:
-    """Update in place, with the operands in the order that `Update` documents: `grads` its reads, `tensors` its mutates.
+    """Update parameters and state in place.
 
-    All tensors lie on one device. Gradients are left as they are. `capturable`: in the form that a CUDA graph can replay.
+    `grads` and `tensors`: the task's reads and mutates, in the order that `Update` documents, all on one device. Gradients are not
+    changed. `capturable`: use the form that a CUDA graph can replay.
     """
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
@@ -105,7 +108,7 @@ def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that applies the task's update; parameters and state are carried tensors, gradients come from the instance."""
+    """A function that applies the task's update. Parameters and state are carried tensors; gradients come from the instance."""
     body, capturable = task.body, binding.forms.capturable
     check_form(body.optimizer, body.form)
     gradients = [binding.getter(operand) for operand in task.reads]
@@ -118,7 +121,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
-    """The state before the first step, in the order of `STATE[optimizer]`: zeros, laid out like the parameter."""
+    """The state before the first step, in the order of `STATE[optimizer]`: zeros in the parameter's layout, and the step count."""
     detached = parameter.detach()
     return {
         name: torch.zeros((), dtype=torch.float32, device=parameter.device) if name == "step" else torch.zeros_like(detached)
@@ -129,9 +132,9 @@ def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:
 def torch_optimizer(
     optimizer: str, form: str, parameters: Iterable[Tensor], hyper: Sequence[tuple[str, float]] = (), capturable: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of torch.optim that `apply_update` agrees with, for a plain training loop over `parameters`.
+    """The torch.optim optimizer that computes the same as `apply_update`, for a plain training loop over `parameters`.
 
-    With `capturable` in that form, which rounds the bias corrections differently; without, what users have by default.
+    `capturable`: use the form that a CUDA graph can replay, which rounds the bias corrections differently. The default is PyTorch's.
     """
     parameters = list(parameters)
     arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
@@ -147,7 +150,7 @@ def state_dict(
     states: Sequence[Mapping[str, Tensor]],
     hyper: Sequence[tuple[str, float]] = (),
 ) -> dict:
-    """What `torch_optimizer(...).state_dict()` would hold, with copies of `states` (one mapping per parameter, in the same order)."""
+    """The state_dict of `torch_optimizer(...)`, with copies of `states` (one mapping per parameter, in the same order)."""
     plain = torch_optimizer(optimizer, form, parameters, hyper)
     exported = plain.state_dict()
     exported["state"] = {
@@ -158,31 +161,5 @@ def state_dict(
     if form != "fused" and optimizer not in _CAPTURABLE:
         for state in exported["state"].values():
             if "step" in state:
-                state["step"] = state["step"].cpu()  # where torch.optim keeps a count that it reads on the host
+                state["step"] = state["step"].cpu()  # torch.optim keeps this count in host memory
     return exported
-
-
-def load_state_dict(optimizer: str, parameters: Sequence[Tensor], exported: Mapping) -> list[dict[str, Tensor]]:
-    """The states, one mapping per parameter, held in a torch.optim state_dict; of a parameter never stepped, the initial state."""
-    indices = [index for group in exported["param_groups"] for index in group["params"]]
-    if len(indices) != len(parameters):
-        raise StepcastError(
-            f"the optimizer state has {len(indices)} parameters, the model {len(parameters)}: load the state of the same model"
-        )
-    states = []
-    for index, parameter in zip(indices, parameters, strict=True):
-        state = initial_state(optimizer, parameter)
-        found = {name: value for name, value in exported["state"].get(index, {}).items() if value is not None}
-        if found and set(found) != set(state):
-            raise StepcastError(
-                f"the optimizer state holds {', '.join(found)}; {optimizer} keeps {', '.join(state) or 'none'}: load a state of {optimizer}"
-            )
-        for name, value in found.items():
-            if value.shape != state[name].shape:
-                raise StepcastError(
-                    f"{name} of parameter {index} has shape {tuple(value.shape)}, expected {tuple(state[name].shape)}: "
-                    "load the state of the same model"
-                )
-            state[name].copy_(value)
-        states.append(state)
-    return states

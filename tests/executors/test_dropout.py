@@ -1,4 +1,4 @@
-"""Dropout masks depend on (seed, step, index) alone, and plain PyTorch can be made to use them."""
+"""Dropout masks depend on (seed, step, index) only, and plain PyTorch can be made to use them."""
 
 import pytest
 import torch
@@ -77,13 +77,13 @@ def test_attention_drops_its_weights(causal):
     assert mode.calls == 1
 
 
-def test_attention_that_drops_nothing_runs_as_it_would():
+def test_attention_without_dropout_runs_unchanged():
     query = torch.randn(2, 3, 5, 4, requires_grad=True)
     with DeterministicDropout(5, 7) as mode:
-        kept = F.scaled_dot_product_attention(query, query, query)
-        dropped = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
-    assert "Flash" in kept.grad_fn.name()
-    assert "Flash" not in dropped.grad_fn.name()
+        without = F.scaled_dot_product_attention(query, query, query)
+        with_dropout = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    assert "Flash" in without.grad_fn.name()
+    assert "Flash" not in with_dropout.grad_fn.name()
     assert mode.calls == 1
 
 
@@ -104,7 +104,7 @@ def test_dropout_inside_pytorchs_own_attention_module(need_weights):
     assert not torch.equal(run(1, 0), run(2, 0))
 
 
-def test_entering_again_goes_on_with_the_next_index():
+def test_entering_again_continues_with_the_next_index():
     x = torch.ones(100)
     mode = DeterministicDropout(0, 0)
     with mode:
@@ -118,7 +118,7 @@ def test_entering_again_goes_on_with_the_next_index():
     assert mode.calls == 2
 
 
-def test_with_a_generator_to_seed_the_op_itself_draws():
+def test_with_a_seed_function_the_op_itself_draws():
     x = torch.randn(20, 30, dtype=torch.float64)
     with DeterministicDropout(5, 7, torch.manual_seed) as mode:
         F.dropout(x, 0.1)

@@ -1,4 +1,4 @@
-"""From task times to step times: anchors count where they delay the step."""
+"""From task times to step times. Anchors are subtracted if they delay the step."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def times(*rows: tuple[int, int, float, float, int, float]) -> list[Measured]:
     return [Measured(*row) for row in rows]
 
 
-def test_on_one_lane_every_anchor_counts():
+def test_on_one_lane_every_anchor_is_subtracted():
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.5, 2.5, 0, 0.5), (0, 2, 2.5, 3.5, 0, 0.0), (0, 3, 3.75, 4.75, 0, 0.25))
     assert period_ends(measured) == {0: 1.0, 1: 2.5, 2: 3.5, 3: 4.75}
     assert critical_anchors(measured) == {0: 0.0, 1: 0.5, 2: 0.0, 3: 0.25}
@@ -19,8 +19,8 @@ def test_on_one_lane_every_anchor_counts():
     assert lengths(ends_from_start(measured)) == (1.0, 1.0, 1.0)
 
 
-def test_an_anchor_beside_the_critical_path_does_not_count():
-    """Core 1's task ends long before core 0's: its anchor delays nothing."""
+def test_an_anchor_off_the_critical_path_is_not_subtracted():
+    """Core 1's task ends long before core 0's, so its anchor delays nothing."""
     measured = times(
         (0, 0, 0.0, 1.0, 0, 0.0),
         (0, 1, 1.0, 3.0, 0, 0.0), (1, 1, 1.5, 2.0, 1, 0.5),
@@ -30,8 +30,8 @@ def test_an_anchor_beside_the_critical_path_does_not_count():
     assert lengths(ends_from_start(measured)) == (2.0, 2.0)
 
 
-def test_the_path_changes_lanes_where_it_waited():
-    """Period 1 ends with core 1's task, which began when core 0's ended: both anchors delay it."""
+def test_the_critical_path_changes_lanes_at_a_wait():
+    """Period 1 ends with core 1's task, which started when core 0's ended, so both anchors delay it."""
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.25, 2.0, 0, 0.25), (1, 1, 2.5, 4.0, 1, 0.5))
     assert critical_anchors(measured) == {0: 0.0, 1: 0.75}
     assert lengths(ends_from_start(measured)) == (pytest.approx(2.25),)
@@ -44,7 +44,7 @@ def test_without_anchors_steps_are_as_measured():
 
 
 def test_a_period_ends_no_earlier_than_the_one_before():
-    """A drained task of period 0 may end after all of period 1: the step is not negative."""
+    """A drained task of period 0 may end after all tasks of period 1; the step length is not negative."""
     measured = times((0, 1, 1.0, 2.0, 0, 0.0), (1, 0, 0.0, 3.0, 1, 0.0))
     assert period_ends(measured) == {0: 3.0, 1: 3.0}
     assert lengths(ends_from_start(measured)) == (0.0,)

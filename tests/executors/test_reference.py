@@ -1,4 +1,4 @@
-"""The reference is plain PyTorch's loop; it trains the models that strangers bring."""
+"""The reference runs plain PyTorch's training loop and trains users' models."""
 
 import importlib.util
 from pathlib import Path
@@ -15,7 +15,7 @@ from traces.errors import StepcastError
 
 
 def build(path: Path, batch: int = 4):
-    """(module, inputs, target, loss) of a user's file, in float64."""
+    """(module, inputs, target, loss) of a user's model file, in float64."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,7 +27,7 @@ def build(path: Path, batch: int = 4):
 
 
 def reference(path: Path, **options) -> Reference:
-    """A Reference of a user's file under adam:for with a learning rate that moves quickly."""
+    """A Reference of a user's model file with adam:for and a high learning rate."""
     return Reference(*build(path), "adam", "for", hyper_parameters("adam", lr=0.01), **options)
 
 
@@ -43,7 +43,7 @@ def test_user_models_train(path):
     assert moved == set(gradients)
 
 
-def test_what_is_frozen_or_unused_has_no_gradient():
+def test_frozen_and_unused_parameters_have_no_gradient():
     training = reference(SUPPORT / "user_models" / "frozen_regression.py")
     training.step()
     assert set(training.parameters()) - set(training.gradients()) == {
@@ -64,8 +64,8 @@ def test_the_same_dropout_seed_gives_the_same_run(path):
 
 def test_masks_change_from_step_to_step_and_between_micro_batches():
     module = nn.Sequential(nn.Dropout(0.5))
-    seen = []
-    module.register_forward_hook(lambda _, __, output: seen.append(output.detach()))
+    outputs = []
+    module.register_forward_hook(lambda _, __, output: outputs.append(output.detach()))
     module.scale = nn.Parameter(torch.ones(()))
     training = Reference(
         module, (torch.ones(4, 50),), torch.ones(4, 50), lambda y, t: (module.scale * y - t).square().mean(), "sgd", "for", accumulate=2,
@@ -73,11 +73,11 @@ def test_masks_change_from_step_to_step_and_between_micro_batches():
     )  # fmt: skip
     training.step()
     training.step()
-    assert len(seen) == 4
-    assert len({tuple(mask.flatten().tolist()) for mask in seen}) == 4
+    assert len(outputs) == 4
+    assert len({tuple(output.flatten().tolist()) for output in outputs}) == 4
 
 
-def test_it_is_the_loop_that_a_user_writes():
+def test_it_equals_the_loop_that_a_user_writes():
     def model() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
@@ -102,12 +102,12 @@ def test_it_is_the_loop_that_a_user_writes():
         assert torch.equal(training.gradients()[name], parameter.grad)
 
 
-def test_a_batch_is_split_whatever_holds_it():
+def test_a_batch_is_split_in_any_container():
     x = torch.arange(6)
     halves = [x[:3], x[3:]]
     assert all(map(torch.equal, split(x, 2), halves))
-    assert [part[1] for part in split((x, "mode"), 2)] == ["mode", "mode"]
-    assert all(torch.equal(part["x"][0], half) for part, half in zip(split({"x": [x]}, 2), halves, strict=True))
+    assert [chunk[1] for chunk in split((x, "mode"), 2)] == ["mode", "mode"]
+    assert all(torch.equal(chunk["x"][0], half) for chunk, half in zip(split({"x": [x]}, 2), halves, strict=True))
     assert split((), 2) == [(), ()]
     with pytest.raises(StepcastError, match="a batch of 6 does not divide into 4 equal micro-batches"):
         split(x, 4)

@@ -1,4 +1,4 @@
-"""A user's training loop by a plan: the same numbers as plain PyTorch's on fresh data, and a module that is up to date when looked at."""
+"""A user's training loop with a plan: the numbers of plain PyTorch on fresh data, and a module that is up to date when it is used."""
 
 import copy
 
@@ -23,8 +23,8 @@ class Pair:
         self.job = Job(f"{mlp.__file__}:{factory}", 6, precision="fp64", **fields)
         built = self.job.build()
         self.plain = copy.deepcopy(built.module)
-        found, options = strategies.parse(strategy)
-        self.trainer = Trainer(found.plan(self.job, machine, None, options), self.job, built, backend)
+        module, options = strategies.parse(strategy)
+        self.trainer = Trainer(module.plan(self.job, machine, None, options), self.job, built, backend)
         self.optimizer = torch_optimizer(self.job.optimizer, self.job.form, self.plain.parameters(), self.job.hyper)
         self.generator = torch.Generator().manual_seed(1)
 
@@ -34,7 +34,7 @@ class Pair:
         return x, torch.randint(3, (6,), generator=self.generator)
 
     def step(self) -> tuple[float, float]:
-        """Train both on one batch; their losses."""
+        """Train both on one batch. Returns their losses."""
         x, y = self.batch()
         return self.trainer.step(x, y), self.plain_step(self.plain, self.optimizer, x, y)
 
@@ -48,12 +48,12 @@ class Pair:
         return loss.item()
 
     def states(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Parameters and buffers as they lie in the two modules now, without asking the trainer."""
+        """The current parameters and buffers of the two modules, read without the trainer."""
         mine = [*self.trainer.module.parameters(), *self.trainer.module.buffers()]
         return list(zip(mine, [*self.plain.parameters(), *self.plain.buffers()], strict=True))
 
     def assert_equal(self) -> None:
-        """The trainer's module holds what plain PyTorch's does."""
+        """The trainer's module equals plain PyTorch's."""
         for mine, plain in self.states():
             torch.testing.assert_close(mine, plain, **CLOSE)
 
@@ -73,55 +73,55 @@ def test_fresh_data_trains_as_plain_pytorch(strategy, factory, two_cores, backen
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("look", ["sync", "forward", "state_dict"])
-def test_pending_updates_are_flushed_when_the_module_is_looked_at(strategy, look, two_cores, backend):
+@pytest.mark.parametrize("use", ["sync", "forward", "state_dict"])
+def test_pending_updates_are_completed_when_the_module_is_used(strategy, use, two_cores, backend):
     pair = Pair(strategy, two_cores, backend)
     initial = [mine.detach().clone() for mine, _ in pair.states()]
     pair.step()
     pair.step()
-    assert all(torch.equal(mine, old) for (mine, _), old in zip(pair.states(), initial, strict=True))  # the module is not touched yet
-    if look == "sync":
+    assert all(torch.equal(mine, old) for (mine, _), old in zip(pair.states(), initial, strict=True))  # the module has not changed yet
+    if use == "sync":
         pair.trainer.sync()
-    elif look == "forward":
+    elif use == "forward":
         x, _ = pair.batch()
         torch.testing.assert_close(pair.trainer.module(x), pair.plain(x), **CLOSE)
     else:
         for mine, plain in zip(pair.trainer.module.state_dict().values(), pair.plain.state_dict().values(), strict=True):
             torch.testing.assert_close(mine, plain, **CLOSE)
     pair.assert_equal()
-    for _ in range(2):  # and training goes on as if nobody had looked
+    for _ in range(2):  # training continues as if the module had not been used
         mine, plain = pair.step()
         assert mine == pytest.approx(plain, abs=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "rmsprop", "adadelta", "adam", "adamw"])
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion"])
-def test_a_checkpoint_goes_on_in_plain_pytorch(strategy, optimizer, two_cores, backend):
+def test_plain_pytorch_continues_from_a_checkpoint(strategy, optimizer, two_cores, backend):
     pair = Pair(strategy, two_cores, backend, optimizer=optimizer)
     for _ in range(3):
         pair.step()
-    taken = copy.deepcopy(pair.trainer.module)
-    continued = torch_optimizer(optimizer, pair.job.form, taken.parameters(), pair.job.hyper)
+    restored = copy.deepcopy(pair.trainer.module)
+    continued = torch_optimizer(optimizer, pair.job.form, restored.parameters(), pair.job.hyper)
     continued.load_state_dict(pair.trainer.optimizer_state_dict())
-    taken.load_state_dict(pair.trainer.module.state_dict())
+    restored.load_state_dict(pair.trainer.module.state_dict())
     for _ in range(3):
         x, y = pair.batch()
-        assert pair.plain_step(taken, continued, x, y) == pytest.approx(pair.plain_step(pair.plain, pair.optimizer, x, y), abs=1e-12)
-    for mine, plain in zip(taken.parameters(), pair.plain.parameters(), strict=True):
+        assert pair.plain_step(restored, continued, x, y) == pytest.approx(pair.plain_step(pair.plain, pair.optimizer, x, y), abs=1e-12)
+    for mine, plain in zip(restored.parameters(), pair.plain.parameters(), strict=True):
         torch.testing.assert_close(mine, plain, **CLOSE)
 
 
 def test_wrong_inputs_are_refused_and_change_nothing(two_cores, backend):
     pair = Pair("forward-fusion", two_cores, backend)
     x, y = pair.batch()
-    for inputs, target, said in (
+    for inputs, target, message in (
         (x[:5], y, r"input:0 is \(5, 4\) of torch.float64; the job was planned for \(6, 4\)"),
         (x.float(), y, "input:0 is .* of torch.float32"),
         (x, y[:3], "target:0 is"),
-        ({"x": x}, y, "input:0 is nothing"),
-        ((), y, "input:0 is nothing"),
+        ({"x": x}, y, "input:0 is missing"),
+        ((), y, "input:0 is missing"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             pair.trainer.step(inputs, target)
     pair.step()
     pair.trainer.sync()

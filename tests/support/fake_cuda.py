@@ -1,4 +1,4 @@
-"""Stand-ins for torch.cuda and cuda.bindings.driver that keep the state that real ones keep, and refuse what real ones refuse."""
+"""Stand-ins for torch.cuda and cuda.bindings.driver with the state of the real modules. They refuse the calls that the real ones refuse."""
 
 import contextlib
 import weakref
@@ -28,7 +28,7 @@ class Context:
 
 
 class Bindings:
-    """The module `cuda.bindings.driver`, of a GPU with `sms` SMs. Two splits of the device overlap, as the real one's do."""
+    """A stand-in for the module `cuda.bindings.driver`, with a GPU of `sms` SMs. Two splits of the device overlap, like real ones."""
 
     CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM="sm")
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
@@ -70,9 +70,9 @@ class Bindings:
         self.calls.append(f"split {groups} x {least}")
         if flags or least > resource.sm.smCount or least % 8:
             return Result(1), [], 0, None
-        made = min(groups, len(resource.sms) // least, self.most_groups)
-        parts = [self._resource(frozenset(range(i * least, (i + 1) * least))) for i in range(made)]
-        return Result(0), parts + [self._resource(frozenset())] * (groups - made), made, self._resource(frozenset())
+        count = min(groups, len(resource.sms) // least, self.most_groups)
+        resources = [self._resource(frozenset(range(i * least, (i + 1) * least))) for i in range(count)]
+        return Result(0), resources + [self._resource(frozenset())] * (groups - count), count, self._resource(frozenset())
 
     def cuDevResourceGenerateDesc(self, resources, number):  # noqa: N802
         assert len(resources) == number
@@ -111,7 +111,7 @@ class Bindings:
 
 
 class Stream:
-    """Of a pool of 32 per priority, handed out in turn; or around a handle that others made."""
+    """A stream from a pool of 32 per priority, handed out in turn, or a stream for an existing handle."""
 
     pools: dict[int, "count[int]"] = {}
 
@@ -125,7 +125,7 @@ class Stream:
 
 
 class Torch:
-    """What torch.cuda remembers: the current stream, pools that the allocator serves, the generator's mode."""
+    """The state of torch.cuda: the current stream, the memory pools that are being allocated from, and the generator's mode."""
 
     def __init__(self):
         self.log: list[str] = []
@@ -140,7 +140,7 @@ class Torch:
         Stream.pools = {}
 
     def install(self, monkeypatch) -> "Torch":
-        """Put it in torch.cuda's place, as far as the driver uses it."""
+        """Replace the functions of torch.cuda that the driver uses."""
 
         class BoundGraph(Graph):
             cuda = self
@@ -178,25 +178,25 @@ class Torch:
             self.current = before
 
     def refuse_in_capture(self, what: str) -> None:
-        """Log a call that is illegal during a capture."""
+        """Log a call, and raise an error during a capture."""
         self.log.append(what)
         if self.graph_in_capture is not None:
             raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
 
     def end_allocate(self, device: int, pool: tuple[int, int]) -> None:
-        """The allocator no longer serves the pool."""
+        """Stop allocating from the pool."""
         if pool not in self.recording:
             raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self.recording.remove(pool)
 
     def release(self, device: int, pool: tuple[int, int]) -> None:
-        """One user less; the real one does not survive one too few."""
+        """Remove one user of the pool. The real function crashes if there is none."""
         self.pool_users[pool] -= 1
         assert self.pool_users[pool] >= 0
 
 
 class Graph:
-    """torch.cuda.CUDAGraph. Its end fails half way where the driver refuses, as PyTorch 2.11's does."""
+    """A stand-in for torch.cuda.CUDAGraph. Like in PyTorch 2.11, `capture_end` fails half way if the driver refuses."""
 
     cuda: Torch
 

@@ -1,5 +1,5 @@
-// CUDA C++ as C++ on the host: the threads of a block are fibers that change at barriers, blocks run one after another.
-// Shared memory is poisoned before every block. Threads run in either order between barriers, which shows most missing ones.
+// Runs CUDA C++ as C++ on the host. The threads of a block are fibers that switch at barriers, and blocks run one after another.
+// Shared memory is poisoned before every block. Threads run in either order between barriers, which reveals most missing barriers.
 
 #include <cstring>
 #include <utility>
@@ -31,7 +31,7 @@ static void enter() {
     swapcontext(&fibers[now].context, &scheduler);
 }
 
-// Whether every thread met the same barriers.
+// Runs one block. Returns whether every thread reached the same barriers.
 static bool run_block(unsigned threads, bool backwards) {
     memset(__start_shared_memory, 0xFF, __stop_shared_memory - __start_shared_memory);
     for (auto& fiber : fibers) {

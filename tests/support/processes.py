@@ -1,4 +1,4 @@
-"""Several processes of one job, as torchrun starts them, without torchrun: it would end all of them when the first one ends."""
+"""Starts several processes of one job with torchrun's variables, but without torchrun, which ends all of them when the first one ends."""
 
 import os
 import socket
@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.cli_process import Ended, environment
 
-#: Longest wait for what takes seconds: reaching it means that the processes hang.
+#: Longest wait, in seconds, for processes that end within a few seconds. If it runs out, they hang.
 HANGS_S = 120
 
 
 def require_gloo() -> None:
-    """Skip the test where PyTorch has no gloo."""
+    """Skip the test if PyTorch has no gloo."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -23,20 +23,20 @@ def require_gloo() -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A TCP port of this machine that is free now."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 def rank_variables(rank: int, count: int, port: int) -> dict[str, str]:
-    """What torchrun sets for one of `count` processes of this machine."""
+    """The variables that torchrun sets for one of `count` processes on this machine."""
     numbers = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     return {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"} | {name: str(number) for name, number in numbers.items()}
 
 
 def begin(count: int, arguments: list[str], folder: Path) -> list[subprocess.Popen]:
-    """Start `python ARGUMENTS` so often, in rank order."""
+    """Start `python ARGUMENTS` in `count` processes. Returns them in rank order."""
     port = free_port()
     return [
         subprocess.Popen(
@@ -49,22 +49,22 @@ def begin(count: int, arguments: list[str], folder: Path) -> list[subprocess.Pop
 
 
 def end(processes: list[subprocess.Popen]) -> list[Ended]:
-    """Wait for all; none is left behind."""
+    """Wait for all processes to end, and kill those that hang."""
     try:
-        said = [process.communicate(timeout=HANGS_S) for process in processes]
+        outputs = [process.communicate(timeout=HANGS_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [Ended(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]
+    return [Ended(process.returncode, out, err) for process, (out, err) in zip(processes, outputs, strict=True)]
 
 
-def run_team(count: int, folder: Path) -> list[Ended]:
-    """`team_process.py` in so many processes."""
+def run_ranks(count: int, folder: Path) -> list[Ended]:
+    """Run `rank_process.py` in `count` processes."""
     require_gloo()
-    return end(begin(count, ["-m", "tests.support.team_process"], folder))
+    return end(begin(count, ["-m", "tests.support.rank_process"], folder))
 
 
 def stepcast(count: int, *arguments: object, folder: Path) -> list[Ended]:
-    """The command line in so many processes."""
+    """Run the command line in `count` processes."""
     require_gloo()
     return end(begin(count, ["-m", "ui.cli", *map(str, arguments)], folder))

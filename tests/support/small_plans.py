@@ -1,4 +1,4 @@
-"""A small hand-made plan for tests: two linear layers trained by SGD, forward-fused (the updates have lag 1)."""
+"""Small hand-made plans for tests, and the functions that build them."""
 
 from simulator.bodies.copy import Copy
 from simulator.bodies.opcall import OpCall
@@ -9,7 +9,7 @@ from simulator.plan.task import ACTIVATION, BACKWARD, GRADIENT, INPUT, PARAMETER
 
 
 def value(name: str, shape: tuple[int, ...], kind: str, device: str = "cuda:0", source: Operand | None = None) -> Value:
-    """A contiguous float32 value on a storage of its own name."""
+    """A contiguous float32 value on a storage of the same name."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.insert(0, step)
@@ -17,24 +17,24 @@ def value(name: str, shape: tuple[int, ...], kind: str, device: str = "cuda:0", 
     return Value(name, shape, tuple(strides), "float32", device, kind, name, source)
 
 
-def plan_of(tasks: list[Task], values: list[Value], strategy: str = "test", **more) -> Plan:
-    """A plan of one segment, each value on a storage that just holds it."""
+def plan_of(tasks: list[Task], values: list[Value], strategy: str = "test", **fields) -> Plan:
+    """A plan of one segment. Each storage has the size of its value."""
     by_name = {v.name: v for v in values}
     storages = {v.storage: Storage(v.storage, v.operand().bytes, v.device) for v in values}
-    return Plan(strategy, (Segment(tuple(tasks)),), by_name, storages, **more)
+    return Plan(strategy, (Segment(tuple(tasks)),), by_name, storages, **fields)
 
 
-def mm(name: str, left: Value, right: Value, out: Value, **more) -> Task:
+def mm(name: str, left: Value, right: Value, out: Value, **fields) -> Task:
     """out = left @ right."""
     flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
     body = OpCall("aten.mm.default", '[{"$":0},{"$":1}]', flops=flops)
-    return Task(name, body, out.device, reads=(left.operand(), right.operand()), writes=(out.operand(),), **more)
+    return Task(name, body, out.device, reads=(left.operand(), right.operand()), writes=(out.operand(),), **fields)
 
 
-def sgd(name: str, parameter: Value, gradient: Value, **more) -> Task:
+def sgd(name: str, parameter: Value, gradient: Value, **fields) -> Task:
     """parameter -= lr * gradient."""
     body = Update("sgd", "fused", (parameter.name,), (("lr", 0.1),))
-    return Task(name, body, parameter.device, reads=(gradient.operand(),), mutates=(parameter.operand(),), phase=UPDATE, **more)
+    return Task(name, body, parameter.device, reads=(gradient.operand(),), mutates=(parameter.operand(),), phase=UPDATE, **fields)
 
 
 X = value("x", (32, 64), INPUT)
@@ -44,7 +44,7 @@ G1, G2 = value("g1", (64, 128), GRADIENT), value("g2", (128, 10), GRADIENT)
 
 
 def forward_fused() -> Plan:
-    """Updates stand before their layer's forward and work on the gradient of the iteration before."""
+    """Two linear layers trained by SGD with forward-fusion: each update comes before its layer's forward and has lag 1."""
     transposed = Operand("h", (128, 32), (1, 128), "float32")
     return plan_of(
         [
@@ -81,7 +81,7 @@ def forward_fused() -> Plan:
 
 
 def machine(devices: int = 1, levels: int = 3) -> Machine:
-    """Identical round-numbered GPUs: 10 SMs, 1 TFLOP/s, 100 GB/s, joined by 10 GB/s links."""
+    """Identical GPUs with round numbers: 10 SMs, 1 TFLOP/s, 100 GB/s, and links of 10 GB/s."""
     names = [f"cuda:{i}" for i in range(devices)]
     return Machine(
         "toy",
@@ -93,8 +93,8 @@ def machine(devices: int = 1, levels: int = 3) -> Machine:
 
 
 def copied() -> Plan:
-    """One layer's output moved to a second device and used there."""
-    there, w, z = (
+    """A plan that copies one layer's output to a second device and uses it there."""
+    copy, w, z = (
         value("h'", (32, 128), ACTIVATION, "cuda:1"),
         value("w2'", (128, 10), PARAMETER, "cuda:1"),
         value("z", (32, 10), ACTIVATION, "cuda:1"),
@@ -102,8 +102,8 @@ def copied() -> Plan:
     return plan_of(
         [
             mm("forward.1", X, W1, H),
-            Task("send", Copy("cuda:0", "cuda:1"), "cuda:1", 1, reads=(H.operand(),), writes=(there.operand(),), phase="transfer"),
-            mm("forward.2", there, w, z),
+            Task("send", Copy("cuda:0", "cuda:1"), "cuda:1", 1, reads=(H.operand(),), writes=(copy.operand(),), phase="transfer"),
+            mm("forward.2", copy, w, z),
         ],
-        [X, W1, H, there, w, z],
+        [X, W1, H, copy, w, z],
     )

@@ -1,4 +1,1 @@
-"""Arithmetic on sparse Jacobians with precomputed patterns, in torch ops that wait for no device.
-
-Values are [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.bodies.csr`.
-"""
+"""Arithmetic on sparse Jacobians. In: values and precomputed patterns. Out: products and values, by torch ops that wait for no device."""

@@ -1,4 +1,4 @@
-"""Index arrays as tensors on a device, moved there once."""
+"""A cache of index arrays as tensors on a device."""
 
 from weakref import WeakValueDictionary
 
@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_moved: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDictionary()
+_cache: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDictionary()
 
 
 def on_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """`array` as a tensor on `device`: one tensor for all who ask, as long as somebody holds it."""
+    """`array` as a tensor on `device`. All callers share one tensor, which is freed when no caller holds it any more."""
     key = (id(array), device)
-    found = _moved.get(key)
-    if found is None:
-        found = torch.from_numpy(np.ascontiguousarray(array)).to(device)
-        found.moved_from = array  # so that its id stands for no other array while the tensor is in use
-        _moved[key] = found
-    return found
+    tensor = _cache.get(key)
+    if tensor is None:
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(device)
+        tensor.source_array = array  # keeps the array alive, so that no other array gets its id while the tensor is in use
+        _cache[key] = tensor
+    return tensor

@@ -1,4 +1,7 @@
-"""left · right for every pair of formats. Each function compiles one pair: it returns a function of the two tensors."""
+"""The product left · right for every pair of formats. Each function compiles one pair and returns a function of the two tensors.
+
+Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.bodies.csr`.
+"""
 
 from collections.abc import Callable
 
@@ -6,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from executors.kernels.csr.full import in_full
+from executors.kernels.csr.full import to_full
 from executors.kernels.csr.indices import on_device
-from executors.kernels.csr.sums import sum_products, weighted
+from executors.kernels.csr.sums import sum_products, weighted_sums
 from simulator.bodies.csr.pattern import Pattern, pointers
 from simulator.bodies.csr.product import ProductPattern, Recipe
 from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct
@@ -17,7 +20,7 @@ Multiply = Callable[[Tensor, Tensor], Tensor]
 
 
 def compile_product(body: JacobianProduct, samples: tuple[int, int], device: torch.device) -> Multiply:
-    """A function of the left and the right tensor; `samples`: how many each holds."""
+    """A function that multiplies the left and the right tensor. `samples`: the number of samples in each of them."""
     left, right = body.left, body.right
     if isinstance(left, Full):
         if isinstance(right, Gradient):
@@ -30,18 +33,19 @@ def compile_product(body: JacobianProduct, samples: tuple[int, int], device: tor
     multiply = sparse_sparse(left, right, samples, device)
     if not body.full:
         return multiply
-    full = in_full(ProductPattern(left, right).pattern(), device)
+    full = to_full(ProductPattern(left, right).pattern(), device)
     return lambda a, b: full(multiply(a, b))
 
 
 def sparse_sparse(left: Recipe, right: Recipe, samples: tuple[int, int], device: torch.device) -> Multiply:
-    """CSR values by CSR values, to the values of the product's pattern."""
+    """Multiplies CSR values by CSR values. The result has the values of the product's pattern."""
     terms = ProductPattern(left, right).symbolic()
-    in_order = [None if _counts_up(index, extent) else index for index, extent in ((terms.left, left.nnz), (terms.right, right.nnz))]
-    return sum_products(terms.indptr, *in_order, samples, device)
+    indices = [None if _is_identity(index, extent) else index for index, extent in ((terms.left, left.nnz), (terms.right, right.nnz))]
+    return sum_products(terms.indptr, *indices, samples, device)
 
 
-def _counts_up(index: np.ndarray, extent: int) -> bool:
+def _is_identity(index: np.ndarray, extent: int) -> bool:
+    """Whether an index is 0, 1, ..., extent − 1."""
     return len(index) == extent and bool((index == np.arange(extent)).all())
 
 
@@ -63,38 +67,45 @@ def _sparse_full(pattern: Pattern, samples: tuple[int, int], device: torch.devic
 
     def multiply(values: Tensor, matrix: Tensor) -> Tensor:
         width = matrix.shape[-1]
-        out = weighted(_stacked_values(values, samples), matrix.reshape(-1, width), index, indptr)
+        out = weighted_sums(_stacked_values(values, samples), matrix.reshape(-1, width), index, indptr)
         return _unstack(out, pattern.rows, width, samples)
 
     return multiply
 
 
 def _full_sparse(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
-    """By way of the transposes: (A B)^T = B^T A^T."""
+    """Multiplies the transposes: (A B)^T = B^T A^T."""
     if pattern.diagonal:
         return lambda matrix, values: matrix * _per_row(values, samples[1]).transpose(-1, -2)
-    turned, order = _transposed(pattern)
-    places, swapped = on_device(order, device), (samples[1], samples[0])
-    indptr, index = _stacked(turned, swapped, device)
+    transposed, order = _transpose(pattern)
+    positions, swapped = on_device(order, device), (samples[1], samples[0])
+    indptr, index = _stacked(transposed, swapped, device)
 
     def multiply(matrix: Tensor, values: Tensor) -> Tensor:
         height = matrix.shape[-2]
-        weights = _stacked_values(values.index_select(0, places), swapped)
+        weights = _stacked_values(values.index_select(0, positions), swapped)
         rows = matrix.transpose(-1, -2).reshape(-1, height)
-        return _unstack(weighted(weights, rows.contiguous(), index, indptr), turned.rows, height, samples).transpose(-1, -2).contiguous()
+        return (
+            _unstack(weighted_sums(weights, rows.contiguous(), index, indptr), transposed.rows, height, samples)
+            .transpose(-1, -2)
+            .contiguous()
+        )
 
     return multiply
 
 
-def _transposed(pattern: Pattern) -> tuple[Pattern, np.ndarray]:
-    """The transposed pattern, and where each of its entries has its value."""
+def _transpose(pattern: Pattern) -> tuple[Pattern, np.ndarray]:
+    """The transposed pattern, and for each of its entries the position of its value in the original pattern."""
     order = np.argsort(pattern.indices, kind="stable").astype(np.int32)
     indptr = pointers(np.bincount(pattern.indices, minlength=pattern.cols))
     return Pattern(pattern.cols, pattern.rows, indptr, pattern.entry_rows[order]), order
 
 
 def _stacked(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row pointers and columns of the samples' matrices one above the other; by a shared matrix, or by theirs one above the other."""
+    """Row pointers and columns of the samples' sparse matrices, stacked vertically.
+
+    The columns refer to the rows of the right factor: one matrix that all samples share, or the samples' matrices stacked vertically.
+    """
     copies = max(samples)
     indptr = pointers(np.tile(pattern.row_lengths, copies))
     shift = np.arange(copies, dtype=np.int32)[:, None] * np.int32(pattern.cols if samples[1] > 1 else 0)
@@ -103,7 +114,7 @@ def _stacked(pattern: Pattern, samples: tuple[int, int], device: torch.device) -
 
 
 def _stacked_values(values: Tensor, samples: tuple[int, int]) -> Tensor:
-    """[copies · nnz], sample by sample."""
+    """The values of all samples as one vector [copies · nnz], sample by sample."""
     return values.t().expand(max(samples), -1).reshape(-1)
 
 
@@ -112,5 +123,5 @@ def _unstack(out: Tensor, rows: int, width: int, samples: tuple[int, int]) -> Te
 
 
 def _per_row(values: Tensor, samples: int) -> Tensor:
-    """A diagonal as a factor of rows: [n, 1], or [V, n, 1]."""
+    """A diagonal's values as factors of rows: [n, 1], or [V, n, 1] for several samples."""
     return values.t().contiguous().unsqueeze(2) if samples > 1 else values

@@ -1,4 +1,4 @@
-"""The values [nnz, V] of an op's transposed Jacobian, by the tag of its rule: a function of the device and of what the task reads."""
+"""Computes the values [nnz, V] of an op's transposed Jacobian from the tensors that the task reads. One function per kind of rule."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from executors.kernels.csr.indices import on_device
 from simulator.bodies.csr.rules import AveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 
-#: A function of the tensors read.
+#: A function from the tensors that a task reads to the values [nnz, V].
 Values = Callable[..., Tensor]
 
 
@@ -38,11 +38,11 @@ def _elementwise(rule: ElementwiseRule, dtype: torch.dtype, device: torch.device
 def _max_pool(rule: MaxPoolRule, dtype: torch.dtype, device: torch.device) -> Values:
     pattern = rule.pattern()
     window = on_device(pattern.indices, device)
-    place = torch.from_numpy(np.ascontiguousarray(pattern.entry_rows % np.int32(rule.height * rule.width))).to(device).unsqueeze(1)
+    position = torch.from_numpy(np.ascontiguousarray(pattern.entry_rows % np.int32(rule.height * rule.width))).to(device).unsqueeze(1)
 
     def values(argmax: Tensor) -> Tensor:
-        chosen = argmax.flatten(1).t().to(torch.int32, memory_format=torch.contiguous_format)
-        return (chosen.index_select(0, window) == place).to(dtype)
+        selected = argmax.flatten(1).t().to(torch.int32, memory_format=torch.contiguous_format)
+        return (selected.index_select(0, window) == position).to(dtype)
 
     return values
 
@@ -52,7 +52,7 @@ def _constants(rule: AveragePoolRule, dtype: torch.dtype, device: torch.device) 
     return constant.clone
 
 
-#: By `rule.of`: compile(rule, dtype, device).
+#: By `rule.of`, the function compile(rule, dtype, device) that returns the function of the tensors.
 COMPILE: Mapping[str, Callable[..., Values]] = {
     "convolution": _from_weight,
     "linear": _from_weight,

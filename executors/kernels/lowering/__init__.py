@@ -1,1 +1,1 @@
-"""Ops whose CPU and CUDA forms differ. In: a canonical op. Out: the calls that a backend makes for it."""
+"""Canonical ops whose CPU and CUDA forms differ. In: a task of such an op. Out: a function that runs it in the backend's form."""

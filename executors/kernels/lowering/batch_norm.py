@@ -1,4 +1,4 @@
-"""Batch-norm on CUDA in PyTorch's own choice of implementation (mostly cuDNN's): what F.batch_norm runs."""
+"""Batch-norm on CUDA with the implementation that PyTorch chooses (usually cuDNN's), as in F.batch_norm."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from executors.binding import Binding, Instance
-from executors.kernels.lowering.handover import Handover, second_result
+from executors.kernels.lowering.saved_results import SavedResults, second_result
 from simulator.plan.task import Task
 
 FORWARD, BACKWARD = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
@@ -16,7 +16,7 @@ _differentiate = torch.ops.aten._batch_norm_impl_index_backward.default
 
 
 def _dense(x: Tensor) -> Tensor:
-    """`x` as cuDNN takes it, in forward and backward alike."""
+    """`x` in a layout that cuDNN accepts. Forward and backward must both use it."""
     formats = [torch.contiguous_format, *{4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(x.dim(), [])]
     return x if any(x.is_contiguous(memory_format=f) for f in formats) else x.contiguous()
 
@@ -27,44 +27,47 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
     setters = [(position, binding.setter(write)) for position, write in writes.items()]
-    handover = Handover(binding, writes[1].value, FORWARD, BACKWARD) if 1 in writes else None
+    saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD) if 1 in writes else None
 
     def run(instance: Instance) -> None:
         (x, *rest), _ = fill(instance)
         *results, reserve, implementation = _normalize(_dense(x), *rest, torch.backends.cudnn.enabled)
         for position, put in setters:
             put(instance, results[position])
-        if handover is not None:
-            handover.leave(instance, (implementation, reserve))
+        if saved_results is not None:
+            saved_results.save(instance, (implementation, reserve))
 
     return run
 
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """Without the forward op in the plan (a backward timed alone), the first call runs it once, to have what it leaves behind."""
+    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results."""
     mean = second_result(task)
     if not binding.forms.cuda or mean is None:
         return None
     fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
     setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
-    handover = Handover(binding, mean, FORWARD, BACKWARD)
-    made: list[tuple] = []
+    saved_results = SavedResults(binding, mean, FORWARD, BACKWARD)
+    own_forward: tuple | None = None  # (implementation, reserve)
 
-    def alone(x: Tensor, weight, running_mean, running_var, train: bool, epsilon: float) -> tuple:
-        if not made:
+    def run_forward(x: Tensor, weight, running_mean, running_var, train: bool, epsilon: float) -> tuple:
+        nonlocal own_forward
+        if own_forward is None:
             bias = None if weight is None else torch.zeros_like(weight)
             statistics = (None, None) if train else (running_mean, running_var)
             *_, reserve, implementation = _normalize(x, weight, bias, *statistics, train, 0.1, epsilon, torch.backends.cudnn.enabled)
-            made.append((implementation, reserve))
-        return made[0]
+            own_forward = (implementation, reserve)
+        return own_forward
 
     def run(instance: Instance) -> None:
         (grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, epsilon, mask), _ = fill(instance)
         x = _dense(x)
-        left = handover.take(instance) if handover.follows else alone(x, weight, running_mean, running_var, train, epsilon)
-        implementation, reserve = left
-        saved = (running_mean, running_var, save_mean, save_invstd)
-        results = _differentiate(implementation, x, grad, weight, *saved, train, epsilon, mask, reserve)
+        if saved_results.has_forward:
+            implementation, reserve = saved_results.take(instance)
+        else:
+            implementation, reserve = run_forward(x, weight, running_mean, running_var, train, epsilon)
+        statistics = (running_mean, running_var, save_mean, save_invstd)
+        results = _differentiate(implementation, x, grad, weight, *statistics, train, epsilon, mask, reserve)
         for position, put in setters:
             put(instance, results[position])
 

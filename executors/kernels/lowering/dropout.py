@@ -1,4 +1,7 @@
-"""Dropout, whose mask depends on (seed, step, op) and on nothing else; with draws in issue order, on the device's generator."""
+"""Dropout. With "keyed" draws a mask depends on (seed, step, op) only; with "stream" draws it comes from the device's generator.
+
+See `executors.forms`. With "stream" draws the op runs in its canonical form.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,12 +13,13 @@ from simulator.plan.task import Task
 
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], object]:
+    """A function that draws the mask of an instance: `draw(instance, shape, p)`."""
     device, index = binding.device(task.device), binding.draw_index[task.name]
     return lambda instance, shape, p: mask(shape, p, binding.seed, instance.iteration, index, device)
 
 
 def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """The op itself, after the device's generator was put where this draw begins."""
+    """The op in its canonical form, after the device's generator has been seeded for this draw."""
     call, seed, index = compile_call(task, binding), binding.forms.seed, binding.draw_index[task.name]
     if seed is None:
         raise ValueError(f"{task.name} draws a mask by key; expected Forms with the function that seeds the device's generator")
@@ -40,8 +44,8 @@ def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
     def run(instance: Instance) -> None:
         x = get(instance)
-        kept = draw(instance, x.shape, p)
-        results = (drop(x, kept, p), kept)
+        keep = draw(instance, x.shape, p)
+        results = (drop(x, keep, p), keep)
         for position, put in setters:
             put(instance, results[position])
 
@@ -49,7 +53,7 @@ def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """Masks of dropout on whole features, which have no canonical op of their own."""
+    """The mask of dropout on whole features, which has no canonical op of its own."""
     keep = [*json.loads(task.body.args), 0.5][1]
     get, draw = binding.getter(task.mutates[0]), _draw(task, binding)
 

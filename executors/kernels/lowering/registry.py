@@ -1,4 +1,4 @@
-"""Canonical ops that a backend runs in a form of its own, one module per family; modules with `TARGETS` are discovered."""
+"""Finds the ops that a backend runs in a form of its own: the modules of this package that have `TARGETS`, one per family of ops."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,11 +10,11 @@ from simulator.plan.task import Task
 
 @cache
 def families() -> dict[str, Callable[[Task, Binding], Callable[[Instance], None] | None]]:
-    """`lower(task, binding) -> run(instance)`, or None where the op runs as it is, by target."""
+    """By target, `lower(task, binding) -> run(instance)`. `lower` returns None if the op runs in its canonical form."""
     return {target: lower for module in modules(__package__) for target, lower in getattr(module, "TARGETS", {}).items()}
 
 
 def lowered(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """A run function for an op that the backend runs in another form, else None."""
+    """The function that runs the op in the backend's own form; None if the op runs in its canonical form."""
     lower = families().get(task.body.target)
     return lower(task, binding) if lower is not None else None

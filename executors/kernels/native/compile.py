@@ -1,7 +1,7 @@
-"""Hand-written CUDA kernels of scans, compiled for one width and dtype when a task is, and how they are launched.
+"""Compiles the hand-written CUDA kernels of scans, each for one width and dtype, when a task that uses them is compiled.
 
-They take over on CUDA for float32 and float64 up to `simulator.bodies.scan_level.FUSED_WIDTH` units. Elsewhere the batched products of
-PyTorch do the same, which tests hold them against.
+They are used on CUDA for float32 and float64 up to `simulator.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched products
+compute the same results; tests compare the two.
 """
 
 import logging
@@ -17,36 +17,37 @@ from simulator.bodies.scan_level import FUSED_WIDTH
 from simulator.plan.task import Task
 from traces.errors import StepcastError
 
-_REAL = {"float32": "float", "float64": "double"}
+#: CUDA C++ types by dtype.
+C_TYPES = {"float32": "float", "float64": "double"}
 _log = logging.getLogger("stepcast")
 
 
 def source(file: str, defines: Mapping[str, int | str]) -> str:
-    """The text of a kernel file with its constants before it."""
+    """The text of a kernel file, preceded by its constants."""
     constants = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     return constants + (Path(__file__).parent / file).read_text()
 
 
-def usable(task: Task, binding: Binding) -> str | None:
-    """The dtype, as CUDA C++ calls it, in which a task's own kernel can run where it is bound; None for PyTorch's ops."""
+def c_type(task: Task, binding: Binding) -> str | None:
+    """The CUDA C++ type of a task's hand-written kernel; None if the task must run with PyTorch's ops."""
     width = task.writes[0].shape[-1]
     dtypes = {operand.dtype for operand in (*task.inputs, *task.writes)}
-    own = binding.forms.cuda and binding.device(task.device).type == "cuda" and width <= FUSED_WIDTH and len(dtypes) == 1
-    return _REAL.get(dtypes.pop()) if own else None
+    usable = binding.forms.cuda and binding.device(task.device).type == "cuda" and width <= FUSED_WIDTH and len(dtypes) == 1
+    return C_TYPES.get(dtypes.pop()) if usable else None
 
 
 def kernel(text: str, name: str) -> nvrtc.Kernel | None:
-    """The compiled kernel; None, with a warning in the log, where there is no NVRTC: PyTorch's ops do its work then."""
+    """The compiled kernel for the current GPU. Logs a warning and returns None if it cannot be compiled; then PyTorch's ops run instead."""
     return _compiled(text, name, torch.cuda.current_device() if torch.cuda.is_available() else -1)
 
 
 @cache
 def _compiled(text: str, name: str, device: int) -> nvrtc.Kernel | None:
-    """Once per GPU: a module belongs to the context that it is loaded in."""
+    """Compiles once per GPU, because a CUDA module belongs to the context that it is loaded in."""
     try:
-        found = nvrtc.compiled(text, name)
+        compiled = nvrtc.compiled(text, name)
     except StepcastError as error:
-        _log.warning("scans run as PyTorch's batched products, several kernels in place of one: %s", error)
+        _log.warning("scans run as PyTorch's batched products, with several kernels instead of one: %s", error)
         return None
     _log.debug("compiled %s", name)
-    return found
+    return compiled

@@ -1,7 +1,7 @@
-// Transposed Jacobians of successive recurrent steps, all in one launch (simulator.bodies.jacobian_rules says what they are).
+// Transposed Jacobians of successive recurrent steps, all in one launch; simulator.bodies.jacobian_rules defines them.
 //
-// The launching side defines REAL, H (units), THREADS and MATRICES (per block). A thread keeps one entry (i, j), and with it its weights,
-// and goes through MATRICES matrices. `places` [m]: which step each comes from; `count`: m B.
+// The caller defines REAL, H (units), THREADS and MATRICES (per block). A thread computes one entry (i, j), whose weights it keeps in
+// registers, of MATRICES matrices. `places` [m]: the step of each Jacobian. `count`: m B.
 
 typedef long long Index;
 
@@ -12,7 +12,7 @@ typedef long long Index;
     if (entry >= H * H) return;                                            \
     const int i = entry / H, j = entry % H;
 
-// W_hh^T diag(f'(h)). `states` [m, B, H]; `relu`: f is not tanh.
+// W_hh^T diag(f'(h)). `states` [m, B, H]. `relu`: f is relu if nonzero, else tanh.
 extern "C" __global__ void __launch_bounds__(THREADS)
 stepcast_rnn_jacobians(const REAL* __restrict__ states, const REAL* __restrict__ weights, const int* __restrict__ places,
                        REAL* __restrict__ jacobians, int count, int samples, int relu)
@@ -40,9 +40,9 @@ stepcast_gru_jacobians(const REAL* __restrict__ before, const REAL* __restrict__
         const Index row = Index(places[n / samples]) * samples + n % samples, at = row * H + j;
         const REAL r = reset_update[row * (2 * H) + j], z = reset_update[row * (2 * H) + H + j], fresh = news[at];
         const REAL slope = (1 - z) * (1 - fresh * fresh);
-        REAL found = by_reset * (slope * of_hidden[at] * (r * (1 - r)));
-        found += by_update * ((before[at] - fresh) * (z * (1 - z)));
-        found += by_new * (slope * r);
-        jacobians[Index(n) * (H * H) + entry] = i == j ? found + z : found;
+        REAL sum = by_reset * (slope * of_hidden[at] * (r * (1 - r)));
+        sum += by_update * ((before[at] - fresh) * (z * (1 - z)));
+        sum += by_new * (slope * r);
+        jacobians[Index(n) * (H * H) + entry] = i == j ? sum + z : sum;
     }
 }

@@ -1,4 +1,4 @@
-"""Hand-written CUDA kernels without a compiler on the machine: NVRTC, which PyTorch's CUDA builds bring."""
+"""Compiles CUDA kernels at run time with NVRTC, which PyTorch's CUDA builds contain, so that no compiler needs to be installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,19 +7,19 @@ import torch
 
 from traces.errors import StepcastError
 
-#: `kernel(grid, block, args, shared_mem=0, stream=None)`: three extents each; tensors become pointers and integers 32 bits wide; without a
-#: stream, PyTorch's current one.
+#: `kernel(grid, block, args, shared_mem=0, stream=None)` launches it. `grid` and `block` have three extents each. Of the arguments, tensors
+#: are passed as pointers and integers as 32-bit ints. The default stream is PyTorch's current one.
 Kernel = Callable[..., None]
 
 
 def compiled(source: str, name: str) -> Kernel:
-    """The kernel `name`, declared extern "C" in CUDA C++ that includes no header, for the current GPU.
+    """The kernel `name` of a CUDA C++ source, compiled for the current GPU. The source declares it extern "C" and includes no header.
 
-    Its first launch may load it, which no capture permits. Raises StepcastError where it cannot be compiled.
+    The first launch may load the kernel, which is not allowed during a capture. Raises StepcastError if it cannot be compiled.
     """
     try:
         with _no_toolkit_needed():
-            # Private, alike in PyTorch 2.11 and 2.13; named here alone.
+            # A private function, the same in PyTorch 2.11 and 2.13. It is named only here.
             return torch.cuda._compile_kernel(source, name)
     except (RuntimeError, AssertionError, OSError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split()[:40]) or type(error).__name__
@@ -28,7 +28,7 @@ def compiled(source: str, name: str) -> Kernel:
 
 @contextmanager
 def _no_toolkit_needed() -> Iterator[None]:
-    """PyTorch asks for the CUDA toolkit's headers before any compilation and fails where there are none; kernels here include nothing."""
+    """Let PyTorch compile without the CUDA toolkit. PyTorch fails if the toolkit's headers are missing, but our kernels include none."""
     from torch.utils import cpp_extension
 
     home = cpp_extension.CUDA_HOME

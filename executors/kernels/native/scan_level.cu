@@ -1,22 +1,22 @@
-// Levels of a back-propagation scan over dense transposed Jacobians, each as one launch (simulator.bodies.scan_level says what they do).
+// Levels of a back-propagation scan over dense transposed Jacobians, one launch per level; simulator.bodies.scan_level defines them.
 //
-// The launching side defines REAL, H (units), TILE (edge of the part of a matrix that a block holds: H, at most 32), PAIRS (products per
-// block), VECTORS (matrix-vector products per block), UP_THREADS, THREADS, COPIES (elements per thread) and AHEAD (tiles read ahead).
-// A batch [m, B, H, H] is m B matrices in a row; `count`, `samples` and so on are in matrices or vectors.
+// The caller defines REAL, H (units), TILE (edge of the part of a matrix that a block loads at a time: H, at most 32), PAIRS (products per
+// block), VECTORS (matrix-vector products per block), UP_THREADS, THREADS, COPIES (elements per thread) and AHEAD (tiles loaded ahead).
+// A batch [m, B, H, H] is a sequence of m B matrices. `count`, `samples` and so on are numbers of matrices or vectors.
 
 typedef long long Index;  // a long batch has more than 2^31 numbers
 
 #define TILES ((H + TILE - 1) / TILE)
-#define ROWS 4  // results per thread of a product
+#define ROWS 4  // results per thread of a matrix product
 #define STRIPS ((TILE + ROWS - 1) / ROWS)
-#define PITCH (TILE | 1)  // an odd distance between rows: threads that read one column meet no bank twice
+#define PITCH (TILE | 1)  // an odd distance between rows, so that threads that read one column have no bank conflicts
 
 __device__ inline REAL entry(const REAL* __restrict__ matrix, int row, int column)
 {
     return TILES == 1 || (row < H && column < H) ? matrix[row * H + column] : REAL(0);
 }
 
-// results[n] = left[n] right[n] for `count` pairs of matrices; block number `block` makes one tile of each of PAIRS results.
+// results[n] = left[n] right[n] for `count` pairs of matrices. Block number `block` computes one tile of each of PAIRS results.
 __device__ inline void multiply(const REAL* __restrict__ left, const REAL* __restrict__ right, REAL* __restrict__ results, int count,
                                 int block, REAL* space)
 {
@@ -58,7 +58,7 @@ __device__ inline void multiply(const REAL* __restrict__ left, const REAL* __res
     }
 }
 
-// results[n] = matrices[n] vectors[n] for `count` pairs; block number `block` makes TILE entries of each of VECTORS results.
+// results[n] = matrices[n] vectors[n] for `count` pairs. Block number `block` computes TILE entries of each of VECTORS results.
 __device__ inline void apply(const REAL* __restrict__ matrices, const REAL* __restrict__ vectors, REAL* __restrict__ results, int count,
                              int block, int threads, REAL* space)
 {
@@ -90,8 +90,8 @@ __device__ inline void apply(const REAL* __restrict__ matrices, const REAL* __re
 #define APPLY_SPACE (VECTORS * TILE * (PITCH + 1))
 #define MULTIPLY_SPACE (PAIRS * 2 * TILE * TILE)
 
-// The products of `count` pairs, whose later elements begin at matrix `later`; then, of a leftmost batch, the gradient times the matrices
-// right before that one.
+// The products of `count` pairs, whose later elements begin at matrix `later`. For a leftmost batch, further blocks multiply the gradient
+// by the matrices right before that one.
 extern "C" __global__ void __launch_bounds__(UP_THREADS)
 stepcast_scan_up(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, REAL* __restrict__ products,
                  REAL* __restrict__ first, int count, int later, int samples)
@@ -106,7 +106,8 @@ stepcast_scan_up(const REAL* __restrict__ jacobians, const REAL* __restrict__ gr
     }
 }
 
-// [the first `moved` vectors of above, `first` of the gradient, `count` products with those of above, the `last` vectors of above]
+// Concatenates the first `moved` vectors of `above`, `first` vectors of the gradient, `count` products of the Jacobians with vectors of
+// `above`, and the `last` remaining vectors of `above`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 stepcast_scan_down(const REAL* __restrict__ jacobians, const REAL* __restrict__ above, const REAL* __restrict__ gradient,
                    REAL* __restrict__ prefixes, int count, int moved, int first, int last)
@@ -128,8 +129,8 @@ stepcast_scan_down(const REAL* __restrict__ jacobians, const REAL* __restrict__ 
     }
 }
 
-// Every prefix of one sample, a block each: the vector stays in shared memory, the tiles of the matrices are read AHEAD at a time, during
-// the products with those before. `places` [2 steps + 1]: where each successive matrix lies, then where each successive prefix goes.
+// Every prefix, with one block per sample. The vector stays in shared memory. The tiles of the matrices are loaded AHEAD at a time, during
+// the products with the previous ones. `places` [2 steps + 1]: the position of each successive matrix, then of each successive prefix.
 extern "C" __global__ void __launch_bounds__(THREADS)
 stepcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, const int* __restrict__ places,
                      REAL* __restrict__ prefixes, int steps, int samples)
@@ -137,7 +138,7 @@ stepcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict_
     enum { PER_STEP = TILES * TILES, HELD = (AHEAD * TILE * TILE + THREADS - 1) / THREADS };
     __shared__ REAL tiles[2][AHEAD * TILE * PITCH];
     __shared__ REAL vectors[2][TILES * TILE];
-    __shared__ int from[3][AHEAD], to[3][AHEAD];  // of the stage at work, of the next, and of the one after, whose numbers are coming
+    __shared__ int from[3][AHEAD], to[3][AHEAD];  // of the current stage, the next one, and the one after it, whose positions are being loaded
     const int me = threadIdx.x, sample = blockIdx.x, total = steps * PER_STEP;
     const Index matrix = Index(samples) * (H * H), vector = Index(samples) * H;
     jacobians += Index(sample) * (H * H);
@@ -157,11 +158,11 @@ stepcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict_
     __syncthreads();
 
     REAL held[HELD], sum = 0;
-    int now = 0;  // which of `vectors` is multiplied
+    int now = 0;  // which of `vectors` holds the factor of the current product
     for (int stage = -1; stage < 0 || stage * AHEAD < total; stage++) {
         const int next = stage + 1;
 #pragma unroll
-        for (int h = 0; h < HELD; h++) {  // on its way while the products below are made
+        for (int h = 0; h < HELD; h++) {  // these loads overlap with the products below
             const int e = me + h * THREADS, ahead = e / (TILE * TILE), tile = next * AHEAD + ahead;
             if (ahead < AHEAD && tile < total) {
                 const int row0 = tile / TILES % TILES * TILE, column0 = tile % TILES * TILE;
@@ -179,7 +180,7 @@ stepcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict_
             if (tile >= total) break;
             if (me < TILE) {
                 const REAL* mine = tiles[stage % 2] + (ahead * TILE + me) * PITCH;
-                REAL parts[4] = {};  // four shorter chains of additions
+                REAL parts[4] = {};  // four independent sums, for shorter dependency chains
 #pragma unroll
                 for (int k = 0; k < TILE; k++) parts[k % 4] += mine[k] * vectors[now][column0 + k];
                 sum += (parts[0] + parts[1]) + (parts[2] + parts[3]);

@@ -1,4 +1,4 @@
-"""Launches of `scan_level.cu`: a whole level of a scan as one kernel."""
+"""Launches the kernels of `scan_level.cu`, which run a whole level of a scan in one launch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,38 +9,40 @@ from torch import Tensor
 
 from executors.kernels.native.compile import kernel, source
 
-#: Results per thread of a product, as ROWS in the source.
+#: Results per thread of a matrix product; ROWS in the source.
 _ROWS = 4
 _PRODUCT_THREADS, _THREADS, _COPIES = 256, 128, 4
-#: Numbers of matrices that a block of matrix-vector products holds; of the tiles of one stage of a linear level, bytes.
-_HELD, _STAGE_BYTES, _MOST_AHEAD = 2048, 16384, 8
+#: Matrix elements in the shared memory of a block of matrix-vector products.
+_BLOCK_ELEMENTS = 2048
+#: Bytes of the tiles that one stage of a linear level loads, and the largest number of these tiles.
+_STAGE_BYTES, _MOST_AHEAD = 16384, 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How blocks share the work on matrices of `width` units; names as in the source."""
+    """How the work on matrices of `width` units is divided among blocks. Names are as in the source. `c_type`: float or double."""
 
     width: int
-    real: str
+    c_type: str
 
     @property
     def tile(self) -> int:
-        """Edge of the part of a matrix that a block holds."""
+        """Edge of a tile, the square block of a matrix that a thread block loads at a time."""
         return min(self.width, 32)
 
     @property
     def tiles(self) -> int:
-        """Along an edge."""
+        """Tiles along an edge of a matrix."""
         return -(-self.width // self.tile)
 
     @property
     def pairs(self) -> int:
-        """Products per block."""
+        """Matrix products per block."""
         return max(1, _PRODUCT_THREADS // self._threads_per_product)
 
     @property
     def up_threads(self) -> int:
-        """Of a block of products."""
+        """Threads of a block of matrix products."""
         return self.pairs * self._threads_per_product
 
     @property
@@ -50,18 +52,18 @@ class Shape:
     @property
     def vectors(self) -> int:
         """Matrix-vector products per block."""
-        return max(1, min(_THREADS // self.tile, _HELD // self.tile**2))
+        return max(1, min(_THREADS // self.tile, _BLOCK_ELEMENTS // self.tile**2))
 
     @property
     def ahead(self) -> int:
-        """Tiles that a linear level reads ahead."""
-        of_tile = self.tile * (self.tile | 1) * (8 if self.real == "double" else 4)
-        return max(1, min(_MOST_AHEAD, _STAGE_BYTES // of_tile))
+        """Tiles that a linear level loads ahead."""
+        tile_bytes = self.tile * (self.tile | 1) * (8 if self.c_type == "double" else 4)
+        return max(1, min(_MOST_AHEAD, _STAGE_BYTES // tile_bytes))
 
     def defines(self) -> dict[str, int | str]:
         """The source's constants."""
         return {
-            "REAL": self.real, "H": self.width, "TILE": self.tile, "PAIRS": self.pairs, "VECTORS": self.vectors,
+            "REAL": self.c_type, "H": self.width, "TILE": self.tile, "PAIRS": self.pairs, "VECTORS": self.vectors,
             "UP_THREADS": self.up_threads, "THREADS": _THREADS, "COPIES": _COPIES, "AHEAD": self.ahead,
         }  # fmt: skip
 
@@ -71,33 +73,33 @@ class Shape:
         return source("scan_level.cu", self.defines())
 
     def product_blocks(self, count: int) -> int:
-        """Blocks for so many products of matrices."""
+        """Blocks for `count` products of matrices."""
         return -(-count // self.pairs) * self.tiles**2
 
     def vector_blocks(self, count: int) -> int:
-        """Blocks for so many products with vectors."""
+        """Blocks for `count` matrix-vector products."""
         return -(-count // self.vectors) * self.tiles
 
     def copy_blocks(self, vectors: int) -> int:
-        """Blocks that copy so many vectors."""
+        """Blocks that copy `vectors` vectors."""
         return -(-vectors * self.width // (_THREADS * _COPIES))
 
 
 def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor | None], tuple[Tensor | None, Tensor | None]] | None:
-    """What `scan_level.up` of the batched products gives of (jacobians, gradient), in one launch."""
+    """A function with the results of `executors.kernels.scan_level.up`, in one launch; None if the kernel cannot be compiled."""
     launch = kernel(shape.text, "stepcast_scan_up")
     pairs = elements // 2
-    made = pairs - leftmost
+    product_count = pairs - leftmost
 
     def run(jacobians: Tensor, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         samples = jacobians.shape[1]
-        products = jacobians.new_empty(made, *jacobians.shape[1:]) if made else None
+        products = jacobians.new_empty(product_count, *jacobians.shape[1:]) if product_count else None
         first = None if gradient is None else torch.empty_like(gradient, memory_format=torch.contiguous_format)
         jacobians = jacobians.contiguous()
-        blocks = shape.product_blocks(made * samples) + (shape.vector_blocks(samples) if leftmost else 0)
-        vector = jacobians if gradient is None else gradient.contiguous()  # not looked at where there is none
+        blocks = shape.product_blocks(product_count * samples) + (shape.vector_blocks(samples) if leftmost else 0)
+        vector = jacobians if gradient is None else gradient.contiguous()  # not read without a gradient
         results = (first if products is None else products, products if first is None else first)
-        args = [jacobians, vector, *results, made * samples, (elements - pairs) * samples, samples]
+        args = [jacobians, vector, *results, product_count * samples, (elements - pairs) * samples, samples]
         launch((blocks, 1, 1), (shape.up_threads, 1, 1), args)
         return products, first
 
@@ -105,17 +107,17 @@ def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor 
 
 
 def down(shape: Shape, elements: int) -> Callable[[Tensor | None, Tensor, Tensor | None], Tensor] | None:
-    """What `scan_level.down` of the batched products gives of (jacobians, above, gradient), in one launch."""
+    """A function with the results of `executors.kernels.scan_level.down`, in one launch; None if the kernel cannot be compiled."""
     launch = kernel(shape.text, "stepcast_scan_down")
     paired = elements % 2 == 0
 
     def run(jacobians: Tensor | None, above: Tensor, gradient: Tensor | None) -> Tensor:
-        samples, leftmost, made = above.shape[1], int(gradient is not None), 0 if jacobians is None else len(jacobians)
-        prefixes = above.new_empty(len(above) + leftmost + made, *above.shape[1:])
+        samples, leftmost, products = above.shape[1], int(gradient is not None), 0 if jacobians is None else len(jacobians)
+        prefixes = above.new_empty(len(above) + leftmost + products, *above.shape[1:])
         above = above.contiguous()
         matrices = above if jacobians is None else jacobians.contiguous()
         vector = above if gradient is None else gradient.contiguous()
-        count, moved, first, last = (n * samples for n in (made, len(above) - paired, leftmost, int(paired)))
+        count, moved, first, last = (n * samples for n in (products, len(above) - paired, leftmost, int(paired)))
         blocks = shape.vector_blocks(count) + shape.copy_blocks(moved + first + last)
         launch((blocks, 1, 1), (_THREADS, 1, 1), [matrices, above, vector, prefixes, count, moved, first, last])
         return prefixes
@@ -126,9 +128,10 @@ def down(shape: Shape, elements: int) -> Callable[[Tensor | None, Tensor, Tensor
 def linear(
     shape: Shape, sequence: list[int], places: list[int], device: torch.device
 ) -> Callable[[Tensor, Tensor], Tensor] | None:  # fmt: skip
-    """What `scan_level.linear` of the batched products gives of (jacobians, gradient), in one launch of a block per sample.
+    """A function with the results of `executors.kernels.scan_level.linear`, in one launch with a block per sample.
 
-    `sequence`, `places`: where each successive element's Jacobian lies, and where each successive prefix goes.
+    `sequence`: the position of each successive element's Jacobian in its batch. `places`: the position of each successive prefix in the
+    result. Returns None if the kernel cannot be compiled.
     """
     launch = kernel(shape.text, "stepcast_scan_linear")
     table = torch.tensor([*sequence, *places], dtype=torch.int32, device=device)

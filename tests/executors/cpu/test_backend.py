@@ -1,4 +1,4 @@
-"""The CPU executor: streams, priorities, hazards, lifetimes and failures, on plans made by hand."""
+"""The CPU executor on hand-made plans: streams, priorities, hazards, lifetimes and failures."""
 
 import threading
 import weakref
@@ -33,7 +33,7 @@ def tensor(name: str, kind: str = ACTIVATION, shape: tuple[int, ...] = (3, 3)):
 
 
 def host(name: str, **more) -> Task:
-    """A task without operands; its kernel is what a test puts in place of the host's."""
+    """A task without operands. Tests replace its kernel by the fixture `kernel`."""
     return Task(name, Host(0.0), CPU, **more)
 
 
@@ -43,12 +43,12 @@ def relu(name: str, source, target, **more) -> Task:
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Replaces the kernel of host tasks by `function(task, binding, instance)`."""
+    """A function that replaces the kernel of host tasks by `function(task, binding, instance)`."""
 
-    def put(function) -> None:
+    def replace_kernel(function) -> None:
         monkeypatch.setitem(handlers(), "host", lambda task, binding: lambda instance: function(task, binding, instance))
 
-    return put
+    return replace_kernel
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def one_core():
 
 
 def test_two_streams_run_at_the_same_time(backend, kernel):
-    meeting = threading.Barrier(2)
-    kernel(lambda task, binding, instance: meeting.wait(timeout=60))  # each waits for the other to run
+    barrier = threading.Barrier(2)
+    kernel(lambda task, binding, instance: barrier.wait(timeout=60))  # each task waits until the other one runs
     plan = plan_of([host("a", stream=0), host("b", stream=1)], [])
     times = backend.load(plan, {}).run(3).times
     assert len(times) == 6
@@ -80,13 +80,13 @@ def test_the_most_urgent_ready_head_is_taken_first(one_core, kernel, urgent, ord
     a, b = host("a", stream=0, priority=5, after=("first",)), host("b", stream=1, priority=urgent, after=("first",))
     plan = plan_of([host("first"), a, b, host("last", stream=1, after=("a", "b"))], [])
     program = one_core.load(plan, {})
-    for _ in range(2):  # one period at a time: the next one's first task could start before the last
+    for _ in range(2):  # one period at a time, since the first task of a period could start before the last one of the period before
         program.run(1)
     assert ran == order * 2
 
 
 def test_streams_keep_their_order_and_hazards_across_periods(backend):
-    """w is read, changed on the other stream, read again: twenty times, with the numbers of the sequential program."""
+    """w is read, updated on another stream, and read again. Twenty periods give the numbers of the sequential program."""
     x, w, g = tensor("x", INPUT), tensor("w", PARAMETER), tensor("g", INPUT)
     before, after = tensor("before"), tensor("after")
     plan = plan_of([mm("old", x, w, before), sgd("update", w, g, stream=1), mm("new", x, w, after, stream=0)], [x, w, g, before, after])
@@ -107,9 +107,9 @@ def test_values_live_from_their_writer_to_their_last_reader(backend, kernel):
     alive, references = [], {}
 
     def probe(task, binding, instance) -> None:
-        held = {name for name, slot in binding.slot.items() if instance.slots[slot] is not None}
-        alive.append((task.name, held))
-        references.update({name: weakref.ref(instance.slots[binding.slot[name]]) for name in held - {"x"}})
+        names = {name for name, slot in binding.slot.items() if instance.slots[slot] is not None}
+        alive.append((task.name, names))
+        references.update({name: weakref.ref(instance.slots[binding.slot[name]]) for name in names - {"x"}})
 
     kernel(probe)
     x, h, y, z = tensor("x", INPUT), tensor("h"), tensor("y"), tensor("z")
@@ -127,13 +127,13 @@ def test_values_live_from_their_writer_to_their_last_reader(backend, kernel):
 
 
 def planned(strategy: str, machine, factory: str = "make", **fields):
-    """(job, plan, tensors) of a model of 4 samples."""
+    """(job, plan, tensors) of a model with a batch of 4 samples."""
     job = Job(f"{mlp.__file__}:{factory}", 4, **fields)
-    found, options = strategies.parse(strategy)
-    return job, found.plan(job, machine, None, options), job_tensors(job, job.build(), job.graph())
+    module, options = strategies.parse(strategy)
+    return job, module.plan(job, machine, None, options), job_tensors(job, job.build(), job.graph())
 
 
-def test_losses_are_those_of_each_iteration(two_cores, backend):
+def test_every_iteration_reports_its_own_loss(two_cores, backend):
     job, plan, tensors = planned("baseline", two_cores)
     program = backend.load(plan, tensors, job.seed)
     inputs = [{"input:0": torch.full((4, 4), float(i)), "target:0": tensors["target:0"]} for i in range(4)]
@@ -193,7 +193,7 @@ def test_a_task_that_raises_is_named_and_the_backend_goes_on(backend, stream):
     assert good.kept["y"].shape == (3, 3)
 
 
-def test_running_out_of_memory_is_no_fault_of_the_task(backend, kernel):
+def test_running_out_of_memory_is_not_reported_as_a_failed_task(backend, kernel):
     def starve(task, binding, instance) -> None:
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 byte")
 
@@ -224,8 +224,8 @@ def test_execute(two_cores, backend):
     assert len(execute(plan, tensors, backend, steps=2).step_s) == 1
 
 
-def test_a_worker_that_was_running_when_another_failed_ends():
-    """It neither waits for ever nor goes on with its lane."""
+def test_a_worker_that_is_running_when_another_fails_ends_after_its_entry():
+    """It neither waits forever nor continues with its lane."""
     plan = plan_of([host("a"), host("b", stream=1), host("c")], [])
     schedule = Schedule(plan.tasks, Dependencies(plan), [(0, 0), (0, 1), (0, 2)], None)
     running = [schedule.first(CPU) for _ in range(2)]

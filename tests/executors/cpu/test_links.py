@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from executors.cpu.backend import CpuBackend
-from executors.cpu.links import Wires, wire_of
+from executors.cpu.links import EmulatedLinks, transfer_of
 from simulator.bodies.copy import Copy
 from simulator.machine.machine import Link, Machine
 from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
@@ -12,56 +12,56 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
 from traces.errors import StepcastError
 
-WAY, BACK = ("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")
+FORTH, BACK = ("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")
 
 
 def test_transfers_of_one_direction_follow_one_another():
-    wires = Wires()
-    wires.send((0, 1), WAY, 2.0, 0, now_s=10.0)
-    wires.send((0, 2), WAY, 1.0, 0, now_s=10.5)
-    wires.send((0, 3), BACK, 1.0, 0, now_s=11.0)
-    assert wires.next_s == 12.0
-    assert list(wires.arrived(11.9)) == []
-    assert list(wires.arrived(12.5)) == [(12.0, (0, 1)), (12.0, (0, 3))]
-    assert list(wires.arrived(13.0)) == [(13.0, (0, 2))]
+    links = EmulatedLinks()
+    links.send((0, 1), FORTH, 2.0, 0, now_s=10.0)
+    links.send((0, 2), FORTH, 1.0, 0, now_s=10.5)
+    links.send((0, 3), BACK, 1.0, 0, now_s=11.0)
+    assert links.next_s == 12.0
+    assert list(links.arrived(11.9)) == []
+    assert list(links.arrived(12.5)) == [(12.0, (0, 1)), (12.0, (0, 3))]
+    assert list(links.arrived(13.0)) == [(13.0, (0, 2))]
 
 
-def test_the_most_urgent_is_next_but_what_is_on_the_wire_stays():
-    wires = Wires()
-    wires.send((0, 1), WAY, 1.0, 0, now_s=0.0)
-    wires.send((0, 2), WAY, 1.0, 0, now_s=0.1)
-    wires.send((0, 3), WAY, 1.0, -1, now_s=0.2)
-    assert list(wires.arrived(5.0)) == [(1.0, (0, 1)), (2.0, (0, 3)), (3.0, (0, 2))]
+def test_the_most_urgent_transfer_is_next_and_does_not_interrupt_the_current_one():
+    links = EmulatedLinks()
+    links.send((0, 1), FORTH, 1.0, 0, now_s=0.0)
+    links.send((0, 2), FORTH, 1.0, 0, now_s=0.1)
+    links.send((0, 3), FORTH, 1.0, -1, now_s=0.2)
+    assert list(links.arrived(5.0)) == [(1.0, (0, 1)), (2.0, (0, 3)), (3.0, (0, 2))]
 
 
-def test_a_wire_that_was_idle_starts_when_bytes_arrive():
-    wires = Wires()
-    wires.send((0, 1), WAY, 1.0, 0, now_s=0.0)
-    assert list(wires.arrived(1.5)) == [(1.0, (0, 1))]
-    wires.send((0, 2), WAY, 1.0, 0, now_s=4.0)
-    assert list(wires.arrived(9.0)) == [(5.0, (0, 2))]
+def test_an_idle_link_starts_a_transfer_when_it_is_sent():
+    links = EmulatedLinks()
+    links.send((0, 1), FORTH, 1.0, 0, now_s=0.0)
+    assert list(links.arrived(1.5)) == [(1.0, (0, 1))]
+    links.send((0, 2), FORTH, 1.0, 0, now_s=4.0)
+    assert list(links.arrived(9.0)) == [(5.0, (0, 2))]
 
 
 @pytest.mark.parametrize(("link", "seconds"), [("copy:0.5", 4000 / 0.5e9), ("copy", None), ("alias", None)])
 def test_only_stated_rates_take_time(link, seconds):
     operand = Operand("x", (1000,), (1,), "float32")
-    task = Task("move", Copy(*WAY, add=True, means="kernel"), "cpu:1", reads=(operand,), mutates=(operand,))
-    found = wire_of(task, Machine("pair", (), (), links=_links(link)))
-    assert found == (None if seconds is None else (WAY, seconds))
+    task = Task("move", Copy(*FORTH, add=True, means="kernel"), "cpu:1", reads=(operand,), mutates=(operand,))
+    transfer = transfer_of(task, Machine("pair", (), (), links=_links(link)))
+    assert transfer == (None if seconds is None else (FORTH, seconds))
 
 
 def _links(link):
     rate = link_bytes_per_s(link)
-    return () if rate is None else (Link(*WAY, 0.0, rate), Link(*BACK, 0.0, rate))
+    return () if rate is None else (Link(*FORTH, 0.0, rate), Link(*BACK, 0.0, rate))
 
 
 @pytest.mark.parametrize("link", ["copy:0", "copy:-1", "copy:fast", "wire", "copy:nan", ""])
-def test_what_is_no_link_is_refused(link):
+def test_an_unknown_link_is_refused(link):
     with pytest.raises(StepcastError, match="expected alias, copy, or copy:GB/s"):
         link_bytes_per_s(link)
 
 
-def test_what_waits_for_bytes_starts_when_they_have_arrived():
+def test_a_task_that_depends_on_a_transfer_starts_when_it_has_arrived():
     machine = this_cpu(cores=2, devices=2, link="copy:0.001")  # a kilobyte takes a millisecond
     size = 4 * 5000
 
@@ -70,9 +70,9 @@ def test_what_waits_for_bytes_starts_when_they_have_arrived():
         return Value(name, operand.shape, operand.strides, operand.dtype, device, kind, name, operand if kind == INPUT else None)
 
     values = [value("x", "cpu:0", INPUT), value("y", "cpu:1", ACTIVATION), value("z", "cpu:0", ACTIVATION)]
-    there, back = Copy(*WAY, means="kernel"), Copy(*BACK, means="kernel")
+    forth, back = Copy(*FORTH, means="kernel"), Copy(*BACK, means="kernel")
     tasks = (
-        Task("there", there, "cpu:1", reads=(values[0].operand(),), writes=(values[1].operand(),), phase="transfer"),
+        Task("forth", forth, "cpu:1", reads=(values[0].operand(),), writes=(values[1].operand(),), phase="transfer"),
         Task("back", back, "cpu:0", reads=(values[1].operand(),), writes=(values[2].operand(),), phase="transfer"),
     )
     storages = {v.name: Storage(v.name, size, v.device) for v in values}

@@ -1,4 +1,4 @@
-"""What the allocator holds for each device: predicted by the rule, measured while tasks run one at a time."""
+"""The allocator's bytes by device: predicted by the rule of `simulator.memory`, and measured while tasks run one at a time."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from simulator.strategies import registry as strategies
 from tests.support.small_plans import mm, plan_of, value
 
 pytestmark = [
-    pytest.mark.skipif(allocator.allocated_bytes() is None, reason="this C library's allocator does not count"),
+    pytest.mark.skipif(allocator.allocated_bytes() is None, reason="this C library's allocator has no count of its bytes"),
     pytest.mark.skipif(this_cpu().devices[0].sms < 2, reason="needs two cores"),
 ]
 #: 1 MB of float32.
@@ -36,7 +36,7 @@ def backend(machine):
 
 
 def across_two():
-    """x and y on cpu:0, z and v on cpu:1, which has a parameter."""
+    """A plan with x and y on cpu:0, and with z, v and the parameter w on cpu:1."""
     x, y = value("x", (SIDE, SIDE), INPUT, "cpu:0"), value("y", (SIDE, SIDE), ACTIVATION, "cpu:0")
     w, z = value("w", (SIDE, SIDE), PARAMETER, "cpu:1"), value("z", (SIDE, SIDE), ACTIVATION, "cpu:1")
     v = value("v", (SIDE, SIDE), ACTIVATION, "cpu:1")
@@ -44,30 +44,30 @@ def across_two():
     return plan_of([mm("f", x, x, y), send, mm("g", z, w, v)], [x, y, w, z, v])
 
 
-def test_bytes_go_to_the_device_they_lie_on(backend):
+def test_bytes_are_attributed_to_the_device_that_holds_them(backend):
     tensors = {name: torch.randn(SIDE, SIDE) for name in ("x", "w")}
     peak = backend.peak_bytes(across_two(), tensors)
     assert list(peak) == ["cpu:0", "cpu:1"]
-    assert peak["cpu:0"] == pytest.approx(2 * MB, rel=0.02), "x and y; what the copy makes is not there"
+    assert peak["cpu:0"] == pytest.approx(2 * MB, rel=0.02), "x and y, without the result of the copy"
     assert peak["cpu:1"] == pytest.approx(3 * MB, rel=0.02), "w, z and v"
 
 
-def test_all_that_the_allocator_counted_is_somewhere(backend):
+def test_all_bytes_of_the_allocator_are_attributed_to_a_place(backend):
     plan = across_two()
     program = CpuExecutable(backend, plan, {name: torch.randn(SIDE, SIDE) for name in ("x", "w")}, 0, ())
     program.watch = watch = MemoryWatch(plan, program.binding)
-    seen = []
-    watched = watch.ran
+    counts = []
+    original = watch.after_task
 
-    def ran(index):
-        watched(index)
-        seen.append((allocator.allocated_bytes(), sum(watch.held.values()), watch.held[OTHER]))
+    def after_task(index):
+        original(index)
+        counts.append((allocator.allocated_bytes(), sum(watch.held_bytes.values()), watch.held_bytes[OTHER]))
 
-    watch.ran = ran
+    watch.after_task = after_task
     program.run(3)
-    offsets = [counted - held for counted, held, _ in seen[3:]]
-    assert max(offsets) == min(offsets), "changes of the sum are the allocator's, to the byte"
-    assert max(abs(other) for _, _, other in seen[3:]) < 0.1 * MB
+    offsets = [allocated - held for allocated, held, _ in counts[3:]]
+    assert max(offsets) == min(offsets), "the sum over places changes exactly as the allocator's count does"
+    assert max(abs(other) for _, _, other in counts[3:]) < 0.1 * MB
 
 
 @pytest.mark.parametrize("update", ["baseline", "forward-fusion", "backward-fusion"])
@@ -77,9 +77,9 @@ def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, 
     tensors = job_tensors(job, job.build(), job.graph())
     strategy, options = strategies.parse(f"image-parallel:update={update},overlap={overlap}", {})
     model = CostModel(machine, None)
-    found = forecast(strategy.plan(job, machine, model, options), machine, model)
-    measured = backend.peak_bytes(found.plan, tensors, job.seed)
+    predicted = forecast(strategy.plan(job, machine, model, options), machine, model)
+    measured = backend.peak_bytes(predicted.plan, tensors, job.seed)
     assert list(measured) == ["cpu:0", "cpu:1"]
     for device, peak in measured.items():
-        assert found.peak_bytes[device] == pytest.approx(peak, rel=0.1)
-    assert found.measured_as(measured) == found.peak_bytes
+        assert predicted.peak_bytes[device] == pytest.approx(peak, rel=0.1)
+    assert predicted.measured_as(measured) == predicted.peak_bytes

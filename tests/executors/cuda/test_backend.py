@@ -1,6 +1,6 @@
-"""The CUDA executor on a simulated GPU: same numbers as plain PyTorch, no races, and times that follow from the kernels'.
+"""The CUDA executor on a simulated GPU: the numbers of plain PyTorch, no races, and step times that follow from the kernels' times.
 
-The simulated GPU fails a test whose streams race, or whose tensors are dropped before their memory may be handed out again.
+The simulated GPU fails a test whose streams race, or whose tensors are freed before their memory may be reused.
 """
 
 import logging
@@ -12,7 +12,7 @@ import torch
 
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
-from executors.cuda.program import BEHIND
+from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
@@ -41,21 +41,19 @@ def machine() -> Machine:
 
 def planned(model: str, strategy: str, machine: Machine, **fields):
     job = Job(MODELS[model], 4, **{"precision": "fp64", **fields})
-    found, options = strategies.parse(strategy)
-    return job, found.plan(job, machine, None, options)
+    module, options = strategies.parse(strategy)
+    return job, module.plan(job, machine, None, options)
 
 
-#: Every model under the strategies that cross streams and iterations, in graphs; some under all, in both modes.
+#: Every model with the strategies that use several streams and iterations, in graph mode. Two models with all strategies, in both modes.
 CASES = {(model, strategy, "graph") for model in MODELS for strategy in STRATEGIES[1::2]}
 CASES |= {(model, strategy, mode) for model in ("mlp", "language_model") for strategy in STRATEGIES for mode in ("eager", "graph")}
-
-
 CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")}
 
 
 @pytest.mark.parametrize(("model", "strategy", "mode"), sorted(CASES))
-def test_numbers_are_those_of_plain_pytorch(model, strategy, mode, machine):
-    """11 steps: in graph mode three eager ones, two graphs of four, and the drain."""
+def test_numbers_equal_plain_pytorch(model, strategy, mode, machine):
+    """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
     job, plan = planned(model, strategy, machine, optimizer="adam")
     built = job.build()
     gpu = FakeGpu()
@@ -67,7 +65,7 @@ def test_numbers_are_those_of_plain_pytorch(model, strategy, mode, machine):
 
 
 def halves(gpu: FakeGpu) -> Machine:
-    """The GPU as two devices of one memory."""
+    """The GPU as two devices with one memory."""
     whole = load_machine("h200")
     devices = tuple(replace(whole.devices[0], name=f"cuda:{i}", sms=64, memory="m") for i in range(2))
     host = replace(whole.hosts[0], devices=("cuda:0", "cuda:1"))
@@ -80,7 +78,7 @@ def random_tensors(plan) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("mode", "steps"), [("eager", 3), ("graph", 3 + 8)])
 def test_partitions_are_devices_that_share_no_sm(mode, steps):
-    """A layer's output goes to the second half of the GPU and is used there."""
+    """A layer's output is copied to the second half of the GPU and used there."""
     plan = copied()
     plan = replace(plan, values={name: replace(v, source=v.operand()) for name, v in plan.values.items()})
     tensors = random_tensors(plan)
@@ -89,9 +87,9 @@ def test_partitions_are_devices_that_share_no_sm(mode, steps):
         program.run(steps)
         streams = program._streams
     torch.testing.assert_close(program.kept["z"], tensors["x"] @ tensors["w1"] @ tensors["w2'"])
-    parts = {lane[0]: set(stream.partition.handle) for lane, stream in streams.items()}
-    assert parts["cuda:0"] & parts["cuda:1"] == set()
-    assert {len(part) for part in parts.values()} == {64}
+    sms = {lane[0]: set(stream.partition.handle) for lane, stream in streams.items()}
+    assert sms["cuda:0"] & sms["cuda:1"] == set()
+    assert {len(ids) for ids in sms.values()} == {64}
 
 
 def test_partitions_that_share_sms_are_refused():
@@ -103,10 +101,10 @@ def test_partitions_that_share_sms_are_refused():
         CudaBackend(halves(gpu), gpu)
 
 
-def test_where_no_probe_can_be_compiled_it_is_said(caplog):
+def test_a_probe_that_cannot_be_compiled_is_a_warning(caplog):
     with FakeGpu(compiler=False) as gpu, caplog.at_level(logging.WARNING):
         CudaBackend(halves(gpu), gpu)
-    assert "is not proved" in caplog.text
+    assert "could not be checked to be disjoint" in caplog.text
 
 
 def test_a_gpu_that_cannot_be_split_is_refused():
@@ -114,7 +112,7 @@ def test_a_gpu_that_cannot_be_split_is_refused():
         CudaBackend(halves(gpu), gpu)
 
 
-def test_streams_take_the_priority_of_their_tasks(machine):
+def test_streams_have_the_priority_of_their_tasks(machine):
     plan = forward_fused()
     tasks = [replace(task, stream=int(task.phase == "update"), priority=-2 * (task.phase == "update")) for task in plan.tasks]
     plan = replace(plan, segments=(replace(plan.segments[0], tasks=tuple(tasks)),))
@@ -126,31 +124,31 @@ def test_streams_take_the_priority_of_their_tasks(machine):
             CudaBackend(machine, gpu).load(mixed, random_tensors(plan))
 
 
-def test_steps_in_any_portions_give_the_same_numbers(machine):
-    """Prologue, graphs, eager remainders and drains in between: 21 steps are 21 steps."""
+def test_steps_in_any_chunks_give_the_same_numbers(machine):
+    """21 steps, divided differently into prologue, graphs, eager remainders and drains."""
     job, plan = planned("mlp", "forward-fusion", machine)
     tensors = job_tensors(job, job.build(), job.graph())
-    found = []
-    for portions in ([21], [5, 9, 7], [3, 4, 4, 4, 4, 2], [1] * 21):
+    losses = []
+    for chunks in ([21], [5, 9, 7], [3, 4, 4, 4, 4, 2], [1] * 21):
         with FakeGpu() as gpu:
             program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
-            for portion in portions:
-                program.run(portion)
+            for steps in chunks:
+                program.run(steps)
             program.sync()
         assert sorted(program.losses) == list(range(21))
-        found.append([float(program.losses[i][0]) for i in range(21)])
-    assert found == [found[0]] * 4
+        losses.append([float(program.losses[i][0]) for i in range(21)])
+    assert losses == [losses[0]] * 4
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, "graph").load(plan, tensors, job.seed)
         program.run(12)
         program.sync()
         program.run(9)
         program.sync()
-    assert [float(program.losses[i][0]) for i in range(21)] == found[0]
+    assert [float(program.losses[i][0]) for i in range(21)] == losses[0]
 
 
 def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
-    """15 launches of 8 us each in eager mode; in a graph kernels of 2 us and gaps of 1 us, and one launch for four iterations."""
+    """Eager mode has 15 launches of 8 us each. A graph has kernels of 2 us, gaps of 1 us, and one launch for four iterations."""
     job, plan = planned("mlp", "baseline", machine, optimizer="sgd", form="fused")
     tensors = job_tensors(job, job.build(), job.graph())
     step_s = {}
@@ -163,16 +161,16 @@ def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
     assert launches * 3e-6 <= step_s["graph"] < launches * 3e-6 + 8e-6
 
 
-def calling() -> Plan:
-    """A product, then a call of the host for 1 ms on the same stream and a product behind it; another product on a second stream."""
+def plan_with_host_call() -> Plan:
+    """A product, a call of the host for 1 ms and another product on one stream; a fourth task, a product, on a second stream."""
     x, y, z, q = (value(name, (8, 8), INPUT if name == "x" else ACTIVATION) for name in "xyzq")
     call = Task("call", Host(1e-3), "cuda:0", reads=(y.operand(),))
     return plan_of([mm("a", x, x, y), call, mm("b", y, y, z), replace(mm("other", x, x, q), stream=1)], [x, y, z, q])
 
 
-def test_a_host_task_holds_its_stream_and_not_the_thread_that_issues(machine):
+def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread(machine):
     with FakeGpu() as gpu:
-        program = CudaBackend(machine, gpu).load(calling(), {"x": torch.ones(8, 8)}, keep=("z", "q"))
+        program = CudaBackend(machine, gpu).load(plan_with_host_call(), {"x": torch.ones(8, 8)}, keep=("z", "q"))
         program.run(1)
         kept = program.kept
     assert (float(kept["z"][0, 0]), float(kept["q"][0, 0])) == (512.0, 8.0)
@@ -186,9 +184,9 @@ def test_a_host_task_holds_its_stream_and_not_the_thread_that_issues(machine):
     assert other.end_s < call.end_s
 
 
-def test_a_graph_calls_the_host_anew_in_every_replay(machine):
+def test_a_graph_calls_the_host_in_every_replay(machine):
     with FakeGpu() as gpu:
-        program = CudaBackend(machine, gpu, "graph").load(calling(), {"x": torch.ones(8, 8)}, keep=("z",))
+        program = CudaBackend(machine, gpu, "graph").load(plan_with_host_call(), {"x": torch.ones(8, 8)}, keep=("z",))
         chunk = program.run(3 + 3 * 4)
         assert float(program.kept["z"][0, 0]) == 512.0
     calls = [item.end_s - item.start_s for item in gpu.timeline if item.op == "host call"]
@@ -201,7 +199,7 @@ def test_peak_bytes_are_the_allocators(machine):
     plan = plan_of([mm("a", x, x, out), mm("b", out, out, w)], [x, out, w])
     with FakeGpu() as gpu:
         peak = CudaBackend(machine, gpu).peak_bytes(plan, {"x": torch.randn(256, 256)})
-    assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input was there before; y and z are held together"
+    assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input existed before; y and z are alive at the same time"
 
 
 def test_a_task_that_fails_is_named(machine):
@@ -222,15 +220,15 @@ def test_execute_reports_steps_tasks_losses_and_memory(machine):
     assert done.peak_bytes["cuda:0"] > 0
 
 
-def test_what_no_lane_releases_is_dropped_far_behind_the_host(machine):
-    """The second lane reads what the first made, and the first never waits for the second."""
+def test_tensors_that_no_lane_order_frees_are_freed_many_periods_later(machine):
+    """The second lane reads a value that the first lane writes, and the first never waits for the second."""
     x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
     plan = plan_of([mm("a", x, x, y), replace(mm("b", y, y, z), stream=1)], [x, y, z])
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
         assert program._compiled.releases.held == {"y"}
         program.run(60)
-        assert len(program._instances) <= BEHIND + 2
+        assert len(program._instances) <= RUN_AHEAD + 2
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -256,7 +254,7 @@ def test_a_module_is_trained_on_new_data(mode, machine):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_graphs_are_fed_new_data(strategy, machine):
-    """Fed, unfed and fed again, over prologue, graphs, remainders and drains: as one batch after another."""
+    """With feeds, without feeds and with feeds again, over prologue, graphs, remainders and drains: the same losses as in eager mode."""
     job, plan = planned("mlp", strategy, machine)
     tensors = job_tensors(job, job.build(), job.graph())
     own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
@@ -269,13 +267,13 @@ def test_graphs_are_fed_new_data(strategy, machine):
         program.sync()
         program.run(12, feeds[18:])
         program.sync()
-        found = [float(sum(map(float, parts))) for _, parts in sorted(program.losses.items())]
+        losses = [float(sum(map(float, of_iteration))) for _, of_iteration in sorted(program.losses.items())]
     with FakeGpu() as gpu:
         eager = CudaBackend(machine, gpu, "eager").load(plan, tensors, job.seed)
         eager.run(39, [*feeds[:18], *[own] * 9, *feeds[18:]])
         eager.sync()
-        expected = [float(sum(map(float, parts))) for _, parts in sorted(eager.losses.items())]
-    assert found == pytest.approx(expected, rel=1e-10)
+        expected = [float(sum(map(float, of_iteration))) for _, of_iteration in sorted(eager.losses.items())]
+    assert losses == pytest.approx(expected, rel=1e-10)
     assert len(chunk.ends_s) == 14
     assert all(after > before for before, after in pairwise((0.0, *chunk.ends_s)))
     assert len(chunk.steps_s) == 2, "one per graph after the first"

@@ -1,6 +1,6 @@
-"""Plans over several devices of one GPU, which are disjoint parts of its SMs: numbers, transfers with the host, and predictions.
+"""Plans over several devices of one GPU, which are disjoint partitions of its SMs: numbers, transfers from the host, and predictions.
 
-The simulated GPU fails a test whose streams race, where the host writes what a stream still reads, or whose tensors are dropped too early.
+The simulated GPU fails a test whose streams race, whose host writes memory that a stream still reads, or whose tensors are freed too early.
 """
 
 from dataclasses import replace
@@ -33,21 +33,21 @@ TIED = f"{SUPPORT / 'user_models' / 'tied_cnn.py'}:make"
 MODES = ("eager", "graph")
 
 
-def parts(count: int) -> Machine:
-    """An H200 in so many parts."""
+def partitioned(count: int) -> Machine:
+    """An H200 in `count` partitions."""
     return gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count)
 
 
 def planned(machine: Machine, options: str = "", model: str = MLP, batch: int = 8, **fields) -> tuple[Job, Plan]:
-    """The job and its plan of image parallelism."""
+    """A job and its image-parallel plan."""
     job = Job(model, batch, **{"precision": "fp64", **fields})
-    strategy, chosen = strategies.parse(f"image-parallel:{options}" if options else "image-parallel")
-    plan = strategy.plan(job, machine, None, chosen)
+    strategy, parsed = strategies.parse(f"image-parallel:{options}" if options else "image-parallel")
+    plan = strategy.plan(job, machine, None, parsed)
     plan.validate(machine)
     return job, plan
 
 
-#: What tells plans apart: when parameters are updated, when gradients travel, in which portions, how, and how urgently.
+#: Options that change the plan: when parameters are updated; when, in which buckets, how and at which priority gradients are sent.
 OPTIONS = [
     "", "overlap=off", "bucket=0", "bucket=0,priorities=on", "bucket=0,overlap=off", "algorithm=tree", "server=distributed", "fetch=off",
     "update=forward-fusion", "update=forward-fusion,bucket=0,algorithm=tree", "update=backward-fusion",
@@ -59,9 +59,9 @@ CASES |= {(2, TIED, options, mode) for options, mode in zip(OPTIONS[9:12], ("gra
 
 
 @pytest.mark.parametrize(("count", "model", "options", "mode"), sorted(CASES), ids=lambda value: Path(str(value)).stem)
-def test_numbers_are_those_of_plain_pytorch(count, model, options, mode):
-    """11 steps: in graph mode three eager ones, two graphs of four, and the drain."""
-    machine = parts(count)
+def test_numbers_equal_plain_pytorch(count, model, options, mode):
+    """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
+    machine = partitioned(count)
     job, plan = planned(machine, options, model, optimizer="adam")
     built = job.build()
     with FakeGpu() as gpu:
@@ -71,8 +71,8 @@ def test_numbers_are_those_of_plain_pytorch(count, model, options, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_accumulated_and_clipped_gradients_too(mode):
-    machine = parts(2)
+def test_numbers_with_accumulated_and_clipped_gradients(mode):
+    machine = partitioned(2)
     job, plan = planned(machine, accumulate=2, clip_norm=0.5)
     built = job.build()
     with FakeGpu() as gpu:
@@ -81,9 +81,9 @@ def test_accumulated_and_clipped_gradients_too(mode):
     assert numerics.equal("fp64"), numerics
 
 
-def test_sums_are_kernels_in_the_part_of_the_gpu_that_gets_them():
-    """Each half of the GPU adds and copies on a stream of its own, beside the one that computes."""
-    machine = parts(2)
+def test_sums_are_kernels_in_the_partition_that_receives_them():
+    """Each half of the GPU adds and copies on a stream of its own, in addition to its compute stream."""
+    machine = partitioned(2)
     job, plan = planned(machine, "bucket=0")
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, job_tensors(job, job.build(), job.graph()), job.seed)
@@ -99,16 +99,16 @@ def test_sums_are_kernels_in_the_part_of_the_gpu_that_gets_them():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_are_fetched_from_pinned_memory(mode):
-    """Over the link, without holding up the host; the part of the batch that a device trains on, and no more."""
-    machine = parts(2)
+    """Over the link, without blocking the host, and only the part of the batch that the device trains on."""
+    machine = partitioned(2)
     job, plan = planned(machine)
     tensors = job_tensors(job, job.build(), job.graph())
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed)
-        here = {name: gpu.memories.find(tensor).host for name, tensor in program._inputs.items()}
+        memory_kind = {name: gpu.memories.find(tensor).host for name, tensor in program._inputs.items()}
         program.run(3 + 8)
     fetched = [name for name in program._inputs if "@host@" in name]
-    assert {here[name] for name in fetched} == {"pinned"}
+    assert {memory_kind[name] for name in fetched} == {"pinned"}
     assert len({tensor.untyped_storage().data_ptr() for tensor in program._inputs.values()}) == 2, "inputs and targets, each pinned once"
     assert program._inputs["input:0@1@host@cuda:0/1"].shape == (4, 4)
     torch.testing.assert_close(program._inputs["input:0@1@host@cuda:0/1"], tensors["input:0"][4:])
@@ -117,11 +117,11 @@ def test_inputs_are_fetched_from_pinned_memory(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", ["", "fetch=off", "update=forward-fusion"])
 def test_new_data_every_step(options, mode):
-    """Fed, unfed and fed again, over prologue, graphs, remainders and drains: the losses of plain PyTorch on one batch after another.
+    """With feeds, without feeds and with feeds again, over prologue, graphs, remainders and drains: the losses of plain PyTorch.
 
-    No buffer of the host's is filled anew while a copy from it may not have ended.
+    No host buffer is overwritten before the copies from it have ended.
     """
-    machine = parts(2)
+    machine = partitioned(2)
     job, plan = planned(machine, options)
     tensors = job_tensors(job, job.build(), job.graph())
     own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
@@ -134,7 +134,7 @@ def test_new_data_every_step(options, mode):
         program.sync()
         program.run(12, feeds[18:])
         program.sync()
-        found = [float(sum(map(float, parts)) / len(parts)) for _, parts in sorted(program.losses.items())]
+        losses = [float(sum(map(float, of_devices)) / len(of_devices)) for _, of_devices in sorted(program.losses.items())]
     built = job.build()
     optimizer = torch.optim.SGD(built.module.parameters(), **{name: value for name, value in job.hyper if name != "form"})
     expected = []
@@ -144,42 +144,42 @@ def test_new_data_every_step(options, mode):
         loss.backward()
         optimizer.step()
         expected.append(float(loss.detach()))
-    assert found == pytest.approx(expected, rel=1e-10)
+    assert losses == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("options", OPTIONS[::3])
 def test_memory_does_not_grow(options):
-    """Every tensor goes back to the allocator, however far the host runs ahead."""
-    machine = parts(2)
+    """Every tensor is freed, however far the host runs ahead."""
+    machine = partitioned(2)
     job, plan = planned(machine, options)
     tensors = job_tensors(job, job.build(), job.graph())
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, tensors, job.seed)
         program.run(8)
-        held = []
+        peaks = []
         for steps in (8, 40):
             program.losses.clear()
             gpu.peak_bytes(reset=True)
             program.run(steps)
-            held.append(gpu.peak_bytes() - steps * 2 * 8)  # a loss of each device
-    assert held[0] == held[1]
+            peaks.append(gpu.peak_bytes() - steps * 2 * 8)  # without the loss of each device
+    assert peaks[0] == peaks[1]
     assert program._compiled.releases.held == frozenset()
 
 
 def test_a_server_in_the_hosts_memory_is_refused():
     with pytest.raises(StepcastError, match=r"server=host needs a library.* use server=distributed"):
-        planned(parts(2), "server=host")
+        planned(partitioned(2), "server=host")
 
 
-def test_sums_are_calibrated_in_their_part_of_the_gpu_and_fetches_by_the_link():
-    """A kernel's time without the part that no SM shortens, by the share of SMs; a fetch has no key, but the profile's line."""
-    line = Transfer(latency_s=10 * US, bytes_per_s=1e6)
-    profile = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), transfers={"host>cuda:0": line})
+def test_sums_are_calibrated_in_their_partition_and_fetches_use_the_profiles_transfer():
+    """A kernel's time, except for the part that no SM shortens, grows with the inverse share of SMs. A fetch has no key of its own."""
+    transfer = Transfer(latency_s=10 * US, bytes_per_s=1e6)
+    profile = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), transfers={"host>cuda:0": transfer})
     machine = gpu_machine(profile, 2)
     _, plan = planned(machine)
     effort = Effort(rounds=1, fewest_copies=4, most_copies=4, most_sets=2, most_issues=1)
     with FakeGpu(Times(kernel_s=lambda op, size: 52 * US, least_s=2 * US, gap_s=0.0), replace(FACTS, cache_bytes=4096)) as gpu:
-        calibrate_gpu([plan], machine, gpu, profile, None, lambda *said: None, effort=effort)
+        calibrate_gpu([plan], machine, gpu, profile, None, lambda *progress: None, effort=effort)
     sums = {key: cost for key, cost in profile.costs.items() if key.startswith("copy|")}
     assert {key.partition("|float64")[0] for key in sums} == {"copy|add", "copy|put"}
     half = pytest.approx(2 * US + 50 * US * 132 / 64)

@@ -1,4 +1,4 @@
-"""Partitions of one GPU, with stand-ins for the driver; the disjointness of real ones, where there is a GPU."""
+"""Partitions of one GPU, tested with a stand-in for the driver, and whether they are disjoint on a real GPU if there is one."""
 
 import gc
 
@@ -20,7 +20,7 @@ def test_the_sms_of_an_h200_are_split_once_into_equal_disjoint_parts(count, sms)
     assert len(frozenset().union(*(part.handle.sms for part in parts))) == count * sms
 
 
-def test_partitions_keep_their_contexts_and_are_not_made_twice(monkeypatch):
+def test_partitions_keep_their_contexts_and_are_created_once(monkeypatch):
     bindings = _driver(monkeypatch, Bindings())
     driver = torch_driver.TorchDriver()
     assert driver.partitions(4) is driver.partitions(4)
@@ -29,7 +29,7 @@ def test_partitions_keep_their_contexts_and_are_not_made_twice(monkeypatch):
     assert all(context() is not None for context in bindings.contexts)
 
 
-def test_a_partitions_streams_are_its_contexts_own(monkeypatch):
+def test_a_partitions_streams_belong_to_its_context(monkeypatch):
     bindings = _driver(monkeypatch, Bindings())
     driver = torch_driver.TorchDriver()
     first, second = driver.partitions(2)
@@ -53,7 +53,7 @@ def test_drivers_before_cuda_13_do_not_report_the_granularity():
         (DriverApi(Bindings(most_groups=3)), 4, "only 3 of 4"),
     ],
 )
-def test_what_cannot_be_split_says_why_on_one_line(api, count, words):
+def test_a_gpu_that_cannot_be_split_is_an_error_of_one_line(api, count, words):
     with pytest.raises(StepcastError, match=words) as caught:
         green.split(api, 0, count)
     assert "\n" not in str(caught.value)

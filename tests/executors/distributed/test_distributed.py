@@ -21,52 +21,57 @@ from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
 from simulator.strategies import registry as strategies
 from tests.support.cli_process import environment
-from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_team, stepcast
+from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, stepcast
 from tests.support.tiny import build, task
 from traces.errors import StepcastError
 
 JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "image-parallel")
-#: Stands before the command line: the second process fails, or the first leaves a file and waits, when it is to run for the first time.
+#: Code that runs before the command line and replaces `LoadedPlans.run`: with FAILS the second process fails at its first run; with WAITS
+#: the first process leaves a file after its first run and waits.
 FAILS = """
-from executors.distributed.part import Parts
-original = Parts.run
+from executors.distributed.loaded_plans import LoadedPlans
+original = LoadedPlans.run
 def run(self, *args):
-    if not self.team.ranks.first:
+    if not self.channel.ranks.first:
         raise ValueError('broken on purpose')
     return original(self, *args)
-Parts.run = run
+LoadedPlans.run = run
 """
 WAITS = """
 import pathlib, time
-from executors.distributed.part import Parts
-original = Parts.run
+from executors.distributed.loaded_plans import LoadedPlans
+original = LoadedPlans.run
 def run(self, *args):
     answer = original(self, *args)
-    if self.team.ranks.first:
+    if self.channel.ranks.first:
         pathlib.Path({mark!r}).touch()
         time.sleep(60)
     return answer
-Parts.run = run
+LoadedPlans.run = run
 """
 COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_processes_together_compute_what_plain_pytorch_computes_alone(count, tmp_path):
-    """After every collective gave every process what its rounds say: gradients and all devices' parameters, on CPU and simulated GPUs."""
-    leader, *others = run_team(count, tmp_path)
-    assert (leader.status, [(ended.status, ended.out, ended.err) for ended in others]) == (0, [(0, "", "")] * (count - 1)), leader.err
-    errors = leader.document
-    assert {kind: len(found) for kind, found in errors.items()} == {2: {"cpu": 16, "gpu": 3}, 4: {"cpu": 4, "gpu": 0}}[count]
-    assert [(name, error) for found in errors.values() for name, error in found.items() if not error <= 1e-10] == []
+def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch(count, tmp_path):
+    """On CPUs and simulated GPUs. Every process has checked the results of all collectives before."""
+    rank_0, *others = run_ranks(count, tmp_path)
+    assert (rank_0.status, [(ended.status, ended.out, ended.err) for ended in others]) == (0, [(0, "", "")] * (count - 1)), rank_0.err
+    errors = rank_0.document
+    assert {kind: len(by_name) for kind, by_name in errors.items()} == {2: {"cpu": 16, "gpu": 3}, 4: {"cpu": 4, "gpu": 0}}[count]
+    assert [(name, error) for by_name in errors.values() for name, error in by_name.items() if not error <= 1e-10] == []
 
 
 def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ui.cli"]
-    own = environment(tmp_path, STEPCAST_CACHE=os.environ["STEPCAST_CACHE"])
+    variables = environment(tmp_path, STEPCAST_CACHE=os.environ["STEPCAST_CACHE"])
     ended = subprocess.run(
-        [*launcher, "validate", *map(str, JOB), "--precision", "fp64", "--json"], capture_output=True, text=True, env=own, timeout=HANGS_S
+        [*launcher, "validate", *map(str, JOB), "--precision", "fp64", "--json"],
+        capture_output=True,
+        text=True,
+        env=variables,
+        timeout=HANGS_S,
     )
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
@@ -81,27 +86,27 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
 
 def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
     job = Job("lenet5", 8)
-    leader, follower = stepcast(2, "run", *JOB, "--steps", 3, "--beside", "autograd", "--json", folder=tmp_path)
-    assert (leader.status, follower.status, follower.out) == (0, 0, ""), leader.err + follower.err
-    document = leader.document
+    rank_0, rank_1 = stepcast(2, "run", *JOB, "--steps", 3, "--beside", "autograd", "--json", folder=tmp_path)
+    assert (rank_0.status, rank_1.status, rank_1.out) == (0, 0, ""), rank_0.err + rank_1.err
+    document = rank_0.document
     assert document["max_loss_difference"] < 1e-5
     assert len(document["losses"]) == 3
     assert set(document["peak_bytes"]) <= {"cpu:0", "cpu:1"}
     assert job.batch == document["job"]["batch"]
 
 
-def test_a_mistake_is_told_once_and_ends_all(tmp_path):
-    leader, follower = stepcast(2, "run", *JOB, "--batch", 9, folder=tmp_path)
-    assert (leader.status, leader.out) == (2, "")
-    assert leader.err == "stepcast: --batch 9 does not divide into 2 devices; choose a multiple of 2\n"
-    assert (follower.status, follower.out, follower.err) == (2, "", "")
+def test_a_mistake_is_reported_once_and_ends_all_processes(tmp_path):
+    rank_0, rank_1 = stepcast(2, "run", *JOB, "--batch", 9, folder=tmp_path)
+    assert (rank_0.status, rank_0.out) == (2, "")
+    assert rank_0.err == "stepcast: --batch 9 does not divide into 2 devices; choose a multiple of 2\n"
+    assert (rank_1.status, rank_1.out, rank_1.err) == (2, "", "")
 
 
 @pytest.mark.parametrize(
     ("devices", "link", "words"),
     [(3, "alias", "--devices 3: torchrun started 2 processes, one per device"), (None, "copy", "--link copy joins the devices of one")],
 )
-def test_what_torchrun_decides_cannot_be_asked_for(devices, link, words, monkeypatch):
+def test_options_that_contradict_torchrun_are_refused(devices, link, words, monkeypatch):
     for name, number in rank_variables(0, 2, 1).items():
         monkeypatch.setenv(name, number)
     assert Placement.asked("cpu", None, "eager", "alias").devices == 2
@@ -111,33 +116,33 @@ def test_what_torchrun_decides_cannot_be_asked_for(devices, link, words, monkeyp
 
 def test_a_process_that_fails_ends_the_others(tmp_path):
     require_gloo()
-    leader, follower = end(begin(2, ["-c", FAILS + COMMAND_LINE, "run", *map(str, JOB)], tmp_path))
-    assert (follower.status, follower.err) == (1, "stepcast: process 1 of 2: failed: ValueError: broken on purpose\n")
-    assert (leader.status, leader.err.count("\n")) == (2, 1)
-    assert leader.err.startswith("stepcast: another process of the job ended or does not answer (")
+    rank_0, rank_1 = end(begin(2, ["-c", FAILS + COMMAND_LINE, "run", *map(str, JOB)], tmp_path))
+    assert (rank_1.status, rank_1.err) == (1, "stepcast: process 1 of 2: failed: ValueError: broken on purpose\n")
+    assert (rank_0.status, rank_0.err.count("\n")) == (2, 1)
+    assert rank_0.err.startswith("stepcast: another process of the job ended or does not answer (")
 
 
 def test_ctrl_c_ends_all_processes(tmp_path):
     require_gloo()
     mark = tmp_path / "mark"
     processes = begin(2, ["-c", WAITS.format(mark=str(mark)) + COMMAND_LINE, "run", *map(str, JOB), "--steps", "50"], tmp_path)
-    waited_until = time.monotonic() + HANGS_S
-    while not mark.exists() and time.monotonic() < waited_until:
+    deadline = time.monotonic() + HANGS_S
+    while not mark.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in processes:
         process.send_signal(signal.SIGINT)
-    leader, follower = end(processes)
-    assert (leader.status, leader.err) == (130, "stepcast: stopped; nothing half-written is left\n")
-    assert (follower.status, follower.out, follower.err) == (1, "", "")
+    rank_0, rank_1 = end(processes)
+    assert (rank_0.status, rank_0.err) == (130, "stepcast: stopped; nothing half-written is left\n")
+    assert (rank_1.status, rank_1.out, rank_1.err) == (1, "", "")
 
 
-def test_predict_is_answered_by_the_first_process(tmp_path):
-    leader, follower = stepcast(2, "predict", *JOB, "--machine", "this-cpu", "--json", folder=tmp_path)
-    assert (leader.status, follower.status, follower.out) == (0, 0, ""), leader.err
-    assert [device["name"] for device in leader.document["devices"]] == ["cpu:0", "cpu:1"]
+def test_only_rank_0_answers_predict(tmp_path):
+    rank_0, rank_1 = stepcast(2, "predict", *JOB, "--machine", "this-cpu", "--json", folder=tmp_path)
+    assert (rank_0.status, rank_1.status, rank_1.out) == (0, 0, ""), rank_0.err
+    assert [device["name"] for device in rank_0.document["devices"]] == ["cpu:0", "cpu:1"]
 
 
-def test_a_collective_in_one_process_is_refused_with_what_to_start():
+def test_a_collective_in_one_process_is_refused_with_the_command_to_start():
     body = Collective("all-reduce", ("cpu:0", "cpu:1"))
     plan, _ = build(task("sum", mutates="wa", on="cpu:0", body=body))
     with pytest.raises(StepcastError, match="torchrun --nproc-per-node 2"):
@@ -157,7 +162,7 @@ def test_a_replica_that_differs_is_noticed(two_device_program):
 
 @pytest.fixture
 def two_device_program():
-    """LeNet-5 on two devices of one process, not yet trained, and the job's tensors."""
+    """An untrained LeNet-5 loaded on two devices of one process, and the job's tensors."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("two devices of one process need two cores")
     job, machine = Job("lenet5", 4), this_cpu(devices=2)
@@ -167,7 +172,7 @@ def two_device_program():
 
 
 @pytest.mark.parametrize(
-    ("tensor", "lies_densely"),
+    ("tensor", "is_dense"),
     [
         (torch.zeros(3, 4), True),
         (torch.zeros(3, 4).t(), True),
@@ -178,5 +183,5 @@ def two_device_program():
         (torch.zeros(3).expand(2, 3), False),
     ],
 )
-def test_only_dense_tensors_travel_in_place(tensor, lies_densely):
-    assert dense(tensor) is lies_densely
+def test_only_dense_tensors_are_sent_without_a_copy(tensor, is_dense):
+    assert dense(tensor) is is_dense

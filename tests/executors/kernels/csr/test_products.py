@@ -32,7 +32,7 @@ def random(form, samples):
 
 
 def as_full(form, values):
-    """[V, rows, cols] whatever the format."""
+    """The operand as full matrices [V, rows, cols], whatever its format."""
     if isinstance(form, Gradient):
         return values.t().unsqueeze(2)
     if isinstance(form, Full):
@@ -41,7 +41,7 @@ def as_full(form, values):
 
 
 def task(body, *tensors):
-    """A task that reads all tensors but the last, which it writes."""
+    """A task that reads all tensors except the last one, which it writes."""
     operands = [Operand(f"v{i}", tuple(t.shape), tuple(t.stride()), "float64") for i, t in enumerate(tensors)]
     return Task("t", body, "cpu", reads=tuple(operands[:-1]), writes=tuple(operands[-1:]))
 
@@ -62,7 +62,7 @@ def test_every_pair_of_formats(left, right, samples, scratch, monkeypatch):
 
 
 def counted(left, right) -> int:
-    """Multiplications of two numbers that may both differ from zero, counted one by one."""
+    """The number of multiplications whose two factors may both be nonzero."""
     masks = [as_full(form, torch.ones(shape(form, 1)))[0].numpy() != 0 for form in (left, right)]
     return int((masks[0].sum(0) * masks[1].sum(1)).sum())
 
@@ -83,7 +83,7 @@ def test_the_pattern_of_a_product_is_the_union_of_its_terms():
     assert all((np.diff(pattern.indices[a:b]) > 0).all() for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True))
 
 
-def test_keys_are_short_and_tell_recipes_apart():
+def test_keys_are_short_and_distinguish_recipes():
     deep = RELU
     for _ in range(8):
         deep = ProductPattern(deep, RELU)
@@ -91,7 +91,7 @@ def test_keys_are_short_and_tell_recipes_apart():
     assert deep.key != ProductPattern(RELU, RELU).key
 
 
-def test_what_does_not_fit_is_refused():
+def test_factors_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="cannot be multiplied by 18x7"):
         ProductPattern(FIRST, NEXT)
     with pytest.raises(ValueError, match="which is not pruned, is a full matrix"):
@@ -103,13 +103,13 @@ def test_what_does_not_fit_is_refused():
         body.work(task(body, random(FIRST, 3), torch.ones(90, 2), torch.ones(60, 3)))
 
 
-def test_the_store_forgets_what_was_used_least_recently():
-    store, made = Store(most_bytes=3 * RELU.pattern().bytes), []
+def test_the_store_evicts_the_least_recently_used_pattern():
+    store, computed = Store(most_bytes=3 * RELU.pattern().bytes), []
 
     def get(name):
-        return store.get(name, lambda: made.append(name) or RELU.pattern())
+        return store.get(name, lambda: computed.append(name) or RELU.pattern())
 
     for name in "abcadb":
         get(name)
-    assert made == ["a", "b", "c", "d", "b"]
+    assert computed == ["a", "b", "c", "d", "b"]
     assert store.bytes == store.most_bytes

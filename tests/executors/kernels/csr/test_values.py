@@ -1,4 +1,4 @@
-"""Every rule's transposed Jacobian is autograd's, and its pattern has no entry that is always zero."""
+"""Every rule's transposed Jacobian equals autograd's, and its pattern has no entry that is always zero."""
 
 import pytest
 import torch
@@ -15,57 +15,57 @@ def _seed():
     torch.manual_seed(0)
 
 
-def agrees(case: Case) -> None:
-    """Values by the rule are autograd's to the last digits."""
+def check_values(case: Case) -> None:
+    """The rule's values equal autograd's Jacobian."""
     rule, values = case.rule, case.values
     assert values.shape == (rule.nnz, 1 if rule.shared else len(case.x))
     torch.testing.assert_close(dense(rule.pattern(), values).expand(len(case.x), -1, -1), case.expected(), rtol=1e-12, atol=1e-12)
 
 
-def is_exact(case: Case, runs: int = 1) -> None:
-    """The pattern is the union of what differs from zero over `runs` random draws."""
-    met = torch.zeros(case.rule.rows, case.rule.cols, dtype=torch.bool)
+def check_pattern(case: Case, runs: int = 1) -> None:
+    """The pattern is the union of the entries that differ from zero over `runs` random inputs."""
+    nonzero = torch.zeros(case.rule.rows, case.rule.cols, dtype=torch.bool)
     for _ in range(runs):
         case.x.normal_()
-        met |= (case.expected() != 0).any(0)
+        nonzero |= (case.expected() != 0).any(0)
     pattern = case.rule.pattern()
-    assert torch.equal(dense(pattern, torch.ones(pattern.nnz, 1))[0] != 0, met)
+    assert torch.equal(dense(pattern, torch.ones(pattern.nnz, 1))[0] != 0, nonzero)
 
 
 @pytest.mark.parametrize("geometry", CONVOLUTIONS)
 def test_convolution(geometry):
     case = cases.convolution(*geometry)
-    agrees(case)
-    is_exact(case)
+    check_values(case)
+    check_pattern(case)
 
 
 @pytest.mark.parametrize("geometry", POOLS)
 def test_max_pool_has_a_static_pattern_of_whole_windows(geometry):
     case = cases.max_pool(*geometry)
-    agrees(case)
-    is_exact(case, runs=150)
+    check_values(case)
+    check_pattern(case, runs=150)
 
 
 @pytest.mark.parametrize(("count_padding", "divisor"), [(True, None), (False, None), (True, 5)])
 @pytest.mark.parametrize("geometry", [pool for pool in POOLS if pool[3] == (1, 1)])
 def test_average_pool(geometry, count_padding, divisor):
     case = cases.average_pool(*geometry, count_padding, divisor)
-    agrees(case)
-    is_exact(case)
+    check_values(case)
+    check_pattern(case)
 
 
 @pytest.mark.parametrize("out", [(1, 1), (3, 4), (7, 9), (10, 2)])
 def test_adaptive_average_pool(out):
     case = cases.adaptive(out)
-    agrees(case)
-    is_exact(case)
+    check_values(case)
+    check_pattern(case)
 
 
 @pytest.mark.parametrize("mask", [Mask(0.3, 1), Mask(0.0), Mask(1.0)])
 def test_pruned_linear(mask):
     case = cases.linear(mask)
-    agrees(case)
-    is_exact(case)
+    check_values(case)
+    check_pattern(case)
 
 
 def test_a_linear_layer_that_is_not_pruned_is_the_full_matrix():
@@ -90,13 +90,13 @@ OPS = {
 def test_element_wise(name):
     op, target, args, saved = OPS[name]
     x = 4 * torch.randn(3, 2, 5, dtype=torch.float64)
-    agrees(Case(op, x, (op(x) if saved == "out" else x,), ElementwiseRule(10, target, args)))
+    check_values(Case(op, x, (op(x) if saved == "out" else x,), ElementwiseRule(10, target, args)))
 
 
 def test_dropout():
     x, mask = torch.randn(3, 40, dtype=torch.float64), torch.rand(3, 40) < 0.75
     rule = ElementwiseRule(40, "aten.native_dropout_backward.default", '[{"$":0},4.0]')
-    agrees(Case(lambda x: x * mask * 4.0, x, (mask,), rule))
+    check_values(Case(lambda x: x * mask * 4.0, x, (mask,), rule))
 
 
 def test_sparsities_and_sizes_of_the_first_layers_of_vgg11_as_published():
@@ -110,7 +110,7 @@ def test_sparsities_and_sizes_of_the_first_layers_of_vgg11_as_published():
     assert round((4 * pattern.nnz + pattern.indices.nbytes + pattern.indptr.nbytes) / mebibyte, 2) == 12.96
 
 
-def test_a_mask_keeps_exactly_its_share_and_is_always_the_same():
+def test_a_mask_keeps_exactly_its_share_and_is_reproducible():
     mask = Mask(0.03, seed=7)
     assert len(mask.kept((64, 3, 3, 3))) == round(0.03 * 1728)
     assert mask.kept((2, 5, 3)).tolist() == Mask(0.03, seed=7).kept((2, 5, 3)).tolist()
@@ -130,6 +130,6 @@ def test_a_mask_keeps_exactly_its_share_and_is_always_the_same():
         (lambda: Mask(0.5, -1), "has seed -1"),
     ],
 )
-def test_what_cannot_be_is_refused(make, message):
+def test_impossible_rules_and_masks_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Canonical ops in the forms of CUDA, on CPU tensors: PyTorch's own kernels, the numbers of plain PyTorch."""
+"""Canonical ops in their CUDA forms, on CPU tensors: they call PyTorch's own kernels and give the numbers of plain PyTorch."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -34,7 +34,7 @@ KEYED, STREAM = Forms(cuda=True, seed=torch.manual_seed), Forms(cuda=True, draws
 
 
 def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5, attend=nullcontext) -> float:
-    """The largest error of the baseline against plain PyTorch that draws its masks the same way, and attends within `attend`."""
+    """The largest error of the baseline against plain PyTorch with the same dropout masks. `attend`: a context for PyTorch's steps."""
     built = job.build()
     plain = reference(job, built, same_masks=True)
     plain.draws, plain.seed_generator = forms.draws, forms.seed
@@ -43,9 +43,9 @@ def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5
             plain.step()
     expected = Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
     monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
-    found, options = strategies.parse("baseline")
-    torch.manual_seed(job.seed)  # where a "stream" begins
-    result = compare(job, built, found.plan(job, machine, None, options), backend, expected, steps)
+    strategy, options = strategies.parse("baseline")
+    torch.manual_seed(job.seed)  # the seed of "stream" draws
+    result = compare(job, built, strategy.plan(job, machine, None, options), backend, expected, steps)
     return max(result.max_grad_error, result.max_param_error)
 
 
@@ -57,13 +57,13 @@ def test_plain_pytorch_draws_the_masks_of_the_fused_op(model, accumulate, forms,
     assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
 
 
-def test_other_masks_are_noticed(two_cores, backend, monkeypatch):
+def test_different_masks_give_a_large_error(two_cores, backend, monkeypatch):
     job = Job(f"{MODELS / 'language_model'}.py:make", 4, precision="fp64")
     forms = Forms(cuda=True, seed=lambda value: torch.manual_seed(value % 1000))
     built = job.build()
     monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
-    found, options = strategies.parse("baseline")
-    plan = found.plan(job, two_cores, None, options)
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, two_cores, None, options)
     assert compare(job, built, plan, backend, Expected.of(job, built)).max_grad_error > 1e-3
 
 
@@ -71,15 +71,15 @@ def operand(name: str, *shape: int, dtype: str = "float64") -> Operand:
     return Operand(name, shape, tuple(torch.empty(shape).stride()), dtype)
 
 
-def plan_of(task: Task, *given: str) -> Plan:
-    """A plan of one task whose inputs called `given` are fed."""
+def plan_of(task: Task, *fed: str) -> Plan:
+    """A plan of one task. `fed`: the names of its inputs that are fed."""
     operands = {o.value: o for o in (*task.inputs, *task.writes)}
-    values = {n: Value(n, o.shape, o.strides, o.dtype, "cpu:0", INPUT if n in given else "activation", n) for n, o in operands.items()}
+    values = {n: Value(n, o.shape, o.strides, o.dtype, "cpu:0", INPUT if n in fed else "activation", n) for n, o in operands.items()}
     return Plan("test", (Segment((task,)),), values, {n: Storage(n, o.bytes, "cpu:0") for n, o in operands.items()})
 
 
 def run(plan: Plan, tensors: dict[str, torch.Tensor], forms: Forms, seed: int = 0, iteration: int = 0) -> dict[str, torch.Tensor]:
-    """The values that the plan's tasks leave behind."""
+    """The plan's values after its tasks have run, by name."""
     binding = Binding(plan, tensors, lambda _: torch.device("cpu"), seed, forms)
     works = [handlers()[task.body.kind](task, binding) for task in plan.tasks]
     instance = Instance(iteration, len(binding.slot), [])
@@ -96,46 +96,46 @@ def dropout_task(train: str = "true") -> Task:
 
 def test_keyed_dropout_is_the_op_after_seeding():
     x = torch.randn(20, 30, dtype=torch.float64)
-    found = run(plan_of(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
+    values = run(plan_of(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
     torch.manual_seed(key(5, 2, 0))
     expected, keep = torch.native_dropout(x, 0.25, True)
-    assert torch.equal(found["y"], expected)
-    assert torch.equal(found["keep"], keep)
+    assert torch.equal(values["y"], expected)
+    assert torch.equal(values["keep"], keep)
 
 
 def test_keyed_feature_dropout_is_the_op_after_seeding():
     task = Task("mask", OpCall("aten.bernoulli_.float", '[{"$":0},0.75]', outputs=()), "cpu:0", mutates=(operand("x", 20, 30),))
-    found = run(plan_of(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
+    values = run(plan_of(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
     torch.manual_seed(key(5, 2, 0))
-    assert torch.equal(found["x"], torch.empty(20, 30, dtype=torch.float64).bernoulli_(0.75))
+    assert torch.equal(values["x"], torch.empty(20, 30, dtype=torch.float64).bernoulli_(0.75))
 
 
-def test_a_stream_of_draws_is_left_to_the_generator():
+def test_stream_draws_come_from_the_generator_in_issue_order():
     x = torch.randn(20, 30, dtype=torch.float64)
     torch.manual_seed(1)
-    found = run(plan_of(dropout_task(), "x"), {"x": x}, STREAM)
+    values = run(plan_of(dropout_task(), "x"), {"x": x}, STREAM)
     torch.manual_seed(1)
-    assert torch.equal(found["y"], torch.native_dropout(x, 0.25, True)[0])
+    assert torch.equal(values["y"], torch.native_dropout(x, 0.25, True)[0])
 
 
-def test_dropout_that_is_off_draws_nothing():
+def test_dropout_outside_training_draws_nothing():
     x = torch.randn(20, 30, dtype=torch.float64)
     for forms in (Forms(), KEYED):
         assert torch.equal(run(plan_of(dropout_task("false"), "x"), {"x": x}, forms)["y"], x)
 
 
 @pytest.mark.parametrize("forms", [Forms(), KEYED], ids=["cpu", "cuda"])
-def test_steps_of_a_list_take_the_backends_form_too(forms):
+def test_steps_of_a_list_run_in_the_backends_form_too(forms):
     drop = dropout_task()
     double = OpCall("aten.mul.Scalar", '[{"$":0},2.0]')
     steps = (Step(double, drop.reads, (operand("inner", 20, 30),)), Step(drop.body, (operand("inner", 20, 30),), drop.writes))
     x = torch.randn(20, 30, dtype=torch.float64)
-    found = run(plan_of(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
-    assert torch.equal(found["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])
-    assert not torch.equal(found["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=3)["y"])
+    values = run(plan_of(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
+    assert torch.equal(values["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])
+    assert not torch.equal(values["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=3)["y"])
 
 
-def test_forms_refuse_what_they_do_not_know():
+def test_unknown_draws_and_a_missing_seed_function_are_refused():
     with pytest.raises(ValueError, match="expected keyed or stream"):
         Forms(cuda=True, draws="random")
     with pytest.raises(ValueError, match="the function that seeds"):
@@ -144,7 +144,7 @@ def test_forms_refuse_what_they_do_not_know():
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("model", ["tied_cnn", "unet"])
-def test_batch_norm_is_what_pytorch_chooses(model, layout, two_cores, backend, monkeypatch):
+def test_batch_norm_runs_the_implementation_that_pytorch_chooses(model, layout, two_cores, backend, monkeypatch):
     job = Job(f"{MODELS / model}.py:make", 4, precision="fp64", layout=layout, accumulate=2, optimizer="adam")
     assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
 
@@ -181,30 +181,30 @@ def test_every_kind_of_batch_norm(tmp_path, two_cores, backend, monkeypatch):
     assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
 
 
-def test_what_batch_norm_leaves_for_its_backward_is_freed_by_it(two_cores):
+def test_results_saved_by_batch_norm_are_freed_by_its_backward(two_cores):
     job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4)
-    found, options = strategies.parse("baseline")
-    plan = found.plan(job, two_cores, None, options)
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, two_cores, None, options)
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
     binding = Binding(plan, tensors, lambda _: torch.device("cpu"), 0, KEYED)
     works = [(task, handlers()[task.body.kind](task, binding)) for task in plan.tasks]
-    hidden = [slot for name, slot in binding.slot.items() if name.endswith("::handover")]
-    assert len(hidden) == 3
+    saved_slots = [slot for name, slot in binding.slot.items() if name.endswith("::saved")]
+    assert len(saved_slots) == 3
     instance = Instance(0, len(binding.slot), [])
     binding.feed(instance, tensors)
-    held = []
+    counts = []
     for task, work in works:
         work(instance)
         if "batch_norm" in task.name:
-            held.append(sum(instance.slots[slot] is not None for slot in hidden))
-    assert held == [1, 2, 3, 2, 1, 0]
+            counts.append(sum(instance.slots[slot] is not None for slot in saved_slots))
+    assert counts == [1, 2, 3, 2, 1, 0]
 
 
-def test_a_batch_norm_backward_alone_prepares_itself(two_cores):
+def test_a_batch_norm_backward_without_its_forward_runs_the_forward_once(two_cores):
     job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4, precision="fp64")
-    found, options = strategies.parse("baseline")
-    plan = found.plan(job, two_cores, None, options)
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, two_cores, None, options)
     task = next(task for task in plan.tasks if "native_batch_norm_backward" in task.name)
     tensors = {o.value: torch.rand(o.shape, dtype=torch.float64) + 0.5 for o in task.inputs}
     alone = plan_of(task, *tensors)
@@ -268,7 +268,7 @@ def attends(tmp_path) -> str:
 
 @pytest.mark.parametrize("forms", [Forms(), KEYED, STREAM], ids=["cpu", "keyed", "stream"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_attention_is_what_pytorch_runs(attends, optimizer, forms, two_cores, backend, monkeypatch):
+def test_attention_runs_the_kernel_that_pytorch_runs(attends, optimizer, forms, two_cores, backend, monkeypatch):
     job = Job(attends, 4, precision="fp64", optimizer=optimizer, accumulate=2)
     assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
 
@@ -285,9 +285,9 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
     if form == "math":
         monkeypatch.setattr(attention, "choice", lambda call: "math")
     monkeypatch.setattr("calibrate.cpu.sampler.compile_alone", partial(compile_alone, forms=KEYED))
-    found, options = strategies.parse("baseline")
+    strategy, options = strategies.parse("baseline")
     for source in (attends, f"{MODELS / 'tied_cnn'}.py:make"):
-        plan = found.plan(Job(source, 4), two_cores, None, options)
+        plan = strategy.plan(Job(source, 4), two_cores, None, options)
         sampler = Sampler(backend)
         keys = {task.name: task for task in plan.tasks}
         sampler.add(plan, keys)
@@ -297,7 +297,7 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
 
 
 class Calls(TorchDispatchMode):
-    """Notes what attention ops are called with, tensors by their shape."""
+    """Records the arguments of attention ops, with tensors replaced by their shapes and strides."""
 
     def __init__(self):
         super().__init__()
@@ -314,7 +314,7 @@ CASES = [("flash", None), *((kernel, mask) for kernel in ("efficient", "cudnn") 
 
 
 @pytest.mark.parametrize(("kernel", "mask"), CASES)
-def test_a_fused_kernels_backward_takes_what_autograd_gives_it(kernel, mask):
+def test_a_fused_kernels_backward_gets_the_arguments_that_autograd_passes(kernel, mask):
     query, key, value = (torch.empty(2, 3, n, 16, dtype=torch.bfloat16, device="meta", requires_grad=True) for n in (5, 7, 7))
     bias = mask and torch.empty(mask, dtype=torch.bfloat16, device="meta")
     call, used = attention.Call(query, key, value, bias, False, 0.3), attention.KERNELS[kernel]
@@ -322,8 +322,8 @@ def test_a_fused_kernels_backward_takes_what_autograd_gives_it(kernel, mask):
         out = used.forward(call)[0]
         torch.autograd.grad(out, [query, key, value], torch.empty_like(out))
     with Calls() as ours, torch.no_grad():
-        out, logsumexp, left = used.forward(call)
-        gradients = used.backward(torch.empty_like(out), call, out, logsumexp, left)
+        out, logsumexp, saved = used.forward(call)
+        gradients = used.backward(torch.empty_like(out), call, out, logsumexp, saved)
     assert len(ours.seen) == 2
     assert ours.seen == automatic.seen
     assert [g.shape for g in gradients] == [x.shape for x in (query, key, value)]
@@ -338,7 +338,7 @@ def test_attention_lets_pytorch_choose():
             assert attention.choice(call) == name
 
 
-def test_results_are_laid_out_as_planned():
+def test_results_have_the_planned_strides():
     planned = Operand("out", (2, 3, 5, 1), (15, 5, 1, 1), "float32")
     fits, other = torch.randn(2, 3, 5, 1), torch.randn(2, 5, 3, 1).transpose(1, 2)
     assert attention._as_planned(fits, planned) is fits

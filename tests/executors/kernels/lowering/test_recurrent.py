@@ -1,4 +1,4 @@
-"""What stands around cuDNN's call on CUDA, with PyTorch's CPU layers in the call's place: no GPU is needed, and cuDNN is not tested."""
+"""The code around the call of cuDNN, with PyTorch's CPU layers in place of the call. No GPU is needed, and cuDNN itself is not tested."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.fake_gpu import FakeGpu
 
 
 def run_on_cpu(x, weights, stride, buffer, h0, c0, mode, hidden, *_):
-    """The results of aten._cudnn_rnn that count: output and last state."""
+    """The results of aten._cudnn_rnn that are used: the output and the last state."""
     assert stride == len(weights)
     assert all(tensor.is_contiguous() for tensor in (x, h0))
     layer = {0: torch.rnn_relu, 1: torch.rnn_tanh, 3: torch.gru}[mode]
@@ -23,21 +23,21 @@ def run_on_cpu(x, weights, stride, buffer, h0, c0, mode, hidden, *_):
 
 @pytest.fixture
 def cudnn(monkeypatch):
-    """Calls of cuDNN, which there is none of here."""
+    """Replaces cuDNN's functions. Returns the list of arguments that its flattening was called with."""
     flattened = []
-    monkeypatch.setattr(recurrent, "by_cudnn", lambda task, binding: True)
+    monkeypatch.setattr(recurrent, "cudnn_usable", lambda task, binding: True)
     monkeypatch.setattr(recurrent, "_run_cudnn", run_on_cpu)
-    monkeypatch.setattr(recurrent, "_flatten", lambda parts, *more: flattened.append(more) or torch.zeros(1))
+    monkeypatch.setattr(recurrent, "_flatten", lambda weights, *options: flattened.append(options) or torch.zeros(1))
     return flattened
 
 
 @pytest.mark.parametrize("strategy", ["baseline", "bppsa:scan=blelloch"])
 @pytest.mark.parametrize(("model", "mode"), [("rnn_bitstream", 1), ("gru_features", 3)])
 def test_a_plan_with_cudnns_forward_trains_as_pytorch_does(cudnn, model, mode, strategy):
-    """Weights are brought to cuDNN's buffer in every step, and its order is asked for once."""
+    """Weights are copied to cuDNN's buffer in every step, and flattened once."""
     job, machine = Job(model, 3, image_size=9, precision="fp64", optimizer="adam"), load_machine("h200")
-    found, options = strategies.parse(strategy)
-    plan, built, gpu = found.plan(job, machine, None, options), job.build(), FakeGpu()
+    module, options = strategies.parse(strategy)
+    plan, built, gpu = module.plan(job, machine, None, options), job.build(), FakeGpu()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
         numerics = compare(job, built, plan, backend, Expected.of(job, built, 3, backend), 3)
@@ -46,33 +46,33 @@ def test_a_plan_with_cudnns_forward_trains_as_pytorch_does(cudnn, model, mode, s
     assert set(cudnn) == {(4, features, mode, 20, 0, 1, False, False)}
 
 
-def test_what_cudnn_refuses_runs_step_by_step_and_is_logged(cudnn, monkeypatch, caplog):
+def test_a_layer_that_cudnn_refuses_runs_step_by_step_with_a_warning(cudnn, monkeypatch, caplog):
     def refuse(*_):
         raise RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED")
 
     monkeypatch.setattr(recurrent, "_run_cudnn", refuse)
     job, machine = Job("rnn_bitstream", 3, image_size=9, precision="fp64"), load_machine("h200")
-    found, options = strategies.parse("baseline")
-    plan, built, gpu = found.plan(job, machine, None, options), job.build(), FakeGpu()
+    module, options = strategies.parse("baseline")
+    plan, built, gpu = module.plan(job, machine, None, options), job.build(), FakeGpu()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
         numerics = compare(job, built, plan, backend, Expected.of(job, built, 3, backend), 3)
     assert numerics.equal("fp64"), numerics
-    assert "since cuDNN refuses it: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED" in caplog.text
+    assert "because cuDNN refuses it: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED" in caplog.text
 
 
 @pytest.mark.parametrize("biases", [True, False])
-def test_gates_follow_from_the_states(biases):
+def test_gates_can_be_computed_from_the_states(biases):
     x, h0 = torch.randn(7, 3, 4, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     shapes = [(15, 4), (15, 5), *([(15,), (15,)] if biases else [])]
     weights = [*(torch.randn(shape, dtype=torch.float64) for shape in shapes), None, None][:4]
     states, *expected = steps.gru(x, h0, *weights)
-    for found, gate in zip(steps.gru_gates_from_states(x, states, *weights), expected, strict=True):
-        torch.testing.assert_close(found, gate, rtol=1e-12, atol=1e-12)
+    for gate, expected_gate in zip(steps.gru_gates_from_states(x, states, *weights), expected, strict=True):
+        torch.testing.assert_close(gate, expected_gate, rtol=1e-12, atol=1e-12)
 
 
-def test_the_arguments_are_those_of_the_ops():
-    """cuDNN's ops exist in every build, by their schemas."""
+def test_the_arguments_match_the_ops_schemas():
+    """Every build of PyTorch has the schemas of cuDNN's ops."""
     named = {op: [argument.name for argument in op._schema.arguments] for op in (recurrent._run_cudnn, recurrent._flatten)}
     call, flatten = named.values()
     assert call[:7] == ["input", "weight", "weight_stride0", "weight_buf", "hx", "cx", "mode"]
@@ -89,18 +89,18 @@ def test_the_arguments_are_those_of_the_ops():
 @pytest.mark.parametrize(("mode", "gates"), [(0, 1), (1, 1), (3, 3)])
 @pytest.mark.parametrize("biases", [True, False])
 def test_cudnns_states_on_a_gpu(mode, gates, biases):
-    """Issued twice with other weights, so that the buffer has to follow them, and replayed from a graph."""
+    """Issued twice with different weights, which must reach the buffer, and replayed from a graph."""
     x, h0 = torch.randn(9, 4, 3, dtype=torch.float64), torch.randn(4, 20, dtype=torch.float64)
     shapes = [(20 * gates, 3), (20 * gates, 20), *([(20 * gates,)] * 2 if biases else [])]
-    held = recurrent._Weights()
+    flat = recurrent.FlatWeights()
     for _ in range(2):
         weights = [*(torch.randn(shape, dtype=torch.float64) / 5 for shape in shapes), None, None][:4]
         expected = steps.gru(x, h0, *weights)[0] if mode == 3 else steps.rnn(x, h0, *weights, ("relu", "tanh")[mode])
-        given = [tensor if tensor is None else tensor.cuda() for tensor in (x, h0, *weights)]
-        issued = recurrent.states(held, mode, *given)
+        on_gpu = [tensor if tensor is None else tensor.cuda() for tensor in (x, h0, *weights)]
+        issued = recurrent.states(flat, mode, *on_gpu)
         torch.testing.assert_close(issued.cpu(), expected, rtol=1e-9, atol=1e-9)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = recurrent.states(held, mode, *given)
+        captured = recurrent.states(flat, mode, *on_gpu)
     graph.replay()
     torch.testing.assert_close(captured.cpu(), expected, rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""The hand-written CUDA kernels of scans, compiled as C++ and run on the host, against PyTorch's batched products and `simulator.scan`."""
+"""The hand-written CUDA kernels of scans, compiled as C++ and run on the host, compared with PyTorch's batched products."""
 
 import logging
 import shutil
@@ -34,7 +34,7 @@ COMPILER = shutil.which("g++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++, which runs the kernels' source on the host")
 NVCC = shutil.which("nvcc")
 
-#: 5 has a strip of rows that is not full, 20 is the paper's, 33 needs tiles that stand over the edge.
+#: With 5 units a strip of rows is not full; 20 is the paper's width; with 33 tiles extend beyond the edge of the matrix.
 WIDTHS = (1, 5, 20, 33)
 SIZES = [(2, 1), (3, 2), (4, 5), (7, 3), (12, 2), (21, 4)]
 
@@ -46,7 +46,7 @@ def compiler(tmp_path_factory):
 
 @pytest.fixture(params=["forwards", "backwards"])
 def on_host(request, compiler, monkeypatch):
-    """Kernels compile for the host; between barriers threads run in this order."""
+    """Compiles kernels for the host, and runs the threads of a block in this order between barriers."""
     monkeypatch.setattr(nvrtc, "compiled", compiler.compiled)
     native._compiled.cache_clear()
     compiler.backwards, compiler.launches = request.param == "backwards", 0
@@ -54,9 +54,9 @@ def on_host(request, compiler, monkeypatch):
     native._compiled.cache_clear()
 
 
-def close(found, expected, dtype=torch.float64):
+def assert_close(actual, expected, dtype=torch.float64):
     bound = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+    torch.testing.assert_close(actual, expected, rtol=bound, atol=bound)
 
 
 def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float64):
@@ -68,39 +68,39 @@ def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_levels_are_those_of_batched_products(on_host, width, leftmost):
+def test_levels_equal_batched_products(on_host, width, leftmost):
     shape = native_level.Shape(width, "double")
     for m, samples in SIZES:
         jacobians, gradient = elements(m, samples, width, leftmost)
         first = gradient if leftmost else None
-        found = native_level.up(shape, m, leftmost)(jacobians, first)
-        for one, other in zip(found, scan_level.up(jacobians, first, m), strict=True):
-            assert (one is None) == (other is None)
-            if one is not None:
-                close(one, other)
+        results = native_level.up(shape, m, leftmost)(jacobians, first)
+        for result, expected in zip(results, scan_level.up(jacobians, first, m), strict=True):
+            assert (result is None) == (expected is None)
+            if result is not None:
+                assert_close(result, expected)
         even = jacobians[: (m + 1) // 2 - leftmost] if (m + 1) // 2 > leftmost else None
         above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=torch.float64)
-        close(native_level.down(shape, m)(even, above, first), scan_level.down(even, above, first, m))
+        assert_close(native_level.down(shape, m)(even, above, first), scan_level.down(even, above, first, m))
         sequence, places = scan_level._sequence(m, leftmost)
         run = native_level.linear(shape, sequence, places, torch.device("cpu"))
-        close(run(jacobians, gradient), scan_level.linear(jacobians, gradient, sequence, places))
+        assert_close(run(jacobians, gradient), scan_level.linear(jacobians, gradient, sequence, places))
     assert on_host.launches == 3 * len(SIZES)
 
 
 @needs_compiler
 def test_a_long_linear_level_in_float32(on_host):
-    """More steps than are read ahead, several times over."""
+    """With many more steps than are loaded ahead."""
     shape = native_level.Shape(20, "float")
     jacobians, gradient = elements(45, 3, 20, False, torch.float32)
     sequence, places = scan_level._sequence(45, False)
-    found = native_level.linear(shape, sequence, places, torch.device("cpu"))(jacobians, gradient)
-    close(found, scan_level.linear(jacobians, gradient, sequence, places), torch.float32)
+    prefixes = native_level.linear(shape, sequence, places, torch.device("cpu"))(jacobians, gradient)
+    assert_close(prefixes, scan_level.linear(jacobians, gradient, sequence, places), torch.float32)
 
 
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
-    """Up and down through all levels, against products in the scan's own order."""
+    """The up-sweep and the down-sweep through all levels, compared with `simulator.scan`."""
     m, samples, width = 13, 2, 5
     jacobians, gradient = elements(m, samples, width, leftmost)
     shape = native_level.Shape(width, "double")
@@ -109,49 +109,48 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
     expected = exclusive_scan(chain, 0, lambda later, earlier: (later @ earlier.unsqueeze(-1)).squeeze(-1))
 
     def prefixes(count: int, jacobians, first):
-        """What `scan_tasks` has the levels do."""
+        """Runs the levels from this one up, as the tasks of `simulator.scan` do."""
         if count == 1:
-            before = first if leftmost else gradient
-            found = [before] if leftmost else [before, (jacobians[0] @ before.unsqueeze(-1)).squeeze(-1)]
-            return torch.stack(found)
+            start = first if leftmost else gradient
+            return torch.stack([start] if leftmost else [start, (jacobians[0] @ start.unsqueeze(-1)).squeeze(-1)])
         above = prefixes(count // 2, *native_level.up(shape, count, leftmost)(jacobians, first))
         even = (count + 1) // 2 - leftmost
         return native_level.down(shape, count)(jacobians[:even] if even else None, above, first)
 
-    found = prefixes(m, jacobians, gradient if leftmost else None)
-    for where, place in enumerate(prefix_order(m, leftmost)):
-        close(found[where], expected[place - leftmost])
+    results = prefixes(m, jacobians, gradient if leftmost else None)
+    for position, element in enumerate(prefix_order(m, leftmost)):
+        assert_close(results[position], expected[element - leftmost])
 
 
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", [1, 5, 20])
-def test_jacobians_are_those_of_pytorchs_ops(on_host, width, leftmost):
-    m, samples, real = 9, 3, partial(torch.rand, dtype=torch.float64)
-    places = step_jacobians._backwards(m, leftmost)
+def test_jacobians_equal_those_of_pytorchs_ops(on_host, width, leftmost):
+    m, samples, c_type = 9, 3, partial(torch.rand, dtype=torch.float64)
+    places = step_jacobians._steps_in_scan_order(m, leftmost)
     index = torch.tensor(places)
-    rnn = (real(m, samples, width) - 0.5, real(width, width))
-    gru = (*(real(m, samples, n * width) for n in (1, 2, 1, 1)), real(3 * width, width))
+    rnn = (c_type(m, samples, width) - 0.5, c_type(width, width))
+    gru = (*(c_type(m, samples, n * width) for n in (1, 2, 1, 1)), c_type(3 * width, width))
     cases = [(RnnSteps("tanh", leftmost), rnn), (RnnSteps("relu", leftmost), rnn), (GruSteps(leftmost), gru)]
     for rule, reads in cases:
-        found = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
-        close(found, step_jacobians._KERNELS[rule.of](rule, index, *reads))
+        jacobians = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
+        assert_close(jacobians, step_jacobians._KERNELS[rule.of](rule, index, *reads))
     assert on_host.launches == 3
 
 
 def planned(model: str, strategy: str) -> tuple:
     job, machine = Job(model, 3, image_size=11, precision="fp64"), load_machine("h200")
-    found, options = strategies.parse(strategy)
-    return job, found.plan(job, machine, None, options), machine
+    module, options = strategies.parse(strategy)
+    return job, module.plan(job, machine, None, options), machine
 
 
 @needs_compiler
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa:scan=blelloch,workers=3"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, strategy):
-    """The simulated GPU does not see the launches, so that it cannot replay them: eager mode."""
+    """In eager mode, because the simulated GPU does not see these launches and so cannot replay them."""
     job, plan, machine = planned(model, strategy)
-    monkeypatch.setattr(native, "usable", lambda task, binding: "double")
+    monkeypatch.setattr(native, "c_type", lambda task, binding: "double")
     gpu, built = FakeGpu(races_allowed=True), job.build()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
@@ -163,7 +162,7 @@ def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, s
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
-def test_without_kernels_pytorchs_products_do_the_same(model, strategy, mode):
+def test_without_kernels_pytorchs_products_give_the_same_numbers(model, strategy, mode):
     job, plan, machine = planned(model, strategy)
     gpu, built = FakeGpu(), job.build()
     backend = CudaBackend(machine, gpu, mode)
@@ -173,7 +172,7 @@ def test_without_kernels_pytorchs_products_do_the_same(model, strategy, mode):
 
 
 def level_task(width: int, dtypes: str | tuple[str, str], device: str = "cuda"):
-    """A linear level of 4 elements, and what it is bound to."""
+    """A task of a linear level with 4 elements, and its binding. `dtypes`: one for all operands, or (of reads, of writes)."""
     read, written = (dtypes, dtypes) if isinstance(dtypes, str) else dtypes
     shapes = ((4, 2, width, width), (2, width)), (5, 2, width)
     reads = tuple(Operand(name, shape, contiguous(shape), read) for name, shape in zip("jg", shapes[0], strict=True))
@@ -183,21 +182,21 @@ def level_task(width: int, dtypes: str | tuple[str, str], device: str = "cuda"):
     return task, SimpleNamespace(forms=Forms(cuda=True), device=torch.device)
 
 
-def test_kernels_are_for_cuda_two_dtypes_and_narrow_layers():
-    chosen = {
-        name: native.usable(*level_task(width, dtypes, device))
+def test_kernels_are_used_on_cuda_for_two_dtypes_and_narrow_layers():
+    c_types = {
+        name: native.c_type(*level_task(width, dtypes, device))
         for name, width, dtypes, device in [
             ("float", 20, "float32", "cuda"), ("double", 20, "float64", "cuda"), ("half", 20, "bfloat16", "cuda"),
             ("mixed", 20, ("float32", "float64"), "cuda"), ("wide", FUSED_WIDTH + 1, "float32", "cuda"), ("cpu", 20, "float32", "cpu"),
         ]
     }  # fmt: skip
-    assert chosen == {"float": "float", "double": "double", "half": None, "mixed": None, "wide": None, "cpu": None}
+    assert c_types == {"float": "float", "double": "double", "half": None, "mixed": None, "wide": None, "cpu": None}
     task, binding = level_task(20, "float32")
     binding.forms = replace(binding.forms, cuda=False)
-    assert native.usable(task, binding) is None
+    assert native.c_type(task, binding) is None
 
 
-def test_without_nvrtc_the_log_says_what_runs(monkeypatch, caplog):
+def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
     def refuse(source, name):
         raise nvrtc.StepcastError("no NVRTC library")
 
@@ -205,21 +204,21 @@ def test_without_nvrtc_the_log_says_what_runs(monkeypatch, caplog):
     native._compiled.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert native_level.up(native_level.Shape(20, "float"), 4, False) is None
-    assert "batched products, several kernels in place of one: no NVRTC library" in caplog.text
+    assert "batched products, with several kernels instead of one: no NVRTC library" in caplog.text
     native._compiled.cache_clear()
 
 
-@pytest.mark.skipif(NVCC is None, reason="needs nvcc, which compiles the kernels for a GPU that is not there")
-@pytest.mark.parametrize(("width", "real"), [(20, "float"), (20, "double"), (FUSED_WIDTH, "double")])
-def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width, real):
-    constants = {"REAL": real, "H": width, "THREADS": native_values._THREADS, "MATRICES": native_values._MATRICES}
-    for name, text in {"scan": native_level.Shape(width, real).text, "jacobian": native.source("jacobian_values.cu", constants)}.items():
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc to compile the kernels")
+@pytest.mark.parametrize(("width", "c_type"), [(20, "float"), (20, "double"), (FUSED_WIDTH, "double")])
+def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width, c_type):
+    constants = {"REAL": c_type, "H": width, "THREADS": native_values._THREADS, "MATRICES": native_values._MATRICES}
+    for name, text in {"scan": native_level.Shape(width, c_type).text, "jacobian": native.source("jacobian_values.cu", constants)}.items():
         (tmp_path / f"{name}.cu").write_text(text)
         command = [NVCC, "-arch=sm_90", "-cubin", "-Xptxas=-v", "-o", tmp_path / "out.cubin", tmp_path / f"{name}.cu"]
-        said = subprocess.run(command, capture_output=True, text=True)
-        assert said.returncode == 0, said.stderr
-        spills = [line for line in said.stderr.splitlines() if "spill" in line]
-        assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills), said.stderr
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        spills = [line for line in ended.stderr.splitlines() if "spill" in line]
+        assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills), ended.stderr
 
 
 @pytest.mark.gpu
@@ -228,29 +227,29 @@ def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width,
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", [*WIDTHS, FUSED_WIDTH])
 def test_kernels_on_a_gpu(width, leftmost, dtype):
-    """Issued and replayed from a graph, against the batched products on the CPU."""
+    """Issued and replayed from a graph, compared with batched products on the CPU."""
     m, samples, cuda = 37, 6, torch.device("cuda", torch.cuda.current_device())
-    shape = native_level.Shape(width, native._REAL[dtype])
+    shape = native_level.Shape(width, native.C_TYPES[dtype])
     jacobians, gradient = elements(m, samples, width, leftmost, getattr(torch, dtype))
     first = gradient if leftmost else None
     above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=jacobians.dtype)
     even = jacobians[: (m + 1) // 2 - leftmost]
     sequence, places = scan_level._sequence(m, leftmost)
-    there = {id(t): t.to(cuda) for t in (jacobians, gradient, above, even)}
-    there[id(None)] = None
-    every = partial(scan_level.linear, sequence=sequence, places=places)
+    copies = {id(t): t.to(cuda) for t in (jacobians, gradient, above, even)}
+    copies[id(None)] = None
+    linear = partial(scan_level.linear, sequence=sequence, places=places)
     runs = [
         (native_level.up(shape, m, leftmost), partial(scan_level.up, elements=m), (jacobians, first)),
         (native_level.down(shape, m), partial(scan_level.down, elements=m), (even, above, first)),
-        (native_level.linear(shape, sequence, places, cuda), every, (jacobians, gradient)),
+        (native_level.linear(shape, sequence, places, cuda), linear, (jacobians, gradient)),
     ]
     bound = 1e-4 if dtype == "float32" else 1e-11
-    for run, expected, given in runs:
-        on_gpu = [there[id(tensor)] for tensor in given]
+    for run, expected, operands in runs:
+        on_gpu = [copies[id(tensor)] for tensor in operands]
         issued = run(*on_gpu)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             captured = run(*on_gpu)
         graph.replay()
-        for found in (issued, captured):
-            torch.testing.assert_close(found, expected(*given), check_device=False, rtol=bound, atol=bound)
+        for result in (issued, captured):
+            torch.testing.assert_close(result, expected(*operands), check_device=False, rtol=bound, atol=bound)

@@ -1,4 +1,4 @@
-"""What every process of a team does alike when the leader says so: load its part of a plan, run it, measure its memory."""
+"""The commands that every rank executes alike: load its device's part of a plan, run it, and measure its memory."""
 
 import os
 import time
@@ -22,7 +22,7 @@ from simulator.plan.plan import Plan
 
 @dataclass
 class LoadedPlans:
-    """This process's programs, one per plan that the leader has loaded. `devices`: of the machine, by rank."""
+    """This process's programs, one per plan that rank 0 has loaded. `devices`: the machine's devices, by rank."""
 
     channel: ControlChannel
     backend: Backend
@@ -31,77 +31,81 @@ class LoadedPlans:
 
     @staticmethod
     def open(channel: ControlChannel, kind: str, devices: Sequence[str], sms: int, precision: str) -> "LoadedPlans":
-        """With this process's own backend: its cores, or the whole of its GPU. `kind`: cpu or cuda."""
+        """An empty set of programs on this process's own backend: its cores, or its whole GPU. `kind`: cpu or cuda."""
         backend = _local_backend(kind, channel.ranks, devices[channel.ranks.rank], sms, precision)
         return LoadedPlans(channel, backend, tuple(devices))
 
     @property
     def library(self) -> str:
-        """What makes collectives between the devices."""
+        """The library that runs collectives between the devices."""
         return LIBRARIES[self.backend.torch_device.type]
 
     def load(self, number: int, plan: Plan, tensors: Named, seed: int, keep: Sequence[str]) -> Executable | None:
-        """This device's part of `plan` as program `number`; None where it has none. Raises StepcastError where it cannot run."""
-        part = self._part(plan)
-        program = None if part.empty else self.backend.load(part, tensors, seed, tuple(name for name in keep if name in part.values))
-        if hasattr(program, "agreed"):
-            program.agreed = self.channel.largest
-        self._programs[number] = part, program
+        """Load this device's part of `plan` as program `number`.
+
+        Returns None if the plan has no task on this device. Raises StepcastError if the part cannot run.
+        """
+        local = self._local(plan)
+        program = None if local.empty else self.backend.load(local, tensors, seed, tuple(name for name in keep if name in local.values))
+        if hasattr(program, "max_over_ranks"):
+            program.max_over_ranks = self.channel.max_over_ranks
+        self._programs[number] = local, program
         return program
 
-    def _part(self, plan: Plan) -> LocalPlan:
-        part = local_plan(plan, self.devices[self.channel.ranks.rank])
+    def _local(self, plan: Plan) -> LocalPlan:
+        """This device's part of `plan`, after the process groups of the whole plan have been created."""
+        local = local_plan(plan, self.devices[self.channel.ranks.rank])
         process_groups.make(groups_of(plan), self.devices, self.library)
-        return part
+        return local
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Forget programs."""
+        """Free the programs with these numbers."""
         for number in numbers:
             self._programs.pop(number, None)
 
     def run(self, number: int, steps: int, feeds: Sequence[Named] | None) -> dict[str, Any]:
-        """Run `steps` periods, in step with the others from the first on; 0: drain. The answer for the leader."""
-        part, program = self._programs[number]
+        """Run `steps` periods, starting together with the other ranks; 0 steps drain the program. Returns the answer for rank 0."""
+        local, program = self._programs[number]
         self.channel.barrier()
-        begun_s = time.perf_counter()
+        begin_s = time.perf_counter()
         if program is None:
-            return {"begun_s": begun_s, "ends_s": [], "times": [], "losses": {}}
+            return {"begin_s": begin_s, "ends_s": [], "times": [], "losses": {}}
         chunk = program.run(steps, None if feeds is None else list(feeds)) if steps else program.sync()
         return {
-            "begun_s": begun_s,
+            "begin_s": begin_s,
             "ends_s": chunk.ends_s,
-            "times": [[part.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in chunk.times],
-            "losses": _losses(program, part),
+            "times": [[local.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in chunk.times],
+            "losses": _losses(program, local),
         }
 
     def trace(self, number: int) -> dict[str, Any]:
-        """Task times of a few more periods, where a program times them apart from its steps."""
-        part, program = self._programs[number]
+        """Run a few more periods to time tasks. Returns the answer for rank 0."""
+        local, program = self._programs[number]
         self.channel.barrier()
         times = program.trace() if program is not None else []
-        return {"begun_s": 0.0, "times": [[part.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in times]}
+        return {"begin_s": 0.0, "times": [[local.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in times]}
 
     def difference(self, number: int, expected: Named) -> dict[str, Any]:
-        """How far this device's parameters are from `expected`."""
+        """The largest difference between this device's parameters and `expected`. Returns the answer for rank 0."""
         _, program = self._programs[number]
         return {"difference": 0.0 if program is None else parameter_difference(program.binding, expected)}
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, Any]:
-        """What the allocator of this process held at most for its part."""
-        part = self._part(plan)
+        """Highest bytes that this process's allocator held for its part of `plan`. Returns the answer for rank 0."""
+        local = self._local(plan)
         self.channel.barrier()
-        return {"peak_bytes": {} if part.empty else self.backend.peak_bytes(part, tensors, seed)}
+        return {"peak_bytes": {} if local.empty else self.backend.peak_bytes(local, tensors, seed)}
 
 
 def cpu_seconds() -> dict[str, Any]:
-    """CPU seconds of this process so far."""
-    own = os.times()
-    return {"cpu_s": own.user + own.system}
+    """CPU seconds that this process has used so far. Returns the answer for rank 0."""
+    times = os.times()
+    return {"cpu_s": times.user + times.system}
 
 
-def _losses(program: Executable, part: LocalPlan) -> dict[int, list[float]]:
-    """By iteration, in the order of the part's losses; told once."""
-    if not part.losses:
+def _losses(program: Executable, local: LocalPlan) -> dict[int, list[float]]:
+    """The new losses by iteration, in the order of `local.losses`. Removes them from the program, so that each is reported once."""
+    if not local.losses:
         program.losses.clear()
         return {}
     return {iteration: [float(loss) for loss in program.losses.pop(iteration)] for iteration in list(program.losses)}
@@ -119,16 +123,16 @@ def _local_backend(kind: str, ranks: Ranks, device: str, sms: int, precision: st
 
 
 def _alone(device: Device) -> Machine:
-    """A machine of one device: backends ask of it what there is, not how fast it is."""
+    """A machine of one device. It has no bandwidths, since a backend only reads which devices exist."""
     return Machine("this process", (device,), (Memory("memory", 0, 0.0, 0),))
 
 
 def cores_of(local_rank: int, count: int) -> list[int]:
-    """The cores of a process that needs `count`: its own while there are enough, else shared with others."""
-    there = available_cores()
-    return [there[(local_rank * count + i) % len(there)] for i in range(count)]
+    """The cores for a process that needs `count` of them. Processes share cores if the node has too few."""
+    cores = available_cores()
+    return [cores[(local_rank * count + i) % len(cores)] for i in range(count)]
 
 
 def as_parameters(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """`tensors`, those of `names` as parameters again: programs copy these, and keep the others."""
+    """`tensors`, with those of `names` turned back into nn.Parameter: programs read every other tensor as a default input."""
     return {name: torch.nn.Parameter(t, requires_grad=False) if name in names else t for name, t in tensors.items()}

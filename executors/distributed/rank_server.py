@@ -1,0 +1,95 @@
+"""The process of a rank other than 0: it executes rank 0's commands until rank 0 ends.
+
+It prints nothing, unless it fails while it cannot report to rank 0.
+"""
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from executors.distributed.control import ControlChannel, Named, join_channel
+from executors.distributed.loaded_plans import LoadedPlans, as_parameters, cpu_seconds
+from executors.distributed.ranks import Ranks
+from executors.errors import GRACE_S, PeerLostError
+from simulator.models.factory import brief
+from simulator.plan.json import load
+from traces.errors import StepcastError
+
+#: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
+COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes")
+
+
+def serve_rank(ranks: Ranks) -> int:
+    """Execute rank 0's commands. Returns the status to exit with."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; rank 0 handles it, and when it ends its connections close
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        channel = join_channel(ranks)
+        return channel if isinstance(channel, int) else RankServer(channel).serve()
+    except PeerLostError:
+        return 1
+    except StepcastError as error:
+        return _report(ranks, str(error), error.exit_status)
+    except Exception as error:
+        return _report(ranks, f"failed: {brief(error)}", 1)
+
+
+def _report(ranks: Ranks, message: str, status: int) -> int:
+    """Print an error that rank 0 cannot be told. Returns `status`."""
+    time.sleep(GRACE_S)
+    print(f"stepcast: process {ranks.rank} of {ranks.world}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return status
+
+
+class RankServer:
+    """Executes the commands that arrive on a control channel, on this process's device."""
+
+    def __init__(self, channel: ControlChannel):
+        self.channel = channel
+        self.loaded: LoadedPlans | None = None
+
+    def serve(self) -> int:
+        """Execute commands until rank 0 ends. Returns rank 0's exit status."""
+        while True:
+            message, tensors = self.channel.receive()
+            if message["command"] == "end":
+                self.channel.close()
+                return message["status"]
+            execute = self._execute if message["command"] in COLLECTIVE_COMMANDS else self._try
+            self.channel.gather(execute(message, tensors))
+
+    def _try(self, message: dict[str, Any], tensors: Named) -> dict[str, Any]:
+        """Execute a command, and answer with the error if it fails."""
+        try:
+            return self._execute(message, tensors)
+        except PeerLostError:
+            raise
+        except Exception as error:
+            return {"error": str(error) if isinstance(error, StepcastError) else brief(error)}
+
+    def _execute(self, message: dict[str, Any], tensors: Named) -> dict[str, Any]:
+        """Execute a command. Returns the answer for rank 0."""
+        loaded = self.loaded
+        if loaded is not None:
+            loaded.drop(message.get("dropped", ()))
+        match message["command"]:
+            case "open":
+                self.loaded = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
+            case "load":
+                named = as_parameters(tensors, message["parameters"])
+                loaded.load(message["program"], load(message["plan"]), named, message["seed"], message["keep"])
+            case "cpu_seconds":
+                return cpu_seconds()
+            case "run":
+                names = message["feeds"]
+                feeds = None if names is None else [{name: tensors[f"{i} {name}"] for name in names} for i in range(message["steps"])]
+                return loaded.run(message["program"], message["steps"], feeds)
+            case "trace":
+                return loaded.trace(message["program"])
+            case "difference":
+                return loaded.difference(message["program"], tensors)
+            case "peak_bytes":
+                return loaded.peak_bytes(load(message["plan"]), as_parameters(tensors, message["parameters"]), message["seed"])
+        return {}
