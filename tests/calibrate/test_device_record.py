@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.device_record import DeviceRecord, GpuWatch
+from calibrate.device_record import DeviceRecord, GpuMonitor
 from calibrate.identity import this_gpu
 from executors.cuda.driver import GpuFacts
 
@@ -125,7 +125,7 @@ def test_what_is_not_supported_is_missing():
 
 
 def test_without_nvml_there_is_a_note_and_nothing_else():
-    record, watch = DeviceRecord.read("0123", Nvml(("nvmlInit",))), GpuWatch("0123", Nvml(("nvmlDeviceGetHandleByUUID",)))
+    record, watch = DeviceRecord.read("0123", Nvml(("nvmlInit",))), GpuMonitor("0123", Nvml(("nvmlDeviceGetHandleByUUID",)))
     assert record.facts == {}
     assert record.notes == ("the GPU is not watched: NVML does not answer (Not Supported)",)
     found = watch.stop()
@@ -134,7 +134,7 @@ def test_without_nvml_there_is_a_note_and_nothing_else():
 
 def test_an_undisturbed_run_has_no_flags():
     nvml = Nvml()
-    watch = GpuWatch(nvml=nvml)
+    watch = GpuMonitor(nvml=nvml)
     nvml.clock = 1965  # within 2 %
     assert watch.stop().flags == ()
     assert nvml.opened == 0
@@ -143,7 +143,7 @@ def test_an_undisturbed_run_has_no_flags():
 def test_disturbances_are_flagged_in_words():
     nvml = Nvml()
     nvml.violations = {0: 5_000_000}
-    watch = GpuWatch(nvml=nvml)
+    watch = GpuMonitor(nvml=nvml)
     nvml.reasons, nvml.clock = 0x04 | 0x40 | 0x02, 1700
     watch.sample()
     nvml.reasons, nvml.clock = 0x01, 345  # idle again: neither its clock nor the lack of reasons counts
@@ -161,7 +161,7 @@ def test_disturbances_are_flagged_in_words():
 def test_an_idle_start_is_no_drift():
     nvml = Nvml()
     nvml.reasons, nvml.clock = 0x01, 345
-    watch = GpuWatch(nvml=nvml)
+    watch = GpuMonitor(nvml=nvml)
     nvml.reasons, nvml.clock = 0, 1980
     assert watch.stop().flags == ()
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate import validation
 from calibrate.cpu import co_runs
 from calibrate.cpu.testbed import CpuTestbed
+from calibrate.planned import plan_calibrated
+from calibrate.testbed import no_progress
 from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
@@ -34,7 +35,7 @@ def by_cost(monkeypatch):
     return made
 
 
-class CountingStand(CpuTestbed):
+class CountingTestbed(CpuTestbed):
     """Says how many keys each preview has measured."""
 
     def __init__(self):
@@ -49,9 +50,9 @@ class CountingStand(CpuTestbed):
 
 def planned(texts, profile, calibrate=True):
     """The forecasts and the stand."""
-    testbed = CountingStand()
+    testbed = CountingTestbed()
     job = Job(f"{mlp.__file__}:make", 4)
-    found, skipped = validation._planned(job, texts, {}, profile, calibrate, None, lambda *_: None, testbed, "eager")
+    found, skipped = plan_calibrated(testbed, job, ["baseline", *texts], {}, profile, calibrate, None, no_progress)
     assert skipped == []
     return found, testbed
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu
 from traces.profile import Profile

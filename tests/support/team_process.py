@@ -139,7 +139,7 @@ def numerics(joined) -> dict[str, float]:
 
 def on_gpus(joined) -> dict[str, float]:
     """The same on simulated GPUs, one for each process; the leader's fails where its streams race."""
-    from calibrate.distributed.gpus import several
+    from calibrate.distributed.gpu_testbed import replicated
     from calibrate.numerics import Expected, compare
     from executors.cuda.torch_driver import gpu
     from executors.distributed.backend import TeamBackend
@@ -147,7 +147,7 @@ def on_gpus(joined) -> dict[str, float]:
     from simulator.machine.presets import load_machine
     from simulator.strategies import registry as strategies
 
-    machine = several(load_machine("h200"), joined.ranks.world)
+    machine = replicated(load_machine("h200"), joined.ranks.world)
     backend = TeamBackend(machine, joined, "cuda")
     job = Job(f"{SUPPORT}/mlp.py:make", 8, precision="fp64", optimizer="adam")
     built = job.build()

@@ -4,10 +4,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from calibrate.cpu.testbed import Testbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all, require_memory_together
 from calibrate.profiles import foreign
+from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.training import AUTOGRAD, Training, finite
 from executors.run import WARM_UP, Run

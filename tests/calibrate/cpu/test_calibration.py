@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.cpu import session
-from calibrate.cpu.noise import Disturbance, Watch
+from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
 from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
@@ -51,7 +51,7 @@ def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):
     sampler = Sampler(backend)
     for plan in planned(model, two_cores, optimizer=optimizer):
         sampler.add(plan, plan.keys(two_cores))
-    sampler.visit(list(sampler.samples), 0)
+    sampler.sample(list(sampler.samples), 0)
     assert sampler.failures == {}
     assert len(sampler.samples) > 10
     assert all(len(s.cold_s) == len(s.warm_s) == 1 and s.cold_s[0] > 0 for s in sampler.samples.values())
@@ -82,7 +82,7 @@ def test_what_is_known_is_not_measured_again(two_cores, backend, tmp_path):
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
     plans = tiny(two_cores)
     seen = []
-    measured = session.calibrate(plans, two_cores, backend, profile, place, lambda done, total, text: seen.append((done, total)))
+    measured = session.calibrate_cpu(plans, two_cores, backend, profile, place, lambda done, total, text: seen.append((done, total)))
     keys = {key for plan in plans for key in plan.keys(two_cores)}
     assert measured == len(keys) == len(profile.costs)
     assert set(Profile.load(place).costs) == keys
@@ -90,7 +90,7 @@ def test_what_is_known_is_not_measured_again(two_cores, backend, tmp_path):
     assert {record["key"] for record in read_samples(place)} == keys
     assert all(len(record["samples_s"]) == session.ROUNDS for record in read_samples(place))
     costs = dict(profile.costs)
-    assert session.calibrate(plans, two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu(plans, two_cores, backend, profile, place, quiet) == 0
     assert profile.costs == costs
 
 
@@ -99,7 +99,7 @@ def test_groups_are_saved_one_by_one(two_cores, backend, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Profile, "save", lambda self, path: saved.append(len(self.costs)))
     profile = Profile(identity=this_cpu())
-    measured = session.calibrate(tiny(two_cores), two_cores, backend, profile, tmp_path / "p.json", quiet)
+    measured = session.calibrate_cpu(tiny(two_cores), two_cores, backend, profile, tmp_path / "p.json", quiet)
     assert saved == [*range(5, measured, 5), measured]
 
 
@@ -112,16 +112,16 @@ def test_a_key_that_fails_is_recorded_told_and_left_alone(two_cores, backend, tm
     plan = plan_of([mm("impossible", left, right, out)], [left, right, out])
     (key,) = plan.keys(two_cores)
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
-    assert session.calibrate([plan], two_cores, backend, profile, place, quiet) == 1
+    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 1
     assert profile.costs == {}
     assert "mat1 and mat2 shapes cannot be multiplied" in Profile.load(place).failures[key]
-    assert session.calibrate([plan], two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 0
     _show_failures(profile)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("stepcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
     good = tiny(two_cores)
-    session.calibrate([plan, *good], two_cores, backend, profile, None, quiet)  # one failure spoils nothing else
+    session.calibrate_cpu([plan, *good], two_cores, backend, profile, None, quiet)  # one failure spoils nothing else
     assert set(profile.costs) == {key for plan in good for key in plan.keys(two_cores)}
 
 
@@ -137,7 +137,7 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     assert profile.costs[key].warm == Stats.of([1.0, 1.0, 10.0])
     assert profile.costs[key].warm.mean_s == pytest.approx(4 / 3, rel=1e-5)
     assert profile.costs[key].cold.median_s == 2.0
-    session.store(sampler, profile, rounds=[3])
+    session.store(sampler, profile, numbers=[3])
     assert profile.costs[key].warm.median_s == 10.0
 
 
@@ -215,11 +215,11 @@ def test_a_limit_is_no_more_than_the_machine_has(two_cores):
 
 
 def test_the_watch_returns_shares_of_the_machines_time():
-    watch = Watch()
+    monitor = CpuMonitor()
     end = time.process_time() + 0.2
     while time.process_time() < end:  # our own work is not foreign
         pass
-    found = watch.stop()
+    found = monitor.stop()
     assert 0.0 <= found.steal <= 1.5
     assert 0.0 <= found.foreign <= 1.5
     assert not Disturbance(0.0, 0.0).rejected

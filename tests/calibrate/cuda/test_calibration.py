@@ -10,8 +10,8 @@ import torch
 
 from calibrate.cuda import session
 from calibrate.cuda.bench import Bench, Effort
+from calibrate.cuda.co_runs import Sizes, co_runs
 from calibrate.cuda.cold import Cold
-from calibrate.cuda.concurrency import Sizes, co_runs
 from calibrate.cuda.facts import Scale, measure_facts
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.queue import queue_depth

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.cuda import testbed as stands
+from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.contention import learn_contention
 from simulator.costs.contention import COMPUTE, MEMORY, best_share
 from simulator.costs.model import CostModel
@@ -70,7 +70,7 @@ def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(monkeypat
         assert not testbed.measure_contention(one, machine, profile)
         assert profile.contention == Contention()
         assert testbed.measure_contention([*one, *two], machine, profile)
-        monkeypatch.setattr(stands, "learn_contention", None)  # not to be called again
+        monkeypatch.setattr(gpu_testbed, "learn_contention", None)  # not to be called again
         assert not testbed.measure_contention(two, machine, profile)
     assert CostModel(machine, profile).pair_multipliers[COMPUTE, MEMORY] == pytest.approx(1.2)
     cost = next(cost for cost in CostModel(machine, profile).resolve(two[0]) if cost.group == MEMORY)
@@ -81,12 +81,12 @@ def test_co_runs_that_fail_are_told_and_spoil_nothing(monkeypatch):
     def fail(*_):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(stands, "learn_contention", fail)
+    monkeypatch.setattr(gpu_testbed, "learn_contention", fail)
     with FakeGpu(facts=SMALL) as gpu:
         profile = known(gpu)
         two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
         assert not open_testbed(gpu).measure_contention(two, machine, profile)
-    assert profile.notes == ["kernels beside each other were not measured: RuntimeError: no room"]
+    assert profile.notes == ["co-runs of kernels were not measured: RuntimeError: no room"]
 
 
 def rows(modelled):

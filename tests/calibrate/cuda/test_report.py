@@ -11,11 +11,11 @@ from calibrate import validation
 from calibrate.cuda import report_parts
 from calibrate.cuda import testbed as testbed
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.facts import Scale
 from calibrate.cuda.report import Part, Result, measure
+from calibrate.cuda.report_context import ReportContext, Thoroughness
 from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
-from calibrate.cuda.report_place import Place, Thoroughness
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
@@ -49,8 +49,8 @@ def few_rounds():
         yield
 
 
-def place_on(gpu: FakeGpu, folder: Path, **more) -> Place:
-    return Place(gpu, folder, thoroughness=LITTLE, **more)
+def context_on(gpu: FakeGpu, folder: Path, **more) -> ReportContext:
+    return ReportContext(gpu, folder, thoroughness=LITTLE, **more)
 
 
 def chosen(*names: str) -> list[Part]:
@@ -136,8 +136,8 @@ def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path
     torn.write_text(torn.read_text()[:100])
     (folder / "facts.json").unlink()
     with FakeGpu(facts=SMALL) as gpu:
-        report = measure(place_on(gpu, folder), chosen(), 60)
-        again = measure(place_on(gpu, folder), chosen(), 1e-9)
+        report = measure(context_on(gpu, folder), chosen(), 60)
+        again = measure(context_on(gpu, folder), chosen(), 1e-9)
     redone = {"facts", "mlp-make-b4-eager-fp32"}
     assert statuses(report) == {name: "done" if name in redone else "skipped" for name in MEASURED}
     assert set(statuses(again).values()) == {"skipped"}
@@ -152,19 +152,19 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
     shutil.copytree(measured, folder)
     by_name = {part.name: part for part in chosen()}
     with FakeGpu(facts=SMALL) as gpu:
-        place = place_on(gpu, folder)
-        assert by_name["mlp-make-b4-eager-fp32-strategies"].found(place)
+        context = context_on(gpu, folder)
+        assert by_name["mlp-make-b4-eager-fp32-strategies"].earlier(context)
         found = {name: strategies.get(name) for name in strategies.names(1)}
         found["new"] = replace(found["forward-fusion"], name="new")
         monkeypatch.setattr(strategies, "_discover", lambda: found)
         newer = {part.name: part for part in parts(MODELS)}
-        assert newer["mlp-make-b4-eager-fp32-strategies"].found(place) is None
-        assert newer["mlp-make-b4-eager-fp32"].found(place)
+        assert newer["mlp-make-b4-eager-fp32-strategies"].earlier(context) is None
+        assert newer["mlp-make-b4-eager-fp32"].earlier(context)
         (folder / "profile.json.gz").write_bytes(b"\x1f\x8b")
-        place = place_on(gpu, folder)
-        assert [name for name, part in by_name.items() if part.found(place) is None] == [n for n in MEASURED[1:] if "tf32" not in n]
-        assert "damaged gzip" in place.notes[0]
-        assert str(tmp_path) not in place.notes[0]
+        context = context_on(gpu, folder)
+        assert [name for name, part in by_name.items() if part.earlier(context) is None] == [n for n in MEASURED[1:] if "tf32" not in n]
+        assert "damaged gzip" in context.notes[0]
+        assert str(tmp_path) not in context.notes[0]
 
 
 def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tmp_path):
@@ -174,8 +174,8 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
         with pytest.raises(StepcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
-            place_on(gpu, folder)
-        place_on(gpu, folder, resume=False)
+            context_on(gpu, folder)
+        context_on(gpu, folder, resume=False)
     assert [path.name for path in folder.rglob("*") if path.is_file() and path.name != "README.md"] == ["notes.txt"]
 
 
@@ -183,12 +183,12 @@ def test_a_part_that_is_cut_short_goes_on(tmp_path):
     part = chosen("mlp-make-b4-eager-fp32")[0]
     with FakeGpu(facts=SMALL) as gpu:
         machine = chosen("machine")
-        cut = measure(place_on(gpu, tmp_path), [*machine, replace(part, reserve_s=1e9)], 60)
+        cut = measure(context_on(gpu, tmp_path), [*machine, replace(part, reserve_s=1e9)], 60)
         assert statuses(cut) == {"machine": "done", part.name: "left"}
         assert cut.parts[1].why.startswith("cut short: ")
         assert "keys are not measured yet" in cut.parts[1].why
         assert not (tmp_path / part.file).exists()
-        done = measure(place_on(gpu, tmp_path, keep_samples=True), [*machine, part], 60)
+        done = measure(context_on(gpu, tmp_path, keep_samples=True), [*machine, part], 60)
         assert (tmp_path / "profile.samples.jsonl.gz").exists()
     assert statuses(done) == {"machine": "skipped", part.name: "done"}
 
@@ -206,7 +206,7 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
 
     monkeypatch.setattr(report_parts, "validate", validate)
     with FakeGpu(facts=SMALL) as gpu:
-        report = measure(place_on(gpu, folder), chosen(), 60)
+        report = measure(context_on(gpu, folder), chosen(), 60)
     record = next(part for part in report.parts if part.status == "done")
     rows = {row.strategy: row.status for row in Validation.load(folder / record.file).results}
     assert rows["backward-fusion"] == "skipped: RuntimeError: an op failed"
@@ -220,8 +220,8 @@ def test_data_parallelism_is_validated_on_two_parts_of_the_gpu(measured, tmp_pat
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
-        done = measure(place_on(gpu, folder), asked, 60)
-        again = measure(place_on(gpu, folder), asked, 60)
+        done = measure(context_on(gpu, folder), asked, 60)
+        again = measure(context_on(gpu, folder), asked, 60)
     assert statuses(done) == dict.fromkeys(names, "done")
     assert statuses(again) == dict.fromkeys(names, "skipped")
     assert done.same_numbers
@@ -240,7 +240,7 @@ def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
     shutil.copytree(measured, folder)
     name = "lenet5-b2-eager-fp32-2-parts"
     with FakeGpu(facts=SMALL, partitionable=False) as gpu:
-        found = measure(place_on(gpu, folder), chosen("machine", name), 60)
+        found = measure(context_on(gpu, folder), chosen("machine", name), 60)
     assert statuses(found) == {"machine": "skipped", name: "unsuited"}
     assert found.parts[1].why == "Fake GPU cannot be partitioned"
     page = gpu_report_page.readme(found, {})
@@ -252,7 +252,7 @@ def test_scans_are_validated_beside_plain_pytorch(tmp_path, monkeypatch):
     monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
     name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"
     with FakeGpu(facts=SMALL) as gpu:
-        done = measure(place_on(gpu, tmp_path), chosen("machine", name), 60)
+        done = measure(context_on(gpu, tmp_path), chosen("machine", name), 60)
     assert statuses(done) == {"machine": "done", name: "done"}
     assert done.parts[1].same_numbers
     found = Validation.load(tmp_path / "validations" / f"{name}.json")
@@ -273,22 +273,22 @@ class Pretence:
         self.ran: list[str] = []
 
     def part(self, name: str, guess_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Part:
-        def run(place: Place) -> Result:
+        def run(context: ReportContext) -> Result:
             self.ran.append(name)
             self.now_s += takes_s
             if error is not None:
                 raise error
-            (place.folder / name).touch()
+            (context.folder / name).touch()
             return Result()
 
-        def found(place: Place) -> Result | None:
-            return Result() if (place.folder / name).exists() else None
+        def found(context: ReportContext) -> Result | None:
+            return Result() if (context.folder / name).exists() else None
 
         return Part(name, f"the part {name}", 1, name, "pretended", guess_s, 0.0, run, found)
 
     def measure(self, folder: Path, parts: list[Part], minutes: float) -> GpuReport:
         with FakeGpu(facts=SMALL) as gpu:
-            return measure(place_on(gpu, folder, clock=lambda: self.now_s), parts, minutes)
+            return measure(context_on(gpu, folder, clock=lambda: self.now_s), parts, minutes)
 
 
 def test_what_does_not_fit_is_listed_and_comes_next_time(tmp_path):

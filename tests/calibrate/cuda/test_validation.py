@@ -20,7 +20,7 @@ STRATEGIES = [
 def test_predicted_is_measured(mode, measured):
     job = Job(f"{mlp.__file__}:make", 4, optimizer="adam")
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, STRATEGIES, {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
+        outcome = validate(job, STRATEGIES, {}, measured, open_testbed(gpu, mode))
     validation = outcome.validation
     assert outcome.same_numbers
     assert (validation.mode, validation.aa_spread < 0.01) == (mode, True)
@@ -38,7 +38,7 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     """
     job = Job(f"{mlp.__file__}:make", 4)
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, ["baseline"], {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
+        outcome = validate(job, ["baseline"], {}, measured, open_testbed(gpu, mode))
     found = outcome.comparisons["baseline"]
     tasks = [task.name for task in outcome.forecasts["baseline"].plan.tasks]
     assert [span.task for span in found.measured.window()] == [span.task for span in found.predicted.window()] == tasks * periods
