@@ -25,12 +25,12 @@ FOLDS = 5
 Point = tuple[float, float]
 
 
-def store_collective(profile: Profile, operation: str, library: str, ranks: int, points: Iterable[Point], nodes: int = 1) -> CollectiveLaw:
+def store_collective(profile: Profile, operation: str, library: str, ranks: int, points: Iterable[Point]) -> CollectiveLaw:
     """Add measured (bytes, seconds) to the profile's points of other sizes, and fit the law again.
 
     Bytes are those of one rank's operands. Raises StepcastError if there are no points, or times of 0.
     """
-    name = law_name(operation, library, ranks, nodes)
+    name = law_name(operation, library, ranks)
     law = profile.collectives.get(name)
     merged = {**dict(law.points if law else ()), **dict(_by_size(points))}
     profile.collectives[name] = fit_collective(merged.items())

@@ -43,10 +43,9 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a measurement: `flags` say in words what disturbed it, `notes` what could not be watched."""
+    """The conditions of a measurement: `flags` say in words what disturbed it."""
 
     flags: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def rejected(self) -> bool:
@@ -92,7 +91,7 @@ class GpuMonitor:
         if self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
-        return Conditions(tuple(flags), self._gpu.notes)
+        return Conditions(tuple(flags))
 
 
 def throttle_words(reasons: int) -> list[str]:

@@ -32,8 +32,9 @@ def generation_table() -> Table:
     finally:
         torch.set_num_threads(threads)
     about = (
-        f"'Predicted' is measured here, on one core of this machine: medians. By column: {COLUMNS} columns timed, times their number."
-        " By rule: values into a pattern that is there; of a max-pooling's window all, also zeros. Published: table 1, another CPU."
+        f"'Predicted' is measured on one core of this machine, as medians. By column: {COLUMNS} columns timed, times their number."
+        " By rule: only values are computed, into an existing pattern; of max-pooling those of the whole window, zeros included."
+        " Published: table 1, another CPU."
     )
     return Table(name="generation", title="Making a transposed Jacobian of one sample", about=about, rows=rows)
 
@@ -79,13 +80,13 @@ def _seconds_per_column(out: Tensor, x: Tensor) -> float:
     seed = torch.zeros_like(out)
     flat, step = seed.view(-1), max(1, out.numel() // COLUMNS)
 
-    def column(place: int) -> None:
-        flat[place] = 1.0
+    def column(index: int) -> None:
+        flat[index] = 1.0
         torch.autograd.grad(out, x, seed, retain_graph=True)
-        flat[place] = 0.0
+        flat[index] = 0.0
 
     column(0)
-    return median(_timed(lambda place=place: column(place)) for place in range(0, out.numel(), step))
+    return median(_timed(lambda index=index: column(index)) for index in range(0, out.numel(), step))
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -46,7 +46,8 @@ class Placement:
         return Placement(device, ranks.world, mode, link, memory_limit_gb, ranks)
 
 
-HERE = Placement()
+#: One device: this CPU.
+DEFAULT_PLACEMENT = Placement()
 
 
 def check_names(placement: Placement) -> None:

@@ -20,8 +20,8 @@ from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.sizes import gigabytes
 
-#: How often plans that depend on costs are made again after their missing keys were measured, at most: roughly (where keys are measured in
-#: the rounds) or for good.
+#: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
+#: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
 PREVIEWS, CALIBRATIONS = 4, 2
 
 
@@ -37,9 +37,9 @@ def plan_calibrated(
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
 
-    Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys.
-    On an `interleaved` testbed all keys are measured in the rounds of the validation: here only the strategies whose plan depends on costs
-    have theirs measured, roughly, and then co-runs are measured for lanes that share a memory. Without `calibrate` nothing is measured.
+    Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
+    `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs have
+    theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
     """
 
     def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:

@@ -32,7 +32,7 @@ def own_profile() -> Profile | None:
     return profile if not profile.matches(this_cpu()) else None
 
 
-def foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
+def warn_if_foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
     """Whether the profile was measured on another machine or software. If so, one warning names both."""
     identity = identity or this_cpu()
     differences = profile.matches(identity)

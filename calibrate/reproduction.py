@@ -7,7 +7,7 @@ from types import MappingProxyType
 from calibrate.gpu_profiles import gpu_here
 from calibrate.jacobian_generation import generation_table
 from calibrate.placement import Placement
-from calibrate.profiles import foreign, open_profile
+from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.testbed import Progress
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
@@ -23,7 +23,7 @@ _TABLES: MappingProxyType[str, Callable[[], Table]] = MappingProxyType({"bppsa":
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
-def measured(source: Source, paper: Paper, bar: Bar) -> tuple[Paper, bool]:
+def measure_paper(source: Source, paper: Paper, bar: Bar) -> tuple[Paper, bool]:
     """Validate each of the paper's measurements on this machine.
 
     Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises StepcastError if the
@@ -45,7 +45,7 @@ def _validate(measurement: Measurement, device: str, bar: Bar) -> Outcome:
     job = measurement.job
     testbed = testbed_for(Placement(device), job.precision)
     profile, path = open_profile(None, True, testbed.identity)
-    if foreign(profile, path, testbed.identity):
+    if warn_if_foreign(profile, path, testbed.identity):
         profile, path = Profile(identity=testbed.identity), None  # figures of two machines never mix in one profile
     if path is not None:
         check_writable(path)

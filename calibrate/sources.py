@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
-from calibrate.placement import HERE, Placement
+from calibrate.placement import DEFAULT_PLACEMENT, Placement
 from calibrate.profiles import own_profile
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -17,7 +17,7 @@ from traces.profile import Profile
 from traces.profile_files import default_folder
 
 
-def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = HERE) -> tuple[Machine, CostModel]:
+def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
     """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given.
 
     A preset uses the costs of the profile that is shipped for its GPU, if there is one.

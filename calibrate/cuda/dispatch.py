@@ -26,7 +26,7 @@ def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | 
     plan = tiny_plan(job, machine)
     sampler = CudaSampler(driver, effort=effort)
     sampler.measure(plan, plan.keys(machine))
-    issue_s = {key: statistics.median(taken.issue_s) for key, taken in sampler.samples.items() if taken.issue_s}
+    issue_s = {key: statistics.median(samples.issue_s) for key, samples in sampler.samples.items() if samples.issue_s}
     sampler.release()
     alone_s = sum(issue_s.get(cost_key(task, machine), 0.0) for task in plan.tasks)
     waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))

@@ -84,7 +84,7 @@ def usable(driver: Driver) -> bool:
 
 
 class _Run:
-    """One run of the report: `records` are those of all parts by name, as they stand."""
+    """One run of the report. `records` holds the current record of each part by name."""
 
     def __init__(self, context: ReportContext, parts: Sequence[Part], minutes: float, tell: Tell):
         self.context, self.parts, self.minutes, self.tell = context, list(parts), minutes, tell

@@ -56,14 +56,14 @@ DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
 class Case:
     """One validation: a job in one mode under some strategies.
 
-    `what` tells it apart from other validations of the same job; it is empty for the baseline alone. `partitions` is how many partitions of
+    `variant` tells it apart from other validations of the same job; it is empty for the baseline alone. `partitions` is how many partitions of
     the GPU there are, each a device.
     """
 
     target: Target
     mode: str
     strategies: tuple[str, ...] = (BASELINE,)
-    what: str = ""
+    variant: str = ""
     precision: str = "fp32"
     layout: str = "nchw"
     optimizer: str = "momentum"
@@ -85,7 +85,7 @@ class Case:
     def name(self) -> str:
         """A unique name that can be a file name, such as resnet50-b64-eager-fp32."""
         usual = (self.optimizer, self.form) == ("momentum", "foreach")
-        more = ("nhwc" if self.layout == "nhwc" else "", "" if usual else f"{self.optimizer}-{self.form}", self.what)
+        more = ("nhwc" if self.layout == "nhwc" else "", "" if usual else f"{self.optimizer}-{self.form}", self.variant)
         return "-".join(word for word in (self.job().label, self.mode, self.precision, *more) if word)
 
     @property
@@ -99,11 +99,11 @@ class Case:
         model = self.job().label.removesuffix(f"-b{self.target.batch}")
         job = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
         more = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
-        more += f", {self.partitions} parts of the GPU" if self.partitions > 1 else ""
+        more += f", {self.partitions} partitions of the GPU" if self.partitions > 1 else ""
         return f"{job}{more}: {'baseline' if len(self.strategies) == 1 else f'{len(self.strategies)} strategies'}"
 
     @property
-    def keys_of(self) -> tuple:
+    def key_group(self) -> tuple:
         """Cases with the same value of this property share most of their keys."""
         return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form, self.partitions
 
@@ -160,8 +160,8 @@ def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
         if case is None:
             continue
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
-        keys_s = 0.0 if case.keys_of in calibrated else KEYS_S
-        calibrated.add(case.keys_of)
+        keys_s = 0.0 if case.key_group in calibrated else KEYS_S
+        calibrated.add(case.key_group)
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
         ordered.append(Part(case.name, case.title, priority, case.file, "validation", keys_s + rounds_s, rounds_s, run, earlier))
     return ordered

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
-from calibrate.profiles import foreign, open_profile
+from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
@@ -82,7 +82,7 @@ def validate(
         check_writable(out, folder=True)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
-    if foreign(profile, place, testbed.identity) and calibration:
+    if warn_if_foreign(profile, place, testbed.identity) and calibration:
         profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)

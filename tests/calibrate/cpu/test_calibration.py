@@ -12,7 +12,7 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import plan_all, require_memory, require_memory_together
-from calibrate.profiles import foreign, open_profile, own_profile
+from calibrate.profiles import open_profile, own_profile, warn_if_foreign
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
@@ -147,13 +147,13 @@ def test_profiles_of_this_and_other_machines(tmp_path, monkeypatch, caplog):
     assert own_profile() is None
     created, where = open_profile(None, create=True)
     assert (created.identity, where) == (this_cpu(), place)
-    assert not foreign(created, where)
+    assert not warn_if_foreign(created, where)
     with pytest.raises(UnusableFileError, match="no profile at"):
         open_profile(None)
     created.save(place)
     assert own_profile().identity == this_cpu()
     other = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64, torch="0.1"))
-    assert foreign(other, "there.json")
+    assert warn_if_foreign(other, "there.json")
     assert "cpu-elsewhere-9000-64" in caplog.text
     assert this_cpu().name in caplog.text
     other.save(place)

@@ -244,7 +244,7 @@ def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
     assert statuses(found) == {"machine": "skipped", name: "unsuited"}
     assert found.parts[1].why == "Fake GPU cannot be partitioned"
     page = gpu_report_page.readme(found, {})
-    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 parts of the GPU: 3 strategies: Fake GPU cannot be" in page
+    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
     assert "of 1 the GPU is not capable" in page
 
 
