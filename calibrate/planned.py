@@ -38,8 +38,8 @@ def plan_calibrated(
     """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
-    `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs have
-    theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
+    `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
+    have theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
     """
 
     def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:

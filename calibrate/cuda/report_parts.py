@@ -56,8 +56,8 @@ DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
 class Case:
     """One validation: a job in one mode under some strategies.
 
-    `variant` tells it apart from other validations of the same job; it is empty for the baseline alone. `partitions` is how many partitions of
-    the GPU there are, each a device.
+    `variant` tells it apart from other validations of the same job; it is empty for the baseline alone. `partitions` is how many partitions
+    of the GPU there are, each a device.
     """
 
     target: Target
