@@ -16,7 +16,7 @@ from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
 STEPS = 5
-#: The largest error that still counts as the same numbers, by precision. Above fp64 there is room for another order of summation.
+#: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
 
 
@@ -43,8 +43,8 @@ class Numerics:
 def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None, parts: int | None = None) -> Reference:
     """Plain PyTorch's training loop on a copy of the job's module, on the device of `backend` (default: the CPU).
 
-    `parts` is the number of micro-batches into which it splits the batch (default: the job's). With `same_masks` it uses the dropout masks
-    and the form of update of the backend's programs, to compare numbers with them, which costs time.
+    `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
+    uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     """
     forms = backend.forms if backend is not None else PLAIN
     try:
@@ -95,7 +95,8 @@ class Expected:
     def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
-        `parts` must be the number of losses of the plan to compare, since batch-norm has statistics per micro-batch.
+        `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
+        statistics.
         """
         plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
         torch.set_num_threads(1)

@@ -95,11 +95,11 @@ def _check_numerics(job: Job, built: Built, candidates: Mapping[str, Candidate],
     progress(0, ROUNDS + 2, "numerics")
     steps, expected = steps_to_compare(testbed.backend), {}
     for candidate in candidates.values():
-        micro_batches = len(candidate.plan.losses)
-        if micro_batches not in expected:
+        chunks = len(candidate.plan.losses)
+        if chunks not in expected:
             with training_step(job.batch):  # real tensors may show errors that fake ones hide, such as a class out of range
-                expected[micro_batches] = Expected.of(job, built, steps, testbed.backend, micro_batches)
-        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, expected[micro_batches], steps)
+                expected[chunks] = Expected.of(job, built, steps, testbed.backend, chunks)
+        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, expected[chunks], steps)
         candidate.peak_bytes = testbed.backend.peak_bytes(candidate.plan, tensors, job.seed)
     progress(1, ROUNDS + 2, "warming up")
 

@@ -226,9 +226,7 @@ def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tm
     assert statuses(again) == dict.fromkeys(names, "skipped")
     assert done.same_numbers
     assert {summary.mode: summary.results for summary in done.summary} == {"eager": 3, "graph": 3}
-    assert done.summary[0].worst_error == pytest.approx(0.0, abs=0.02), (
-        "graphs are not checked: such short ones are measured too coarsely"
-    )
+    assert done.summary[0].worst_error == pytest.approx(0.0, abs=0.02), "graphs are not checked: such short ones are measured too coarsely"
     for name in names:
         rows = Validation.load(folder / "validations" / f"{name}.json").ran
         assert [(row.strategy, row.options.get("overlap")) for row in rows] == [
