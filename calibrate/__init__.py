@@ -1,1 +1,1 @@
-"""Measures what plans need on a machine."""
+"""Calibration and validation. In: jobs, plans and a machine. Out: profiles of costs, and predicted beside measured step times."""

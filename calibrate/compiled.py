@@ -1,4 +1,4 @@
-"""One task alone, compiled by the very functions that the executors run: what both samplers time."""
+"""Compiles one task alone with the executors' own functions; both samplers time the result."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,14 +14,14 @@ from simulator.plan.task import INPUT, Segment, Task, Value
 
 
 class Compiled(NamedTuple):
-    """The executor's function for a task, an instance whose slots hold its operands, and the slots that it writes."""
+    """The executor's function for a task, an instance whose slots hold the task's operands, and the slots that it writes."""
 
     run: Callable[[Instance], None]
     instance: Instance
     written: list[int]
 
     def __call__(self) -> None:
-        """Run the task and drop its results, as a step drops them after their last reader."""
+        """Run the task and drop its results, as a step does after their last reader."""
         self.run(self.instance)
         for slot in self.written:
             self.instance.slots[slot] = None
@@ -30,7 +30,7 @@ class Compiled(NamedTuple):
 def compile_alone(
     task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
 ) -> Compiled:
-    """Compile `task` of `plan` on `tensors`, one for every value that it reads or changes. Carried ones are copied."""
+    """Compile `task` of `plan` on `tensors`, one for each value that it reads or changes. Tensors of carried values are copied."""
     names = {o.value for o in (*task.inputs, *task.writes)}
     values = {name: plan.values[name] for name in names}
     values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
@@ -46,5 +46,5 @@ def compile_alone(
 
 
 def _detached(value: Value, carried: bool) -> Value:
-    """The value as its task alone sees it: fetched as in the whole plan, a carried one bound for good, all others from an instance."""
+    """The value as seen by its task alone: a carried value is bound once, and all others come from an instance, as in the whole plan."""
     return replace(value, source=value.operand()) if carried else replace(value, source=None, kind=INPUT)

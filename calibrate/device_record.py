@@ -1,6 +1,6 @@
-"""What NVML says of a GPU beside a calibration: its settings once, and whether it ran undisturbed. Only reads, never sets.
+"""Reads a GPU's settings through NVML, and watches whether a measurement ran undisturbed. Never changes a setting.
 
-In virtual machines and containers many questions are not answered: what is not known is missing.
+Virtual machines and containers leave many questions unanswered: what is not known is missing.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-#: Why the clocks are lower than they could be, by the bits of nvmlDeviceGetCurrentClocksEventReasons.
+#: Reasons for reduced clocks, by the bits of nvmlDeviceGetCurrentClocksEventReasons.
 THROTTLE = {
     0x04: "the power cap",
     0x08: "a hardware slowdown",
@@ -21,7 +21,7 @@ THROTTLE = {
     0x80: "the power brake",
 }
 _IDLE = 0x01
-#: NVML_PERF_POLICY_*: nanoseconds that clocks were held down, counted since the driver was loaded.
+#: Causes of violations by NVML_PERF_POLICY_*. NVML counts the nanoseconds that each has held clocks down since the driver was loaded.
 _VIOLATIONS = {0: "power", 1: "heat", 3: "a board limit", 5: "reliability"}
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
 LARGEST_DRIFT = 0.02
@@ -29,24 +29,23 @@ LARGEST_DRIFT = 0.02
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """`facts` by name, with units in the names; `notes` say why there are none."""
+    """What NVML reports about a GPU: `facts` by name, with units in the names. `notes` say why there are none."""
 
     facts: dict[str, JsonValue] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @staticmethod
     def read(uuid: str = "", nvml: ModuleType | None = None) -> "DeviceRecord":
-        """Ask NVML now. `uuid` as PyTorch gives it, the first GPU if empty; `nvml` replaces the module pynvml."""
+        """Ask NVML now about the GPU with this `uuid`, in PyTorch's form (default: the first GPU). `nvml` replaces the module pynvml."""
         with _Nvml(uuid, nvml) as gpu:
             return DeviceRecord(gpu.facts(), gpu.notes)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a measurement went: `flags` say what disturbed it, in words; `notes` what could not be watched."""
+    """The conditions of a measurement: `flags` say in words what disturbed it."""
 
     flags: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def rejected(self) -> bool:
@@ -54,8 +53,11 @@ class Conditions:
         return bool(self.flags)
 
 
-class GpuWatch:
-    """Watches a GPU between its creation and `stop`. Call `sample` now and then: clocks and throttling are seen only at those moments."""
+class GpuMonitor:
+    """Watches a GPU from its creation until `stop`.
+
+    Call `sample` now and then: clocks and throttling are seen only at those moments.
+    """
 
     def __init__(self, uuid: str = "", nvml: ModuleType | None = None):
         self._gpu = _Nvml(uuid, nvml)
@@ -66,7 +68,7 @@ class GpuWatch:
         self.sample()
 
     def sample(self) -> None:
-        """Note clock, throttling and processes as they are now. A clock counts only if the GPU is at work: idle ones are low."""
+        """Read clock, throttling and processes now. A clock counts only if the GPU is at work, since idle clocks are low."""
         reasons = self._gpu.reasons()
         self._reasons |= reasons or 0
         clock = self._gpu.clock_mhz(_SM)
@@ -75,30 +77,30 @@ class GpuWatch:
         self._others = max(self._others, self._gpu.other_processes() or 0)
 
     def stop(self) -> Conditions:
-        """What happened since the start."""
+        """The conditions since the start."""
         self.sample()
         flags = []
         if throttled := throttle_words(self._reasons):
             flags.append(f"throttled by {', '.join(throttled)}")
         for policy, after in self._gpu.violations_ns().items():
-            grown = after - self._violations.get(policy, after)
-            if grown > 0:
-                flags.append(f"clocks held down for {grown / 1e6:.3g} ms because of {_VIOLATIONS[policy]}")
+            held_down_ns = after - self._violations.get(policy, after)
+            if held_down_ns > 0:
+                flags.append(f"clocks held down for {held_down_ns / 1e6:.3g} ms because of {_VIOLATIONS[policy]}")
         if self._clocks and (low := min(self._clocks)) < (1 - LARGEST_DRIFT) * (high := max(self._clocks)):
             flags.append(f"the SM clock drifted between {low} and {high} MHz")
         if self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
-        return Conditions(tuple(flags), self._gpu.notes)
+        return Conditions(tuple(flags))
 
 
 def throttle_words(reasons: int) -> list[str]:
-    """The throttling reasons among the bits, in words."""
+    """The reasons for throttling in the bits, in words."""
     return [words for bit, words in THROTTLE.items() if reasons & bit]
 
 
 class _Nvml:
-    """One GPU through NVML; every question has an answer or None."""
+    """One GPU through NVML. Every question has an answer or None."""
 
     def __init__(self, uuid: str, nvml: ModuleType | None):
         self.notes: tuple[str, ...] = ()
@@ -111,7 +113,7 @@ class _Nvml:
                 self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
             else:
                 self._handle = self._nvml.nvmlDeviceGetHandleByIndex(0)
-        except Exception as error:  # no package, no library, no driver, no permission: each with its own class, in every version another
+        except Exception as error:  # package, library, driver or permission missing: the exception's class differs, also between versions
             self._handle = None
             self.notes = (f"the GPU is not watched: NVML does not answer ({error})",)
 
@@ -122,7 +124,7 @@ class _Nvml:
         self.close()
 
     def close(self) -> None:
-        """Give NVML back, once."""
+        """Shut NVML down, once."""
         if self._open:
             self._open = False
             self._safely(self._nvml.nvmlShutdown)
@@ -134,7 +136,7 @@ class _Nvml:
             return None
 
     def _ask(self, name: str, *args: Any) -> Any:
-        """The answer of one nvmlDevice function, None where it does not exist here or does not answer."""
+        """The answer of one nvmlDevice function, or None if it does not exist in this version or does not answer."""
         function = getattr(self._nvml, f"nvmlDevice{name}", None) if self._handle is not None else None
         return self._safely(function, self._handle, *args) if function else None
 
@@ -142,15 +144,19 @@ class _Nvml:
         return self._ask("GetClockInfo", kind)
 
     def reasons(self) -> int | None:
-        found = self._ask("GetCurrentClocksEventReasons")
-        return self._ask("GetCurrentClocksThrottleReasons") if found is None else found  # its name before driver 535
+        reasons = self._ask("GetCurrentClocksEventReasons")
+        return self._ask("GetCurrentClocksThrottleReasons") if reasons is None else reasons  # its name before driver 535
 
     def violations_ns(self) -> dict[int, int]:
         answers = {policy: self._ask("GetViolationStatus", policy) for policy in _VIOLATIONS}
         return {policy: int(answer.violationTime) for policy, answer in answers.items() if answer is not None}
 
     def other_processes(self) -> int | None:
-        """In a container NVML numbers processes as the host does, so this process is not found: then one of them is taken for it."""
+        """How many other processes use the GPU.
+
+        In a container NVML reports the host's process ids, so this process's own id is not among them: then one of them is taken to be this
+        one.
+        """
         answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
         if answers == [None, None]:
             return None
@@ -158,13 +164,13 @@ class _Nvml:
         return max(0, len(pids) - 1) if os.getpid() not in pids else len(pids - {os.getpid()})
 
     def facts(self) -> dict[str, JsonValue]:
-        """Everything worth recording that is known."""
+        """All known facts that are worth recording."""
         if self._handle is None:
             return {}
         reasons, power, limit = self.reasons(), self._ask("GetPowerUsage"), self._ask("GetEnforcedPowerLimit")
         ecc, mig = self._ask("GetEccMode"), self._ask("GetMigMode")
         cuda = self._safely(self._nvml.nvmlSystemGetCudaDriverVersion)
-        found = {
+        facts = {
             "driver": self._safely(self._nvml.nvmlSystemGetDriverVersion),
             "driver_cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             "nvml": self._safely(self._nvml.nvmlSystemGetNVMLVersion),
@@ -183,4 +189,4 @@ class _Nvml:
             "pcie_width": self._ask("GetCurrPcieLinkWidth"),
             "other_processes": self.other_processes(),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in facts.items() if value is not None}

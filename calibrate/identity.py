@@ -1,4 +1,4 @@
-"""Who this machine is: the part of a profile that must agree before its figures may be used."""
+"""The identity of this machine: the part of a profile that must agree before its figures may be used here."""
 
 import platform
 from pathlib import Path
@@ -12,7 +12,7 @@ from traces.profile import Identity
 
 
 def this_cpu() -> Identity:
-    """Identity of this machine's CPU with the software that decides an op's time."""
+    """Identity of this machine's CPU and of the software that affects an op's time."""
     return Identity(
         kind="cpu",
         cpu=_model(),
@@ -24,21 +24,21 @@ def this_cpu() -> Identity:
 
 
 def this_gpu(driver: Driver, precision: str, record: DeviceRecord | None = None) -> Identity:
-    """Identity of the driver's GPU with the software and the flags that decide an op's time, which are set for `precision`.
+    """Identity of the driver's GPU, and of the software and the flags that affect an op's time. Sets the flags for `precision`.
 
-    `record` is what NVML says of the same GPU: without it, or where NVML does not say, clocks and settings are missing.
+    `record` holds what NVML reports about the same GPU. Without it, or where NVML does not answer, clocks and settings are missing.
     """
-    facts, software, known = driver.facts, driver.software(), record.facts if record else {}
-    clocks = {"sm": known.get("max_clock_sm_mhz"), "mem": known.get("max_clock_memory_mhz")}
+    facts, software, reported = driver.facts, driver.software(), record.facts if record else {}
+    clocks = {"sm": reported.get("max_clock_sm_mhz"), "mem": reported.get("max_clock_memory_mhz")}
     extras = {
         "capability": f"{facts.capability[0]}.{facts.capability[1]}",
         "l2_bytes": facts.cache_bytes,
         "nccl": software.get("nccl"),
         "max_connections": software.get("max_connections"),
-        "ecc": known.get("ecc"),
-        "mig": known.get("mig"),
-        "pcie_generation": known.get("pcie_generation"),
-        "pcie_width": known.get("pcie_width"),
+        "ecc": reported.get("ecc"),
+        "mig": reported.get("mig"),
+        "pcie_generation": reported.get("pcie_generation"),
+        "pcie_width": reported.get("pcie_width"),
         "python": platform.python_version(),
     }
     return Identity(
@@ -46,13 +46,31 @@ def this_gpu(driver: Driver, precision: str, record: DeviceRecord | None = None)
         gpu=facts.name,
         sms=facts.sms,
         clocks_mhz={name: float(clock) for name, clock in clocks.items() if clock is not None},
-        driver=software.get("driver") or str(known.get("driver", "")),
+        driver=software.get("driver") or str(reported.get("driver", "")),
         cuda=software.get("cuda", ""),
         torch=software.get("torch", "").split("+")[0],
         cudnn={"version": software.get("cudnn", "")} | driver.set_precision(precision),
         tf32=precision == "tf32",
         extras={name: value for name, value in extras.items() if value is not None},
     )
+
+
+def describe_cpu(identity: Identity) -> dict[str, object]:
+    """A CPU and the version of torch as documents describe them."""
+    return {"kind": "cpu", "name": identity.cpu, "cores": identity.cores, "torch": identity.torch}
+
+
+def describe_gpu(identity: Identity, partitions: int = 1) -> dict[str, object]:
+    """A GPU and its software versions as documents describe them, with the number of partitions if there are several."""
+    return {
+        "kind": "gpu",
+        "name": identity.gpu,
+        "sms": identity.sms,
+        "driver": identity.driver,
+        "cuda": identity.cuda,
+        "torch": identity.torch,
+        **({"devices": partitions} if partitions > 1 else {}),
+    }
 
 
 def _model() -> str:

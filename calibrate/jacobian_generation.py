@@ -1,4 +1,7 @@
-"""Making transposed Jacobians on this machine's CPU: by rule, and by autograd, one column at a time (table 1 of the BPPSA paper)."""
+"""Times two ways to compute a transposed Jacobian on this machine's CPU (table 1 of the BPPSA paper).
+
+One way applies the op's rule; the other runs autograd for one column at a time.
+"""
 
 import time
 from collections.abc import Callable
@@ -13,15 +16,15 @@ from simulator.bodies.csr.rules import Rule
 from simulator.reproduce.bppsa_sparse import FIRST
 from traces.reproduction import Figure, Row, Table
 
-#: Table 1.
+#: The speed-ups in table 1.
 FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}
-#: Columns that are timed of some ten thousand, and rounds of making all by rule.
+#: Columns that are timed, out of about ten thousand, and rounds of computing all by rule.
 COLUMNS, ROUNDS = 64, 15
 CPU = torch.device("cpu")
 
 
 def generation_table() -> Table:
-    """Seconds of each way on one core, and how many times as long autograd takes."""
+    """Seconds of each way on one core, and the ratio of autograd's time to the rule's."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -29,8 +32,9 @@ def generation_table() -> Table:
     finally:
         torch.set_num_threads(threads)
     about = (
-        f"'Predicted' is measured here, on one core of this machine: medians. By column: {COLUMNS} columns timed, times their number."
-        " By rule: values into a pattern that is there; of a max-pooling's window all, also zeros. Published: table 1, another CPU."
+        f"'Predicted' is measured on one core of this machine, as medians. By column: {COLUMNS} columns timed, times their number."
+        " By rule: only values are computed, into an existing pattern; of max-pooling those of the whole window, zeros included."
+        " Published: table 1, another CPU."
     )
     return Table(name="generation", title="Making a transposed Jacobian of one sample", about=about, rows=rows)
 
@@ -48,15 +52,15 @@ def _row(name: str, rule: Rule) -> Row:
 
 
 def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
-    """Input, weight, and what the rule reads, random."""
-    made = torch.Generator().manual_seed(0)
+    """Random input, weight (or None), and the tensors that the rule reads."""
+    generator = torch.Generator().manual_seed(0)
     if rule.of == "convolution":
-        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=made)
-        return torch.randn(1, rule.channels, rule.height, rule.width, generator=made), weight, (weight,)
+        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=generator)
+        return torch.randn(1, rule.channels, rule.height, rule.width, generator=generator), weight, (weight,)
     if rule.of == "elementwise":
-        x = torch.randn(1, rule.elements, generator=made)
+        x = torch.randn(1, rule.elements, generator=generator)
         return x, None, (functional.relu(x),)
-    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=made)
+    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
     return x, None, (functional.max_pool2d(x, rule.kernel, rule.stride, return_indices=True)[1],)
 
 
@@ -72,17 +76,17 @@ def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:
 
 
 def _seconds_per_column(out: Tensor, x: Tensor) -> float:
-    """In which autograd gives the gradient of one element of `out` by `x`: the median of `COLUMNS` elements spread over `out`."""
+    """Seconds of autograd for the gradient of one element of `out` by `x`: the median of `COLUMNS` elements spread over `out`."""
     seed = torch.zeros_like(out)
     flat, step = seed.view(-1), max(1, out.numel() // COLUMNS)
 
-    def column(place: int) -> None:
-        flat[place] = 1.0
+    def column(index: int) -> None:
+        flat[index] = 1.0
         torch.autograd.grad(out, x, seed, retain_graph=True)
-        flat[place] = 0.0
+        flat[index] = 0.0
 
     column(0)
-    return median(_timed(lambda place=place: column(place)) for place in range(0, out.numel(), step))
+    return median(_timed(lambda index=index: column(index)) for index in range(0, out.numel(), step))
 
 
 def _timed(call: Callable[[], object]) -> float:

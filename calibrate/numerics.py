@@ -1,4 +1,4 @@
-"""Does the executed plan compute what plain PyTorch computes?"""
+"""Compares the numbers of an executed plan with those of plain PyTorch."""
 
 import copy
 from dataclasses import dataclass
@@ -16,41 +16,42 @@ from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
 STEPS = 5
-#: Largest error that still counts as the same numbers, by precision. The others leave room for another order of summation.
+#: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
 
 
 def steps_to_compare(backend: Backend) -> int:
-    """So many that programs of graphs run two graphs after their prologue."""
+    """The number of steps to compare: enough for a program of graphs to run two graphs after its prologue."""
     return STEPS if backend.unit == 1 else WARM_UP + 2 * backend.unit
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters,
-    of every device that has them.
+    """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters.
+
+    The parameters are those of every device that has a copy.
     """
 
     max_grad_error: float
     max_param_error: float
 
     def equal(self, precision: str) -> bool:
-        """Whether both errors lie within the tolerance of the precision."""
+        """Whether both errors are within the tolerance of the precision."""
         return max(self.max_grad_error, self.max_param_error) <= TOLERANCE[precision]
 
 
 def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None, parts: int | None = None) -> Reference:
-    """Plain PyTorch's training loop on a copy of the job's module, where `backend` computes (default: the CPU).
+    """Plain PyTorch's training loop on a copy of the job's module, on the device of `backend` (default: the CPU).
 
-    `parts`: into how many micro-batches it cuts the batch (default: the job's).
-    `same_masks`: to compare numbers with, at a cost in time: with the dropout masks, and the form of update, of the backend's programs.
+    `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
+    uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     """
     forms = backend.forms if backend is not None else PLAIN
     try:
         module = copy.deepcopy(built.module)
     except Exception as error:
         raise StepcastError(
-            f"the model cannot be copied ({brief(error)}), and a copy is trained in plain PyTorch; keep such things out of it"
+            f"the model cannot be copied ({brief(error)}); plain PyTorch trains a copy of it, so keep such objects out of it"
         ) from error
     copied = Built(module, built.inputs, built.keywords, built.target, built.loss)
     if backend is not None and backend.torch_device.type != "cpu":
@@ -73,7 +74,7 @@ def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None 
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
-    """Run `plan` for `steps` steps and hold it against `expected`."""
+    """Run `plan` for `steps` steps and compare its numbers with `expected`."""
     names = {operand.value for operand in plan.gradients.values()}
     program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
     program.run(steps)
@@ -85,16 +86,17 @@ def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Exp
 
 @dataclass(frozen=True)
 class Expected:
-    """Gradients of the last step and final parameters of plain PyTorch."""
+    """Plain PyTorch's gradients of the last step and final parameters."""
 
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
 
     @staticmethod
     def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
-        """Run the reference for `steps` steps, on one thread: in the order of summation that the executor's single-core tasks have.
+        """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
-        `parts`: as many as a plan has losses, since batch-norm has statistics per part.
+        `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
+        statistics.
         """
         plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
         torch.set_num_threads(1)
@@ -109,10 +111,10 @@ def _gradients(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
     return {parameter: apply_views(program.kept[operand.value], operand) for parameter, operand in plan.gradients.items()}
 
 
-def _worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """max|a − b| / max|b| over all tensors together; infinite where either is not finite."""
-    difference = max(float((found[name] - expected[name]).abs().max()) for name in found)
-    return _ratio(difference, {name: expected[name] for name in found})
+def _worst(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """max|a − b| / max|b| over all tensors together; infinite if either is not finite."""
+    difference = max(float((actual[name] - expected[name]).abs().max()) for name in actual)
+    return _ratio(difference, {name: expected[name] for name in actual})
 
 
 def _ratio(difference: float, expected: dict[str, torch.Tensor]) -> float:

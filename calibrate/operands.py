@@ -1,6 +1,6 @@
-"""Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts. Never zeros.
+"""Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts; never zeros.
 
-A recurrent layer repeats a product T times: its operands are small enough that neither states nor gradients overflow on the way.
+A recurrent layer repeats a product T times. Its operands are so small that neither states nor gradients overflow.
 """
 
 import json
@@ -12,37 +12,37 @@ from simulator.bodies.op_class import op_class
 from simulator.plan.plan import Plan
 from simulator.plan.task import OPTIMIZER_STATE, Task, Value
 
-#: Optimizer state that holds sums of squares: never negative.
+#: Optimizer states that hold sums of squares, which are never negative.
 _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 
 RECTIFIED = "rectified"
-#: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initialises weights of recurrent layers: as states they lie in (-1, 1).
+#: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states then lie in (-1, 1).
 BOUNDED = "bounded"
 _RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
 
 
 class OperandPool:
-    """Tensors by geometry, shared between keys so that calibrating a large plan stays small.
+    """Tensors by geometry, shared between keys so that calibrating a large plan takes little memory.
 
-    Tensors that a task changes in place are not shared with tensors that are only read.
+    A tensor that a task changes in place is never shared with one that tasks only read.
     """
 
     def __init__(self, seed: int = 0, device: torch.device | str = "cpu"):
-        self._made: dict[tuple, torch.Tensor] = {}
+        self._tensors: dict[tuple, torch.Tensor] = {}
         self._device = torch.device(device)
         self._generator = torch.Generator(self._device).manual_seed(seed)
 
     def tensor(self, value: Value, high: int, role: str, number: int = 0) -> torch.Tensor:
-        """A tensor with the value's geometry; integers in [0, high). `number` tells apart those that one task uses together."""
+        """A tensor with the value's geometry; integers lie in [0, high). `number` distinguishes tensors that one task uses together."""
         key = (value.shape, value.strides, value.dtype, high, role, number)
-        if key not in self._made:
-            self._made[key] = self._make(value, high, role)
-        return self._made[key]
+        if key not in self._tensors:
+            self._tensors[key] = self._make(value, high, role)
+        return self._tensors[key]
 
     @property
     def bytes(self) -> int:
-        """Bytes of all its tensors."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._made.values())
+        """Bytes of all tensors in the pool."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
     def _make(self, value: Value, high: int, role: str) -> torch.Tensor:
         dtype = getattr(torch, value.dtype)
@@ -61,7 +61,7 @@ class OperandPool:
 
 
 def integer_range(task: Task, plan: Plan) -> dict[str, int]:
-    """Value -> exclusive upper bound for integer operands, by what the op indexes with them."""
+    """The exclusive upper bound of integer operands by value, according to what the op indexes with them."""
     target = getattr(task.body, "target", "")
     name = target.split(".")[1] if target.startswith("aten.") else ""
     reads = task.reads
@@ -88,33 +88,33 @@ def integer_range(task: Task, plan: Plan) -> dict[str, int]:
 
 
 def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
-    """What tells the tensors of a task's operands apart, by value: geometry, role, and the how manieth of its like."""
-    changed, positive = {operand.value for operand in task.mutates}, rectified(plan)
+    """By value, what identifies the pooled tensor of an operand: geometry, role, and its number among operands that share both."""
+    changed, non_negative = {operand.value for operand in task.mutates}, rectified(plan)
     recurrent = any(op_class(op.body.target) == "recurrent" for op in op_tasks(task))
     seen: dict[tuple, int] = {}
-    found: dict[str, tuple] = {}
+    geometry_of: dict[str, tuple] = {}
     for name in dict.fromkeys(operand.value for operand in task.inputs):
         value = plan.values[name]
-        like = (value.shape, value.strides, value.dtype, BOUNDED if recurrent else _role(value, name in changed, name in positive))
-        found[name] = (*like, seen.setdefault(like, 0))
+        like = (value.shape, value.strides, value.dtype, BOUNDED if recurrent else _role(value, name in changed, name in non_negative))
+        geometry_of[name] = (*like, seen.setdefault(like, 0))
         seen[like] += 1
-    return found
+    return geometry_of
 
 
 def rectified(plan: Plan) -> set[str]:
-    """Values that hold a ReLU's result. A max-pool of them takes less time than of normal numbers: its comparisons are foreseen."""
+    """Values that hold a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
     tasks = [task for task in plan.tasks if getattr(task.body, "target", "") in _RECTIFIERS]
     return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
 
 
-def _role(value: Value, changed: bool, positive: bool) -> str:
+def _role(value: Value, changed: bool, non_negative: bool) -> str:
     state = value.name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
     if state == "step":
         return "step"
-    return "squares" if state in _SQUARES else "changed" if changed else RECTIFIED if positive else "read"
+    return "squares" if state in _SQUARES else "changed" if changed else RECTIFIED if non_negative else "read"
 
 
 def fill(task: Task, plan: Plan, pool: OperandPool) -> dict[str, torch.Tensor]:
-    """A tensor for every value the task reads or changes."""
+    """A tensor for every value that the task reads or changes."""
     bounds = integer_range(task, plan)
     return {name: pool.tensor(plan.values[name], bounds[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}

@@ -1,4 +1,4 @@
-"""The placement of a job: the device kind, how many devices, what links them, and how much memory may be used."""
+"""The placement of a job: the device kind, the number of devices, the link between them, and the memory limit."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,11 @@ from traces.errors import StepcastError, UnknownNameError
 
 @dataclass(frozen=True)
 class Placement:
-    """`devices`: how many (None: all that a named machine has, else one). `link`: between groups of CPU cores, as in `this_cpu`.
+    """Where a job runs.
 
-    `memory_limit_gb`: at most so much of each memory counts; None: all there is. `ranks`: which of several processes this is, each of
-    which has one of the devices; None: the only one.
+    `devices` is the number of devices (None: all that a named machine has, or one). `link` joins groups of CPU cores, as in
+    `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several processes this
+    is, each with one of the devices (None: the only process).
     """
 
     device: str = "cpu"
@@ -24,12 +25,15 @@ class Placement:
 
     @property
     def memory_limit_bytes(self) -> float | None:
-        """The limit in bytes."""
+        """The memory limit in bytes."""
         return None if self.memory_limit_gb is None else self.memory_limit_gb * 1e9
 
     @staticmethod
-    def asked(device: str, devices: int | None, mode: str, link: str, memory_limit_gb: float | None = None) -> "Placement":
-        """From the command line; torchrun decides how many devices there are. Raises StepcastError where the two differ."""
+    def from_options(device: str, devices: int | None, mode: str, link: str, memory_limit_gb: float | None = None) -> "Placement":
+        """The placement that the command line asks for. Under torchrun, the number of processes is the number of devices.
+
+        Raises StepcastError if the options contradict torchrun.
+        """
         ranks = launched()
         if ranks is None:
             return Placement(device, devices, mode, link, memory_limit_gb)
@@ -42,11 +46,12 @@ class Placement:
         return Placement(device, ranks.world, mode, link, memory_limit_gb, ranks)
 
 
-HERE = Placement()
+#: One device: this CPU.
+DEFAULT_PLACEMENT = Placement()
 
 
 def check_names(placement: Placement) -> None:
-    """Refuse a device, link or mode that does not exist. Raises StepcastError."""
+    """Raise StepcastError for a device, link or mode that does not exist, and for numbers out of range."""
     device, devices, mode = placement.device, placement.devices, placement.mode
     link_bytes_per_s(placement.link)
     if mode not in ("eager", "graph"):

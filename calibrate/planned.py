@@ -1,14 +1,14 @@
 """Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from calibrate.operands import geometries
-from executors.cpu.workers import available_cores
+from calibrate.testbed import Progress, Testbed
 from simulator.costs.model import CostModel, measurable
 from simulator.engine.simulation import GRAPH
 from simulator.job import Job
 from simulator.machine.machine import Machine, Memory
-from simulator.machine.this_cpu import ALIAS_LINK, this_cpu
 from simulator.memory.over_time import carried_bytes
 from simulator.options import option_values
 from simulator.plan.plan import Plan
@@ -20,83 +20,116 @@ from traces.errors import StepcastError
 from traces.profile import Profile
 from traces.sizes import gigabytes
 
+#: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
+#: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
+PREVIEWS, CALIBRATIONS = 4, 2
 
-def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:
-    """This machine with the profile's figures; of a profile from a larger machine, no more cores than there are here."""
-    cores = None
-    if profile is not None and profile.identity.cores:
-        cores = min(profile.identity.cores, len(available_cores()))
-    return this_cpu(profile, cores, devices, link, library)
+
+def plan_calibrated(
+    testbed: Testbed,
+    job: Job,
+    labels: Iterable[str],
+    shared_options: Mapping[str, str],
+    profile: Profile,
+    calibrate: bool,
+    save_to: Path | None,
+    progress: Progress,
+) -> tuple[dict[str, Forecast], list[ValidationResult]]:
+    """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
+
+    Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
+    `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
+    have theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
+    """
+
+    def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
+        machine = testbed.machine(profile)
+        return *plan_all(job, labels, shared_options, machine, CostModel(machine, profile), testbed.mode), machine
+
+    labels = list(labels)
+    forecasts, skipped, machine = plan()
+    if calibrate and not testbed.interleaved:
+        for _ in range(CALIBRATIONS):
+            if testbed.calibrate([f.plan for f in forecasts.values()], machine, profile, save_to, progress):
+                forecasts, skipped, machine = plan()
+    elif calibrate:
+        for _ in range(PREVIEWS):
+            dependent = [f.plan for label, f in forecasts.items() if strategies.get(label.partition(":")[0]).uses_costs]
+            if not dependent or not testbed.preview(dependent, machine, profile):
+                break
+            forecasts, skipped, machine = plan()
+        testbed.measure_contention([f.plan for f in forecasts.values()], machine, profile)
+    return forecasts, skipped
 
 
 def plan_all(
     job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
-    """Forecasts by label of the strategies that can run, and a row for each that cannot be planned or does not fit.
+    """Plan the strategies. Returns forecasts by label, and a row for each strategy that cannot be planned or does not fit.
 
-    Raises StepcastError for what is wrong with the job itself.
+    Raises StepcastError if the job itself is unusable.
     """
     job.graph()
-    found: dict[str, Forecast] = {}
+    forecasts: dict[str, Forecast] = {}
     skipped: list[ValidationResult] = []
     for label in dict.fromkeys(labels):
         strategy, options = strategies.parse(label, shared_options)
         try:
             predicted = forecast(strategy.plan(job, machine, model, options), machine, model, mode)
             require_memory(predicted)
-            found[label] = predicted
+            forecasts[label] = predicted
         except StepcastError as error:
             skipped.append(skipped_row(strategy.name, option_values(options), str(error)))
-    return found, skipped
+    return forecasts, skipped
 
 
 def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> ValidationResult:
     """The row of a strategy that did not run."""
-    given = {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
-    return ValidationResult(**dict.fromkeys(ValidationResult.model_fields) | given)
+    fields = {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
+    return ValidationResult(**dict.fromkeys(ValidationResult.model_fields) | fields)
 
 
 def require_memory(predicted: Forecast) -> None:
-    """Raise StepcastError where a plan needs more of a memory than its machine has, with what needs it."""
+    """Raise StepcastError if a plan needs more memory than its machine has, naming what needs it."""
     for memory in predicted.overfull:
         raise StepcastError(
-            f"{predicted.plan.strategy} needs {gigabytes(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
-            f" {_there(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
+            f"{predicted.plan.strategy} needs {gigabytes(predicted.memory_bytes[memory.name])}{_memory_words(memory, predicted.machine)},"
+            f" {_capacity_words(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
             " choose a smaller batch or --image-size"
         )
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
-    """Raise StepcastError where a validation, which holds all its programs at once, needs more of a memory than there is.
+    """Raise StepcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
 
-    Beside one running program there are every program's parameters and state (of CUDA graphs, all that they ever use); in the first
-    device's memory one step of plain PyTorch too, and with `calibrate` the operands of the keys that are measured meanwhile.
+    Besides the peak of one running program, a validation needs the parameters and state of every program (with CUDA graphs, its whole
+    peak). The first device's memory also holds a step of plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
     first = machine.memory(machine.devices[0].name)
     for memory in machine.memories:
-        peaks = [found.memory_bytes.get(memory.name, 0) for found in forecasts]
-        held = [
+        peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
+        resident = [
             peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, machine, memory) for f, peak in zip(forecasts, peaks, strict=True)
         ]
-        needed = max(peaks) + sum(held)
+        needed = max(peaks) + sum(resident)
         if memory is first:
             needed += max(peaks)
-            needed += _operand_bytes((found.plan for found in forecasts), machine) if calibrate else 0
+            needed += _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
         if needed > memory.size_bytes:
             raise StepcastError(
-                f"comparing {len(forecasts)} strategies at once needs {gigabytes(needed)}{_where(memory, machine)},"
-                f" {_there(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
+                f"comparing {len(forecasts)} strategies at once needs {gigabytes(needed)}{_memory_words(memory, machine)},"
+                f" {_capacity_words(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
             )
 
 
-def _where(memory: Memory, machine: Machine) -> str:
-    """Which of several memories."""
+def _memory_words(memory: Memory, machine: Machine) -> str:
+    """The memory in words, if the machine has several."""
     return f" in {memory.name}" if len(machine.memories) > 1 else ""
 
 
-def _there(memory: Memory, machine: Machine) -> str:
+def _capacity_words(memory: Memory, machine: Machine) -> str:
     return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {gigabytes(memory.size_bytes)}"
 
 
@@ -105,7 +138,7 @@ def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
 
 
 def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
-    """Bytes of the tensors that `sampler.Sampler` holds for the keys of `plans`: pooled by geometry, and a copy of each carried one."""
+    """Bytes of the tensors that a sampler holds for the keys of `plans`: pooled by geometry, plus a copy of each carried one."""
     copies = 0
     pooled: dict[tuple, int] = {}
     keys: set[str] = set()

@@ -1,4 +1,4 @@
-"""This machine's own profile: where it lies, and what to do with one from elsewhere."""
+"""This machine's own profile, and the check whether a profile is of this machine."""
 
 import logging
 from pathlib import Path
@@ -11,20 +11,20 @@ log = logging.getLogger("stepcast")
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:
-    """The profile at `path` (default: this machine's own place), or with `create` an empty one where there is none.
+    """The profile at `path` (default: this machine's own place). With `create`, an empty profile if there is no file.
 
-    `identity`: of what is measured here; default: the CPU. Raises UnusableFileError for a file that is missing (without `create`), damaged
-    or newer.
+    `identity` is that of the device to measure (default: the CPU). Raises UnusableFileError for a file that is missing (without `create`),
+    damaged or newer.
     """
-    mine = identity or this_cpu()
-    place = default_path(mine.name) if path is None else path
+    identity = identity or this_cpu()
+    place = default_path(identity.name) if path is None else path
     if create and not place.exists():
-        return Profile(identity=mine), place
+        return Profile(identity=identity), place
     return Profile.load(place), place
 
 
 def own_profile() -> Profile | None:
-    """This machine's own profile, or None where it was never calibrated or the file cannot be used."""
+    """This machine's own CPU profile, or None if there is none or its file cannot be used."""
     path = default_path(this_cpu().name)
     if not path.exists():
         return None
@@ -32,10 +32,11 @@ def own_profile() -> Profile | None:
     return profile if not profile.matches(this_cpu()) else None
 
 
-def foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
-    """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
-    mine = identity or this_cpu()
-    differences = profile.matches(mine)
+def warn_if_foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
+    """Whether the profile was measured on another machine or software. If so, one warning names both."""
+    identity = identity or this_cpu()
+    differences = profile.matches(identity)
     if differences:
-        log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, "; ".join(differences))
+        words = "; ".join(differences)
+        log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, identity.name, words)
     return bool(differences)

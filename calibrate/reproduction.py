@@ -1,15 +1,14 @@
-"""Measures a paper's jobs on this machine: each is validated like any job, with its costs measured in the same rounds."""
+"""Measures a paper's jobs on this machine: each is validated like any other job."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
-from calibrate.cpu.session import Progress
-from calibrate.cpu.testbed import Testbed
 from calibrate.gpu_profiles import gpu_here
 from calibrate.jacobian_generation import generation_table
 from calibrate.placement import Placement
-from calibrate.profiles import foreign, open_profile
+from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.testbed import Progress
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
 from simulator.reproduce.registry import Measurement, Source
@@ -18,36 +17,38 @@ from traces.files import check_writable
 from traces.profile import Profile
 from traces.reproduction import Paper, Table
 
-#: What is measured beside jobs, by paper.
+#: Tables that are measured in addition to jobs, by paper.
 _TABLES: MappingProxyType[str, Callable[[], Table]] = MappingProxyType({"bppsa": generation_table})
-#: Opens a progress bar with a title; it yields `report(done, total, text)`.
+#: Opens a progress bar with a title; yields the function that reports progress.
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
-def measured(source: Source, paper: Paper, bar: Bar) -> tuple[Paper, bool]:
-    """`paper` with a validation for each of its measurements on this machine, and whether all numbers equal plain PyTorch's.
+def measure_paper(source: Source, paper: Paper, bar: Bar) -> tuple[Paper, bool]:
+    """Validate each of the paper's measurements on this machine.
 
-    Raises StepcastError if the paper has no measurement for this machine.
+    Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises StepcastError if the
+    paper has no measurement for this machine.
     """
     gpu = gpu_here() is not None
     chosen = source.measurements(gpu)
     if not chosen:
         raise StepcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
     tables = (*paper.tables, *([_TABLES[source.name]()] if source.name in _TABLES else []))
-    found = [_validated(each, "cuda" if gpu else "cpu", bar) for each in chosen]
-    documents = tuple(outcome.validation.document() for outcome in found)
-    notes = [f"Measured on this machine: {each.job.label}, {each.about}." for each in chosen]
+    outcomes = [_validate(measurement, "cuda" if gpu else "cpu", bar) for measurement in chosen]
+    documents = tuple(outcome.validation.document() for outcome in outcomes)
+    notes = [f"Measured on this machine: {measurement.job.label}, {measurement.about}." for measurement in chosen]
     shown = paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)})
-    return shown, all(outcome.same_numbers for outcome in found)
+    return shown, all(outcome.same_numbers for outcome in outcomes)
 
 
-def _validated(each: Measurement, device: str, bar: Bar) -> Outcome:
-    testbed: Testbed = testbed_for(Placement(device), each.job.precision)
-    profile, place = open_profile(None, True, testbed.identity)
-    if foreign(profile, place, testbed.identity):
-        profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
-    if place is not None:
-        check_writable(place)
+def _validate(measurement: Measurement, device: str, bar: Bar) -> Outcome:
+    job = measurement.job
+    testbed = testbed_for(Placement(device), job.precision)
+    profile, path = open_profile(None, True, testbed.identity)
+    if warn_if_foreign(profile, path, testbed.identity):
+        profile, path = Profile(identity=testbed.identity), None  # figures of two machines never mix in one profile
+    if path is not None:
+        check_writable(path)
     testbed.measure_machine(profile)
-    with bar(f"measuring {each.job.label}") as progress:
-        return validate(each.job, each.strategies, {}, profile, True, place, progress, testbed, "eager", timelines=False)
+    with bar(f"measuring {job.label}") as progress:
+        return validate(job, measurement.strategies, {}, profile, testbed, save_to=path, progress=progress, timelines=False)

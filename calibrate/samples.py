@@ -1,10 +1,12 @@
-"""What a sampler found out about a cost key, and how it enters a profile."""
+"""Samples of cost keys, and how they become costs in a profile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs.model import looped
+from simulator.costs.model import looped, measurable
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
@@ -12,9 +14,9 @@ from traces.profile_files import append_samples
 
 @dataclass
 class Samples:
-    """One key's seconds by round: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
+    """Samples of one key in seconds: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
 
-    `grid`, `blocks_per_sm`: geometry of its longest kernel, `geometry_from` how that was learned.
+    `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found.
     """
 
     task: Task
@@ -26,38 +28,47 @@ class Samples:
     geometry_from: str = ""
 
 
-def store_samples(
-    samples: Mapping[str, Samples], failures: Mapping[str, str], profile: Profile, rounds: Sequence[int] | None = None
-) -> None:
-    """Write each key's statistics over the given rounds (default: all), or why it could not be measured, into the profile.
+def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> Iterator[tuple[Plan, dict[str, Task]]]:
+    """For each plan, its keys that the profile lacks and that have not failed before. Keys of earlier plans are not repeated."""
+    seen = set(profile.costs) | set(profile.failures)
+    for plan in plans:
+        missing = {key: task for key, task in plan.keys(machine).items() if key not in seen and measurable(task)}
+        seen |= set(missing)
+        yield plan, missing
 
-    A key whose measuring was interrupted has no samples and is left out.
+
+def store_samples(
+    samples: Mapping[str, Samples], failures: Mapping[str, str], profile: Profile, numbers: Sequence[int] | None = None
+) -> None:
+    """Write the statistics of each key, or the reason why it could not be measured, into the profile.
+
+    `numbers` selects samples of each key (default: all). A key without samples, whose measuring was interrupted, is left out.
     """
-    for key, found in samples.items():
+    for key, key_samples in samples.items():
         if key in failures:
             profile.failures[key] = failures[key]
             continue
-        if not found.warm_s:
+        if not key_samples.warm_s:
             continue
-        chosen = range(len(found.warm_s)) if rounds is None else rounds
-        work = found.task.body.work(found.task)
+        chosen = range(len(key_samples.warm_s)) if numbers is None else numbers
+        work = key_samples.task.body.work(key_samples.task)
         profile.costs[key] = KeyCost(
-            warm=Stats.of([found.warm_s[r] for r in chosen]),
-            cold=Stats.of([found.cold_s[r] for r in chosen]),
+            warm=Stats.of([key_samples.warm_s[i] for i in chosen]),
+            cold=Stats.of([key_samples.cold_s[i] for i in chosen]),
             op_class=work.op_class,
             flops=work.flops,
             bytes=work.bytes,
-            grid=found.grid,
-            blocks_per_sm=found.blocks_per_sm,
-            issue_s=Stats.of(found.issue_s).median_s if found.issue_s else None,
-            geometry_from=found.geometry_from,
-            launches=looped(found.task),
+            grid=key_samples.grid,
+            blocks_per_sm=key_samples.blocks_per_sm,
+            issue_s=Stats.of(key_samples.issue_s).median_s if key_samples.issue_s else None,
+            geometry_from=key_samples.geometry_from,
+            launches=looped(key_samples.task),
         )
         profile.failures.pop(key, None)
 
 
 def save_samples(samples: Mapping[str, Samples] | None, profile: Profile, save_to: Path | None) -> None:
-    """Save the profile, and every sample taken (None: not to be kept) in the file beside it; nothing without a place."""
+    """Save the profile to `save_to`, and raw samples in a file beside it unless `samples` is None. Does nothing if `save_to` is None."""
     if save_to is not None:
         if samples is not None:
             append_samples(save_to, _raw(samples))
@@ -67,7 +78,7 @@ def save_samples(samples: Mapping[str, Samples] | None, profile: Profile, save_t
 def _raw(samples: Mapping[str, Samples]) -> list[dict]:
     return [
         {"key": key, "state": state, "samples_s": values}
-        for key, found in samples.items()
-        for state, values in (("cold", found.cold_s), ("warm", found.warm_s), ("issue", found.issue_s))
+        for key, key_samples in samples.items()
+        for state, values in (("cold", key_samples.cold_s), ("warm", key_samples.warm_s), ("issue", key_samples.issue_s))
         if values
     ]

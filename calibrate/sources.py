@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
-from calibrate.placement import HERE, Placement
+from calibrate.placement import DEFAULT_PLACEMENT, Placement
 from calibrate.profiles import own_profile
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -17,10 +17,10 @@ from traces.profile import Profile
 from traces.profile_files import default_folder
 
 
-def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = HERE) -> tuple[Machine, CostModel]:
+def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
     """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given.
 
-    A preset has the costs of the profile that is shipped for its GPU, placement there is one.
+    A preset uses the costs of the profile that is shipped for its GPU, if there is one.
     """
     if (profile is None) == (machine is None):
         given = "both" if profile is not None else "neither"
@@ -29,39 +29,39 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
         measured = Profile.load(profile)
         if measured.identity.kind == "gpu":
             _check_tf32(measured, profile, job.precision)
-            here = _gpu(measured, placement, measured.identity.name)
+            chosen = _gpu(measured, placement, measured.identity.name)
         else:
-            here = _cpu(measured, placement)
+            chosen = _cpu(measured, placement)
     elif machine == THIS_GPU:
         measured = own_gpu_profile(tf32=job.precision == "tf32")
         if measured is None:
             raise StepcastError(_no_gpu_profile(job.precision == "tf32"))
-        here = _gpu(measured, placement)
+        chosen = _gpu(measured, placement)
     elif machine == THIS_CPU:
         measured = own_profile()
-        here = _cpu(measured, placement)
+        chosen = _cpu(measured, placement)
     else:
         return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes)
-    here = here.limited(placement.memory_limit_bytes)
-    return here, CostModel(here, measured, dense_precision(job))
+    chosen = chosen.limited(placement.memory_limit_bytes)
+    return chosen, CostModel(chosen, measured, dense_precision(job))
 
 
 def _cpu(profile: Profile | None, placement: Placement) -> Machine:
-    """This CPU, or the profile's: in processes joined by gloo where there are several."""
+    """This CPU or the profile's; its collectives are gloo's if there are several processes."""
     return this_cpu(profile, devices=placement.devices or 1, link=placement.link, library="gloo" if placement.ranks is not None else "")
 
 
 def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machine:
-    """The profile's GPU, split into several; or, of several processes, as many of it."""
+    """The profile's GPU, split into partitions; if there are several processes, one such GPU per process."""
     if placement.ranks is None:
         return gpu_machine(profile, placement.devices or 1, name)
-    from calibrate.distributed.gpus import several
+    from calibrate.distributed.gpu_testbed import replicated
 
-    return several(gpu_machine(profile, name=name), placement.ranks.world)
+    return replicated(gpu_machine(profile, name=name), placement.ranks.world)
 
 
 def _check_tf32(profile: Profile, path: Path, precision: str) -> None:
-    """Refuse costs of kernels that a job's float32 products do not use."""
+    """Raise StepcastError if a profile's float32 products ran in another precision than the job's."""
     if precision in ("fp32", "tf32") and profile.identity.tf32 != (precision == "tf32"):
         used = "tf32" if profile.identity.tf32 else "fp32"
         raise StepcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")

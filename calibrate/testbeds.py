@@ -1,39 +1,49 @@
-"""Opens the testbed that a placement asks for: this machine's CPU, its GPU, or a process group that torchrun started."""
+"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started."""
 
-from calibrate.cpu.testbed import CpuTestbed, Testbed
+from calibrate.cpu.testbed import CpuTestbed
 from calibrate.placement import Placement, check_names
+from calibrate.testbed import Testbed
 from traces.errors import StepcastError
 
 
 def testbed_for(placement: Placement, precision: str) -> Testbed:
-    """Where to measure. Raises StepcastError for what this machine or version cannot run."""
+    """The testbed for `placement`. Raises StepcastError for what this machine or version cannot run."""
     check_names(placement)
-    testbed = _stand(placement, precision)
+    testbed = _cpu_testbed(placement, precision) if placement.device == "cpu" else _gpu_testbed(placement, precision)
     testbed.memory_limit_bytes = placement.memory_limit_bytes
     return testbed
 
 
-def _stand(placement: Placement, precision: str) -> Testbed:
-    device, mode = placement.device, placement.mode
-    if device == "cpu":
-        if mode == "graph":
-            raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
-        if precision == "tf32":
-            raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
-        if placement.ranks is not None:
-            from calibrate.distributed.testbed import CpuGroupTestbed
-            from executors.distributed.control import open_channel
+def cpu_testbed() -> Testbed:
+    """This machine's whole CPU, the default testbed."""
+    return CpuTestbed()
 
-            return CpuGroupTestbed(open_channel(placement.ranks))
-        return CpuTestbed(placement.devices or 1, placement.link)
+
+def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
+    if placement.mode == "graph":
+        raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
+    if precision == "tf32":
+        raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
+    if placement.ranks is not None:
+        from calibrate.distributed.cpu_testbed import CpuGroupTestbed
+        from executors.distributed.control import open_channel
+
+        return CpuGroupTestbed(open_channel(placement.ranks))
+    return CpuTestbed(placement.devices or 1, placement.link)
+
+
+def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
     from calibrate.cuda.testbed import GpuTestbed
     from executors.cuda.torch_driver import gpu
 
     if placement.ranks is not None:
-        if device != "cuda":
-            raise StepcastError(f"--device {device}: under torchrun every process has the GPU of its own number; use --device cuda")
-        from calibrate.distributed.gpus import GpuGroupTestbed
+        if placement.device != "cuda":
+            raise StepcastError(
+                f"--device {placement.device}: under torchrun every process uses the GPU of its local rank; use --device cuda"
+            )
+        from calibrate.distributed.gpu_testbed import GpuGroupTestbed
         from executors.distributed.control import open_channel
 
-        return GpuGroupTestbed(open_channel(placement.ranks), gpu(placement.ranks.local_rank), mode, precision)
-    return GpuTestbed(gpu(int(device.partition(":")[2] or 0)), mode, precision, partitions=placement.devices or 1)
+        return GpuGroupTestbed(open_channel(placement.ranks), gpu(placement.ranks.local_rank), placement.mode, precision)
+    number = int(placement.device.partition(":")[2] or 0)
+    return GpuTestbed(gpu(number), placement.mode, precision, partitions=placement.devices or 1)

@@ -14,6 +14,8 @@ from traces.documents import Data, Document
 from traces.memory_use import AtPeak
 from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
 
+#: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
+INTERLEAVED, PROFILE = "interleaved", "profile"
 #: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
 SIGN_MARGIN = 0.03
 
@@ -59,6 +61,11 @@ class Prediction(Document):
 class ValidationResult(Data):
     """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline.
 
+    `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the anchor
+    corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
+    interleaved keys, whose costs contain the drift already, it equals `error`. Documents of interleaved runs from before this rule hold a
+    value that was corrected twice; `scored_error` does not use it.
+
     `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
     Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
     kept.
@@ -97,6 +104,14 @@ class ValidationResult(Data):
         """Whether it ran."""
         return self.status == "ok"
 
+    @property
+    def scored_error(self) -> float | None:
+        """The error that counts wherever errors are summarized or scored; None if the strategy did not run.
+
+        It is `error` if the keys were measured in the rounds, else `error_drift_corrected`.
+        """
+        return self.error if self.calibration == INTERLEAVED else self.error_drift_corrected
+
     def sign_right(self, aa_spread: float) -> bool | None:
         """Whether predicted and measured speed-up lie on the same side of 1.
 
@@ -114,6 +129,7 @@ class Validation(Document):
     """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
 
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
+    `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
     """
 
     schema_name = "stepcast.validation/1"
@@ -136,20 +152,25 @@ class Validation(Document):
         return tuple(result for result in self.results if result.ok)
 
     @property
-    def drift_corrected_errors(self) -> tuple[float, ...]:
-        """Signed drift-corrected errors of the strategies that ran."""
-        return tuple(r.error_drift_corrected for r in self.ran if r.error_drift_corrected is not None)
+    def calibration(self) -> str | None:
+        """When the keys were measured, "interleaved" with the steps or before ("profile"); None if nothing ran or the rows do not say."""
+        return next((r.calibration for r in self.ran), None)
+
+    @property
+    def scored_errors(self) -> tuple[float, ...]:
+        """The signed errors that count (`ValidationResult.scored_error`) of the strategies that ran."""
+        return tuple(r.scored_error for r in self.ran if r.scored_error is not None)
 
     @property
     def median_abs_error(self) -> float | None:
-        """Median absolute drift-corrected error; None when nothing ran."""
-        return median(map(abs, self.drift_corrected_errors)) if self.drift_corrected_errors else None
+        """Median absolute error that counts; None if nothing ran."""
+        return median(map(abs, self.scored_errors)) if self.scored_errors else None
 
     @property
     def worst(self) -> ValidationResult | None:
-        """The result with the largest absolute drift-corrected error; None when nothing ran."""
-        scored = [r for r in self.ran if r.error_drift_corrected is not None]
-        return max(scored, key=lambda r: abs(r.error_drift_corrected), default=None)
+        """The result with the largest absolute error that counts; None if nothing ran."""
+        scored = [r for r in self.ran if r.scored_error is not None]
+        return max(scored, key=lambda r: abs(r.scored_error), default=None)
 
     @property
     def signs(self) -> tuple[int, int]:

@@ -95,11 +95,11 @@ class GpuReport(Document):
 
 def good(result: ValidationResult, aa_spread: float | None) -> bool:
     """Whether the error of a strategy that ran is small, or no larger than the noise explains."""
-    return abs(result.error) <= max(GOOD_ERROR, GOOD_SPREADS * (aa_spread or 0.0))
+    return abs(result.scored_error) <= max(GOOD_ERROR, GOOD_SPREADS * (aa_spread or 0.0))
 
 
 def summarise(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummary, ...]:
-    """One summary per mode, of every strategy that ran in the named validations. Errors are not corrected for drift."""
+    """One summary per mode, of every strategy that ran in the named validations, by the errors that count (`scored_error`)."""
     validations = list(validations)
     return tuple(_summary(mode, validations) for mode in ("eager", "graph") if any(v.mode == mode and v.ran for _, v in validations))
 
@@ -107,13 +107,13 @@ def summarise(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummar
 def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummary:
     chosen = [(name, validation) for name, validation in validations if validation.mode == mode]
     rows = [(f"{name} {row.strategy}", row, validation.aa_spread) for name, validation in chosen for row in validation.ran]
-    worst, row, _ = max(rows, key=lambda item: abs(item[1].error))
+    worst, row, _ = max(rows, key=lambda item: abs(item[1].scored_error))
     signs = [validation.signs for _, validation in chosen]
     return ModeSummary(
         mode=mode,
         results=len(rows),
-        median_abs_error=median(abs(row.error) for _, row, _ in rows),
-        worst_error=row.error,
+        median_abs_error=median(abs(row.scored_error) for _, row, _ in rows),
+        worst_error=row.scored_error,
         worst=worst,
         good_share=sum(good(row, spread) for _, row, spread in rows) / len(rows),
         signs_right=sum(right for right, _ in signs),

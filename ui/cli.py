@@ -339,7 +339,7 @@ def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precisi
 def _where(device, devices, mode, link, memory_limit_gb=None):
     from calibrate.placement import Placement
 
-    return Placement.asked(device, devices, mode, link, memory_limit_gb)
+    return Placement.from_options(device, devices, mode, link, memory_limit_gb)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.placement import Placement, check_names
-from calibrate.profiles import foreign
+from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
@@ -63,7 +63,7 @@ def caution(model: CostModel, profile: Path | None) -> None:
         if here is None or slug(here) != slug(known.identity.gpu):
             log.warning("profile %s is of %s, this machine has %s", profile, known.identity.gpu, here or "no GPU that PyTorch can use")
     elif profile is not None:
-        foreign(known, profile)
+        warn_if_foreign(known, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
         log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
 

@@ -1,4 +1,4 @@
-"""Costs that belong to the machine and not to an op: the executor's time per task, peak rates, the cache's effective size."""
+"""Costs of the machine rather than of an op: the executor's time per task, peak rates, and the cache's effective size."""
 
 import statistics
 import time
@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import torch
 
-from calibrate.cpu.first_calls import unfamiliar_s
-from calibrate.cpu.overlap import shared_overhead_s
+from calibrate.cpu.op_switch import op_switch_s
+from calibrate.cpu.shared_overhead import shared_overhead_s
 from executors.cpu.backend import CpuBackend
 from simulator.bodies.host import Host
 from simulator.plan.plan import Plan
@@ -18,29 +18,29 @@ _TASKS = 2000
 
 
 def measure_host(backend: CpuBackend, profile: Profile) -> None:
-    """Fill in the profile's dispatch, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
+    """Measure the profile's dispatch costs, peak FLOP/s, bandwidth and cache size; takes a few seconds."""
     device = next(iter(backend.groups))
     gap_s = _gap_s(backend, device)
-    profile.dispatch = Dispatch(task_overhead_s=gap_s + unfamiliar_s(backend))
+    profile.dispatch = Dispatch(task_overhead_s=gap_s + op_switch_s(backend))
     if len(backend.groups[device]) > 1:
         profile.dispatch.shared_overhead_s = shared_overhead_s(backend, device)
         profile.dispatch.wake_s = _wake_s(backend, device)
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
 
     def work(_: int) -> None:
-        found["flops"] = _peak_flops()
-        found["bandwidth"] = _bandwidth()
-        found["cache"] = _cache_bytes()
+        rates["flops"] = _peak_flops()
+        rates["bandwidth"] = _bandwidth()
+        rates["cache"] = _cache_bytes()
 
     backend.workers.run(work, (0,))
     cores = len(backend.workers.cores)
-    profile.peak_flops = {"fp32": found["flops"] * cores}
-    profile.bandwidth_bytes_per_s = found["bandwidth"]
-    profile.cache_bytes = int(found["cache"])
+    profile.peak_flops = {"fp32": rates["flops"] * cores}
+    profile.bandwidth_bytes_per_s = rates["bandwidth"]
+    profile.cache_bytes = int(rates["cache"])
 
 
 def _gap_s(backend: CpuBackend, device: str) -> float:
-    """Seconds between the end of one task and the start of the next on one lane: median over a plan of empty tasks."""
+    """Median seconds from the end of a task to the start of the next on one lane, in a plan of empty tasks."""
     tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
     program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
@@ -50,11 +50,11 @@ def _gap_s(backend: CpuBackend, device: str) -> float:
 
 
 def _wake_s(backend: CpuBackend, device: str) -> float:
-    """Seconds from the end of a task on a busy lane to the start of one that it releases on an idle lane: median of 200."""
+    """Median seconds from the end of a task on a busy lane to the start of a dependent task on an idle lane, over 200 pairs."""
     tasks = []
     for i in range(200):
         tasks.append(Task(f"busy{i}", Host(3e-4), device))
-        tasks.append(Task(f"released{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
+        tasks.append(Task(f"dependent{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
     program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
     times = {item.index: item for item in program.run(1).times}
@@ -63,7 +63,7 @@ def _wake_s(backend: CpuBackend, device: str) -> float:
 
 
 def _best_s(function, repeats: int) -> float:
-    """Shortest of several runs: a rate's ceiling, not a typical time."""
+    """The shortest of several runs: a rate is a ceiling, not a typical value."""
     best = float("inf")
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -84,9 +84,9 @@ def _bandwidth() -> float:
 
 
 def _cache_bytes() -> float:
-    """Bytes of other data after which half of a small buffer's cached speed is lost.
+    """Bytes of other data that it takes to lose half the speed-up of a cached buffer.
 
-    A 512 KiB buffer is read right after X MiB of others were; the time goes from warm to cold as X passes the cache's effective size.
+    A 512 KiB buffer is read right after X MiB of other data. Its time rises from warm to cold as X passes the cache's effective size.
     """
     probe, other = torch.ones(128 << 10), torch.ones(24 << 20)
     sizes = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 96]

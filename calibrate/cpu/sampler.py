@@ -1,6 +1,7 @@
 """Times cost keys on a CPU worker, through the very functions that the executor runs.
 
-Per visit of a key: clear the caches, run once (the cold sample), run again at once (the warm sample). The anchor op ticks in between.
+Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The anchor op runs in
+between two keys.
 """
 
 import time
@@ -18,16 +19,17 @@ from simulator.models.factory import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
-#: Bytes streamed through between two visits: beyond a core's private caches, and not all of the shared one, in which a step finds scratch
-#: memory of the op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other
-#: models the median |error| was 4 % with it and 9 % with 24 MiB.
+#: Bytes read before each sample: more than a core's private caches, but not all of the shared one, where a step finds scratch memory of the
+#: op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
+#: median |error| was 4 % with it and 9 % with 24 MiB.
 FLUSH_BYTES = 12 << 20
-#: Page faults in a pair of samples that count as none (a page is 4 KiB), and pairs taken until there is one without; the last one counts.
+#: Up to `_FEW_FAULTS` page faults (a page is 4 KiB) during a sample do not count. Otherwise it is repeated, up to `_TRIES` times in all,
+#: and the last try counts.
 _FEW_FAULTS, _TRIES = 16, 4
 
 
 class Sampler:
-    """Holds compiled tasks for keys of one or more plans and visits them on demand."""
+    """Compiled tasks for the keys of one or more plans, with the samples taken of them."""
 
     def __init__(self, backend: CpuBackend):
         self.backend = backend
@@ -38,7 +40,7 @@ class Sampler:
         self._flush = torch.ones(FLUSH_BYTES // 4)
 
     def add(self, plan: Plan, keys: dict[str, Task]) -> None:
-        """Compile the tasks behind `keys`; those already known are skipped."""
+        """Compile the tasks of `keys`. Keys that were added before, and keys that need no measuring, are skipped."""
         for key, task in keys.items():
             if key in self.samples or not measurable(task):
                 continue
@@ -48,9 +50,9 @@ class Sampler:
             except Exception as error:
                 self.failures[key] = brief(error)
 
-    def visit(self, keys: list[str], turn: int) -> None:
-        """Take one cold and one warm sample of each key, on one worker; cores take turns by `turn`."""
-        position = turn % len(self.backend.workers.cores)
+    def sample(self, keys: list[str], number: int) -> None:
+        """Take one cold and one warm sample of each key on one worker; the workers alternate with the sample's `number`."""
+        position = number % len(self.backend.workers.cores)
         anchor = self.backend.anchors[position] if self.backend.anchors else None
 
         def work(_: int) -> None:
@@ -60,28 +62,31 @@ class Sampler:
                 if anchor is not None:
                     anchor.tick()
                 try:
-                    self._sample(key)
+                    self._take_pair(key)
                 except Exception as error:
                     self.failures[key] = brief(error)
 
         self.backend.workers.run(work, (position,))
 
     def run(self, key: str) -> None:
-        """Run a key's task once, on this thread."""
+        """Run the task of `key` once, on this thread."""
         self._compiled[key]()
 
     def timed(self, key: str, seconds_of: Callable[[Callable[[], None]], float]) -> tuple[float, float]:
-        """Seconds of a key's task with its data out of the caches, and again with them there, as `seconds_of` times it; on this thread."""
+        """Run the task of `key` on this thread with its data out of the caches, and again with its data in them.
+
+        Returns the cold and the warm seconds, each measured by `seconds_of`.
+        """
         compiled = self._compiled[key]
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
         return seconds_of(compiled), seconds_of(compiled)
 
-    def _sample(self, key: str) -> None:
-        """A pair of samples during which the allocator found memory that had been in use before, as in steady steps it does."""
+    def _take_pair(self, key: str) -> None:
+        """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in steady steps."""
         for _ in range(_TRIES):
-            before = page_faults()
+            faults = page_faults()
             cold, warm = self.timed(key, _timed)
-            if page_faults() - before <= _FEW_FAULTS:
+            if page_faults() - faults <= _FEW_FAULTS:
                 break
         samples = self.samples[key]
         samples.cold_s.append(cold)

@@ -1,98 +1,45 @@
-"""What a validation asks of the place where it measures: this machine's CPU here, its GPU in `cuda.testbed`."""
+"""The testbed of this machine's CPU."""
 
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from calibrate.cpu.co_runs import learn_contention
+from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.host import measure_host
-from calibrate.cpu.noise import Watch
+from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.sampler import Sampler
-from calibrate.cpu.session import Progress, calibrate, store
-from calibrate.identity import this_cpu
-from calibrate.planned import machine_here
+from calibrate.cpu.session import calibrate_cpu
+from calibrate.identity import describe_cpu, this_cpu
+from calibrate.samples import store_samples
+from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.workers import available_cores
 from executors.reference import Reference
-from executors.run import Backend
+from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.plan.plan import Plan
-from traces.profile import Identity, Profile, Stats
+from traces.profile import Profile
 
-#: Visits per key before planning, for strategies whose plan depends on costs: the first is discarded.
+#: Samples per key of a preview: the first is discarded.
 PREVIEW_ROUNDS = 3
 #: Steps of plain PyTorch per number of threads that is tried.
 TRIAL_STEPS = 4
 
 
-class Testbed(Protocol):
-    """A place to measure. `backend` exists after `open`. `periods`: how many of its units a program runs per round, and `plain_steps` how
-    many steps plain PyTorch.
-
-    `interleaved`: whether keys are measured in the rounds of a validation; otherwise they are before them.
-    """
-
-    identity: Identity
-    backend: Backend
-    periods: int
-    plain_steps: int
-    interleaved: bool
-    memory_limit_bytes: float | None
-
-    def machine(self, profile: Profile | None) -> Machine:
-        """This machine with the profile's figures, and with no memory of more than `memory_limit_bytes`, where that is set."""
-
-    def measure_machine(self, profile: Profile) -> None:
-        """Fill in what belongs to the machine and not to an op, unless the profile has it."""
-
-    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure the missing keys of `plans`; how many."""
-
-    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Measure the missing keys of `plans` roughly, if this stand measures keys in rounds; how many."""
-
-    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Learn how tasks slow each other down where lanes of `plans` share a memory, unless the profile knows; whether it did."""
-
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
-        """Make the backend. Keys of `plans` will be measured in rounds, if this stand does that."""
-
-    def visit(self, turn: int) -> list[float]:
-        """Before each strategy's steps: measure the keys once more, if this stand does that; seconds of the anchor op meanwhile."""
-
-    def anchors(self) -> list[float]:
-        """Seconds of the anchor op since the last visit."""
-
-    def watch(self):
-        """Something whose `stop().rejected` says whether the machine was disturbed meanwhile."""
-
-    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
-        """Put what was measured in the given visits into the profile."""
-
-    def plain_s(self, plain: Reference, steps: int) -> list[float]:
-        """Step times of plain PyTorch."""
-
-    def settle(self, plain: Reference) -> str:
-        """Find out how plain PyTorch is fastest here, for `plain_s`, by steps of `plain` that are thrown away; in words, how it is."""
-
-    def about(self) -> dict[str, object]:
-        """The device, for a document."""
-
-
 class CpuTestbed:
     """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute."""
 
-    periods = 3
-    plain_steps = 2
+    mode = "eager"
+    units_per_round = 3
+    plain_steps_per_round = 2
     interleaved = True
 
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
-        """`devices`: groups of cores, joined by `link` (`simulator.machine.this_cpu`)."""
+        """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
         self.identity, self._devices, self._link = this_cpu(), devices, link
         self.backend: CpuBackend | None = None
         self._sampler: Sampler | None = None
@@ -100,85 +47,83 @@ class CpuTestbed:
         self.memory_limit_bytes: float | None = None
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This CPU in its groups of cores."""
-        return machine_here(profile, self._devices, self._link).limited(self.memory_limit_bytes)
+        """This CPU, divided into its core groups."""
+        return cpu_machine(profile, self._devices, self._link).limited(self.memory_limit_bytes)
 
     def measure_machine(self, profile: Profile) -> None:
-        """The executor's overheads, peak rates and the cache."""
+        """Measure the executor's overheads, the peak rates and the cache size."""
         if profile.dispatch.task_overhead_s is None:
-            measure_host(CpuBackend(machine_here(profile)), profile)
+            measure_host(CpuBackend(cpu_machine(profile)), profile)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this CPU, and co-runs."""
+        """Measure missing keys, and co-runs."""
         plans = list(plans)
-        measured = calibrate(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+        measured = calibrate_cpu(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
         if self.measure_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Two visits of every missing key, after one that does not count."""
-        return calibrate(plans, machine, CpuBackend(machine), profile, None, lambda done, total, text: None, rounds=PREVIEW_ROUNDS)
+        """Take two samples of every missing key, after one that is discarded."""
+        return calibrate_cpu(plans, machine, CpuBackend(machine), profile, None, no_progress, rounds=PREVIEW_ROUNDS)
 
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-runs of what meets in `plans`; before the rounds of a validation, since ratios are steady and times are not."""
+        """Co-run the keys that meet in `plans`. A validation does so before its rounds: the ratios are steady even if times are not."""
         return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
-        """Make backend and sampler."""
+        """Make the backend and the sampler."""
         self.backend = CpuBackend(machine, anchor=True)
         self._sampler = Sampler(self.backend)
         for plan in plans:
             self._sampler.add(plan, plan.keys(machine))
 
-    def visit(self, turn: int) -> list[float]:
-        """Visit every key once. What the anchors took before, and nobody asked for, is dropped."""
-        self.anchors()
-        self._sampler.visit(list(self._sampler.samples), turn)
-        return self.anchors()
+    def sample_keys(self, number: int) -> list[float]:
+        """Sample every key once. Anchor samples from before the call are dropped."""
+        self.anchor_samples()
+        self._sampler.sample(list(self._sampler.samples), number)
+        return self.anchor_samples()
 
-    def anchors(self) -> list[float]:
-        """What the workers' anchors took."""
+    def anchor_samples(self) -> list[float]:
+        """Seconds that the anchors of all workers took since the last call."""
         return [s for anchor in self.backend.anchors or () for s in anchor.take()]
 
-    def watch(self) -> Watch:
+    def monitor(self) -> CpuMonitor:
         """Watch for other work on this machine."""
-        return Watch()
+        return CpuMonitor()
 
-    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
-        """The keys' samples. Anchors that nobody asked for are none of them."""
-        self.anchors()
-        store(self._sampler, profile, visits)
+    def record(self, profile: Profile, samples: Sequence[int]) -> None:
+        """Store the costs of the sampler's keys."""
+        store_samples(self._sampler.samples, self._sampler.failures, profile, samples)
 
-    def plain_s(self, plain: Reference, steps: int) -> list[float]:
-        """Each step by itself, on all cores unless `settle` found fewer to be faster."""
+    def time_plain(self, plain: Reference, steps: int) -> list[float]:
+        """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""
         torch.set_num_threads(self._plain_threads)
-        found = []
+        steps_s = []
         for _ in range(steps):
             begin = time.perf_counter()
             plain.step()
-            found.append(time.perf_counter() - begin)
-        return found
+            steps_s.append(time.perf_counter() - begin)
+        return steps_s
 
-    def settle(self, plain: Reference) -> str:
-        """One core or all: threads wait for each other longer than small ops take."""
-        taken = {}
-        for self._plain_threads in sorted({1, len(available_cores())}):
-            taken[self._plain_threads] = statistics.median(self.plain_s(plain, TRIAL_STEPS)[1:])
-        self._plain_threads = min(taken, key=taken.get)
+    def choose_threads(self, plain: Reference) -> str:
+        """Choose between one thread and one per core: with small ops, threads wait for each other longer than the ops take."""
+        median_s = {}
+        for threads in sorted({1, len(available_cores())}):
+            self._plain_threads = threads
+            median_s[threads] = statistics.median(self.time_plain(plain, TRIAL_STEPS)[1:])
+        self._plain_threads = min(median_s, key=median_s.get)
         return f"{self._plain_threads} thread{'s' if self._plain_threads > 1 else ''}"
 
     def about(self) -> dict[str, object]:
-        """CPU, cores and version; of several groups of cores, how many and what joins them."""
+        """The CPU, its cores and the version of torch; if there are several core groups, also their number and link."""
         groups = {"devices": self._devices, "link": self._link} if self._devices > 1 else {}
-        return {**about_cpu(self.identity), **groups}
+        return {**describe_cpu(self.identity), **groups}
 
 
-def about_cpu(identity: Identity) -> dict[str, object]:
-    """A CPU and the version of torch as documents describe them."""
-    return {"kind": "cpu", "name": identity.cpu, "cores": identity.cores, "torch": identity.torch}
-
-
-def anchor_median(samples: Sequence[float]) -> float | None:
-    """Their median, to six digits; None for none."""
-    return Stats.of(samples).median_s if samples else None
+def cpu_machine(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:
+    """This CPU with the figures of `profile`. If the profile is of a machine with more cores, only the cores of this one count."""
+    cores = None
+    if profile is not None and profile.identity.cores:
+        cores = min(profile.identity.cores, len(available_cores()))
+    return machines.this_cpu(profile, cores, devices, link, library)

@@ -1,1 +1,1 @@
-"""Measures what plans need on a GPU, through a `Driver`."""
+"""Calibration of a GPU. In: plans and a machine. Out: samples of each cost key, host costs, rates, transfers and co-runs, in a profile."""

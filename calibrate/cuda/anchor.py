@@ -1,4 +1,4 @@
-"""A compute-bound op timed at calibration and between the steps of a validation, so that a change of the GPU's speed shows in both."""
+"""The GPU's anchor: a compute-bound op timed at calibration and between a validation's steps, so that both show a change of the clocks."""
 
 import torch
 
@@ -10,12 +10,12 @@ EDGE, COPIES = 2048, 8
 
 
 class GpuAnchor:
-    """Products of two float32 matrices in a graph of their own."""
+    """Products of two float32 matrices, captured in a graph."""
 
     def __init__(self, driver: Driver, edge: int = EDGE):
         self._bench = Bench(driver)
         a, b, out = (torch.randn(edge, edge, device=driver.device) for _ in range(3))
-        self._held = (a, b, out)  # a graph does not keep the tensors that it works on
+        self._operands = (a, b, out)  # a graph does not keep its tensors alive
 
         def product() -> None:
             torch.mm(a, b, out=out)
@@ -24,5 +24,5 @@ class GpuAnchor:
         self._graph = self._bench.capture(lambda: repeated(product)(COPIES))
 
     def sample(self, rounds: int = 5) -> list[float]:
-        """Seconds per product, one per round."""
+        """Seconds per product, by round."""
         return [seconds / COPIES for seconds in self._bench.replays([self._graph], rounds)[0]]

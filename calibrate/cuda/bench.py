@@ -1,4 +1,4 @@
-"""Times work on one stream of a GPU: replays of captured graphs between timing events, with the GPU kept busy."""
+"""Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy."""
 
 import gc
 import statistics
@@ -13,11 +13,11 @@ Issue = Callable[[], None]
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly to measure.
+    """How much effort a measurement takes.
 
-    `rounds` of interleaved replays give one estimate each. A graph of n copies takes about `graph_s`, many times an event's resolution of
-    half a microsecond, with n within `fewest_copies` and `most_copies`. Cold copies have `most_sets` sets of operands at most.
-    The host's time is measured on `most_issues` tasks at most per round.
+    Each of the `rounds` of interleaved replays gives one estimate. A graph holds n copies of the work, so that it takes about `graph_s`,
+    many times an event's resolution of half a microsecond; n lies between `fewest_copies` and `most_copies`. Cold copies use at most
+    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round.
     """
 
     rounds: int = 5
@@ -28,12 +28,12 @@ class Effort:
     most_issues: int = 20
 
     def copies(self, seconds: float) -> int:
-        """How many copies of something that takes so long make a graph."""
+        """How many copies of work that takes `seconds` make a graph."""
         return max(self.fewest_copies, min(self.most_copies, round(self.graph_s / max(seconds, 1e-9))))
 
 
 class Bench:
-    """A stream of the GPU, or of one of its partitions, and ways to time what is issued to it."""
+    """Times what is issued to one stream of the GPU or of one of its partitions."""
 
     def __init__(self, driver: Driver, partition: Partition | None = None, effort: Effort | None = None):
         self.driver = driver
@@ -41,14 +41,14 @@ class Bench:
         self.stream = driver.stream(partition=partition)
 
     def run(self, issue: Issue) -> None:
-        """Issue work to the stream, after all that other streams have made for it, and wait for it."""
+        """Issue work to the stream after everything that other streams have issued, and wait for it."""
         self.driver.synchronize()
         self.driver.use(self.stream)
         issue()
         self.driver.synchronize()
 
     def capture(self, issue: Issue) -> Graph:
-        """A graph of what `issue` issues, which may use what any stream has made before. It does not keep the tensors that it works on."""
+        """A graph of what `issue` issues. It may use tensors from any stream, and does not keep them alive."""
         self.driver.synchronize()
         self.driver.use(self.stream)
         with self.driver.capture(self.stream) as graph:
@@ -56,9 +56,10 @@ class Bench:
         return graph
 
     def replays(self, graphs: Sequence[Graph], rounds: int | None = None) -> list[list[float]]:
-        """Seconds of each graph's replays, by graph.
+        """Seconds of each graph's replays: one list per graph.
 
-        All are queued before any is waited for, after one untimed replay of each, which uploads the graph and keeps the GPU busy.
+        All replays are queued before any is waited for. One untimed replay of each graph comes first: it uploads the graph and keeps the
+        GPU busy.
         """
         self.driver.use(self.stream)
         for graph in graphs:
@@ -66,9 +67,9 @@ class Bench:
         return self.between([graph.replay for graph in graphs], rounds)
 
     def slopes(self, cases: Sequence[tuple[Callable[[int], None], int]], rounds: int | None = None) -> list[list[float]]:
-        """Seconds per copy by round, for each (function that issues so many copies, n): (t(2n copies) − t(n copies)) / n.
+        """Seconds per copy by round, for each case (function that issues a number of copies, n): (t(2n copies) − t(n copies)) / n.
 
-        What a graph costs whatever its size cancels; so does what `issue` issues besides the copies. The cases take turns.
+        The constant cost of a graph cancels, and so does anything that the function issues besides the copies. The cases alternate.
         """
         graphs = [self.capture(lambda issue=issue, count=count: issue(count)) for issue, n in cases for count in (n, 2 * n)]
         times = self.replays(graphs, rounds)
@@ -79,20 +80,23 @@ class Bench:
         return statistics.median(self.slopes([(issue, n)], rounds)[0])
 
     def host_s(self, issue: Issue, calls: int) -> list[float]:
-        """Host seconds per call by round, issued to an idle stream. `calls` must be far from filling its queue."""
+        """Host seconds per call by round, on an idle stream. `calls` must be far below the depth of the stream's queue."""
         driver, many = self.driver, repeated(issue)
         driver.use(self.stream)
-        found = []
+        seconds = []
         for _ in range(self.effort.rounds):
             driver.synchronize()
             begin = driver.now_s()
             many(calls)
-            found.append((driver.now_s() - begin) / calls)
+            seconds.append((driver.now_s() - begin) / calls)
         driver.synchronize()
-        return found
+        return seconds
 
     def between(self, issues: Sequence[Issue], rounds: int | None = None) -> list[list[float]]:
-        """Seconds between events around each piece of work, by piece, taking turns; includes waiting for a host that is behind."""
+        """Seconds between events around each piece of work: one list per piece. The pieces alternate.
+
+        The times include waiting for a host that issues too slowly.
+        """
         self.driver.use(self.stream)
         marks = [[self._timed(issue) for issue in issues] for _ in range(rounds or self.effort.rounds)]
         self.driver.synchronize()
@@ -112,9 +116,9 @@ def _seconds(first: Event, last: Event) -> float:
 
 @contextmanager
 def objects_kept() -> Iterator[None]:
-    """Spare the garbage collector, which a capture may run first, the search through plans and libraries: a tenth of a second each time.
+    """Freeze all live objects, so that garbage collections skip plans and libraries.
 
-    Nothing to do where they are spared already.
+    A capture may start a collection, which would take a tenth of a second. Does nothing if objects are frozen already.
     """
     if gc.get_freeze_count():
         yield
@@ -128,12 +132,12 @@ def objects_kept() -> Iterator[None]:
 
 
 def per_copy(short_s: Sequence[float], long_s: Sequence[float], n: int) -> list[float]:
-    """Seconds per copy by round, from those of n and of 2n copies; never below 0, where noise would put it."""
+    """Seconds per copy by round, from the seconds of n and of 2n copies; at least 0, since noise can make the difference negative."""
     return [max(0.0, (long - short) / n) for short, long in zip(short_s, long_s, strict=True)]
 
 
 def repeated(issue: Issue) -> Callable[[int], None]:
-    """A function that issues so many copies of `issue`."""
+    """A function that issues a given number of copies of `issue`."""
 
     def copies(count: int) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""How copies of a task are issued so that the cache holds none of their operands."""
+"""Issues copies of a task so that the cache holds none of their operands."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from executors.cuda.driver import Driver
 
 @dataclass(frozen=True)
 class Cold:
-    """`copies` on `sets` sets of operands, one after another. `always`: a single set is beyond the cache, so that warm is cold."""
+    """How to time a task cold: `copies` copies that use `sets` sets of operands in turn.
+
+    `always` is whether one set alone exceeds the cache, so that the task is cold even on the same operands.
+    """
 
     sets: int
     copies: int
@@ -19,9 +22,10 @@ class Cold:
 
     @staticmethod
     def of(set_bytes: int, cache_bytes: int, budget_bytes: int, copies: int, most_sets: int) -> "Cold":
-        """For a task with so many bytes of operands; `copies` is what one would like to have, all sets together within the budget.
+        """The way to time a task whose operands take `set_bytes`.
 
-        Sets that together exceed twice the cache are used round and round. Of smaller ones every copy has its own.
+        `copies` is the desired number of copies, and `budget_bytes` limits all sets together. If the sets together exceed twice the cache,
+        the copies cycle through them. If they do not, every copy gets its own set.
         """
         size = max(1, set_bytes)
         wanted = max(2, 2 * cache_bytes // size + 1)
@@ -32,10 +36,10 @@ class Cold:
 
 
 def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
-    """A function that flushes the cache and then issues so many copies, in turn those of `works`.
+    """A function that flushes the cache and then issues a given number of copies, cycling through `works`.
 
-    The flush makes all graphs begin alike, whatever ran before them: else the first copy of one graph would be cold and of the next warm,
-    and their difference would not cancel.
+    The flush makes all graphs start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and
+    their difference would not cancel.
     """
 
     def copies(count: int) -> None:
@@ -47,9 +51,9 @@ def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
 
 
 def flusher(driver: Driver) -> Issue:
-    """A function that reads twice the cache's size, after which the cache holds nothing else.
+    """A function that evicts everything from the cache by reading twice its size.
 
-    It reads and does not write: dirty lines would be written back at the expense of what comes next.
+    It reads and does not write, since the write-back of dirty lines would slow down the work that follows.
     """
     buffer = torch.ones(max(1, 2 * driver.facts.cache_bytes // 4), device=driver.device)
 

@@ -1,85 +1,90 @@
-"""What kernels that share a GPU do to each other: co-runs of fixed kernels, fitted, and scored on kernels of other sizes."""
+"""How kernels that share a GPU slow each other down: co-runs of fixed kernels, fitted, and scored on kernels of other sizes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from calibrate.cuda.bench import Bench, Effort, repeated
-from calibrate.cuda.concurrency import CoRun, Sizes, co_runs, named_kernels
+from calibrate.cuda.co_runs import PairTimes, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
-from calibrate.cuda.parts import LoadedPlans
+from calibrate.cuda.partition_geometry import PartitionGeometry
 from executors.cuda.driver import Driver
 from simulator.costs.contention import COMPUTE, MEMORY, best_share, fit
 from simulator.costs.cost import Cost
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from traces.profile import Contention, Profile
-from traces.profile import CoRun as Row
+from traces.profile import Contention, CoRun, Profile
 
-#: Saturation shares that are tried beside the machine's own.
+#: Saturation shares that are tried, in addition to the machine's own.
 _SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-#: Kernels per lane beyond which more change nothing in what the engine says.
+#: Kernels per lane in the engine's model of a co-run, at most; more do not change its result.
 _MOST_KERNELS = 10
 
 
 def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Sizes, effort: Effort | None = None) -> Contention:
-    """Measure the fixed pairs in two sizes; fit the saturation share, then multipliers, on one and score both on the other."""
+    """Measure the fixed pairs in two sizes; fit the saturation share, then multipliers, on the first size and score both on the second."""
     machine = gpu_machine(profile.model_copy(update={"contention": Contention()}))
-    parts = (sizes, sizes.others())
-    measured = [co_runs(driver, part, effort=effort) for part in parts]
-    shapes = _geometries(driver, parts, effort or Effort())
-    runs = [
-        (run, _costs(profile, precision, part, shape, run), held_out)
-        for held_out, part, shape, found in zip((False, True), parts, shapes, measured, strict=True)
-        for run in found
+    both_sizes = (sizes, sizes.others())
+    pairs_by_size = [co_runs(driver, of_kernels, effort=effort) for of_kernels in both_sizes]
+    geometries = _geometries(driver, both_sizes, effort or Effort())
+    measured = [
+        (pair, _costs(profile, precision, of_kernels, geometry, pair), held_out)
+        for held_out, of_kernels, geometry, pairs in zip((False, True), both_sizes, geometries, pairs_by_size, strict=True)
+        for pair in pairs
     ]
     default = machine.memories[0].saturation_share
-    by_share = {share: [row for run in runs for row in _rows(*run, machine, share)] for share in {*_SHARES, default}}
+    by_share = {share: [row for item in measured for row in _rows(*item, machine, share)] for share in {*_SHARES, default}}
     share = best_share(by_share, default)
     return fit(by_share[share or default], "gpu").model_copy(update={"saturation_share": share})
 
 
-def _costs(profile: Profile, precision: str, sizes: Sizes, shapes: dict[str, tuple[int, int]], run: CoRun) -> list[tuple[str, Cost]]:
-    """Group and cost of the two kernels of a co-run, from what they took alone in it."""
+def _costs(profile: Profile, precision: str, sizes: Sizes, geometry: dict[str, tuple[int, int]], pair: PairTimes) -> list[tuple[str, Cost]]:
+    """Group and cost of the two kernels of a pair, from their times alone."""
     work = {
         "gemm": (COMPUTE, 2.0 * sizes.gemm**3, 12.0 * sizes.gemm**2),
         "small gemm": (COMPUTE, 2.0 * sizes.small_gemm**3, 12.0 * sizes.small_gemm**2),
         "copy": (MEMORY, sizes.copy_bytes / 4, 2.0 * sizes.copy_bytes),
     }
-    found = []
-    for name, seconds, count in zip(run.name.split(" / "), (run.first_s, run.second_s), run.counts, strict=True):
+    costs = []
+    for name, seconds, count in zip(pair.name.split(" / "), (pair.first_s, pair.second_s), pair.counts, strict=True):
         group, flops, moved = work[name]
-        each_s = seconds / count
-        compute = min(1.0, flops / (profile.peak_flops[precision] * each_s))
-        memory = min(1.0, moved / (profile.bandwidth_bytes_per_s * each_s))
-        grid, blocks = shapes[name]
-        found.append((group, Cost(name, each_s, each_s, grid=grid, blocks_per_sm=blocks, compute_share=compute, memory_share=memory)))
-    return found
+        kernel_s = seconds / count
+        compute = min(1.0, flops / (profile.peak_flops[precision] * kernel_s))
+        memory = min(1.0, moved / (profile.bandwidth_bytes_per_s * kernel_s))
+        grid, blocks = geometry[name]
+        costs.append((group, Cost(name, kernel_s, kernel_s, grid=grid, blocks_per_sm=blocks, compute_share=compute, memory_share=memory)))
+    return costs
 
 
-def _geometries(driver: Driver, parts: Sequence[Sizes], effort: Effort) -> list[dict[str, tuple[int, int]]]:
-    """Grid and resident blocks of the fixed kernels: as one profiler session or their times say, else one block on every SM."""
-    kernels = [(i, name, issue) for i, part in enumerate(parts) for name, issue in named_kernels(driver, part).items()]
-    bench, on_parts = Bench(driver, effort=effort), LoadedPlans(driver, effort)
+def _geometries(driver: Driver, sizes: Sequence[Sizes], effort: Effort) -> list[dict[str, tuple[int, int]]]:
+    """For each of `sizes`, grid and resident blocks of the fixed kernels by name.
+
+    They come from one profiler session, or else from times on partitions, or else are one block on every SM.
+    """
+    kernels = [(i, name, issue) for i, of_kernels in enumerate(sizes) for name, issue in named_kernels(driver, of_kernels).items()]
+    bench, partition_geometry = Bench(driver, effort=effort), PartitionGeometry(driver, effort)
     for _, _, issue in kernels:
         bench.run(issue)
-    seen = driver.kernels([issue for _, _, issue in kernels])
-    found: list[dict[str, tuple[int, int]]] = [{} for _ in parts]
+    profiled = driver.kernels([issue for _, _, issue in kernels])
+    geometries: list[dict[str, tuple[int, int]]] = [{} for _ in sizes]
     for position, (i, name, issue) in enumerate(kernels):
-        if seen is not None:
-            shape = longest(seen[position], driver.facts)
+        if profiled is not None:
+            geometry = longest(profiled[position], driver.facts)
         else:
-            shape = on_parts.geometry(issue, effort.copies(bench.slope_s(repeated(issue), effort.fewest_copies)))[:2]
-        found[i][name] = shape if shape and shape[0] else (driver.facts.sms, 1)
-    return found
+            geometry = partition_geometry.measure(issue, effort.copies(bench.slope_s(repeated(issue), effort.fewest_copies)))[:2]
+        geometries[i][name] = geometry if geometry and geometry[0] else (driver.facts.sms, 1)
+    return geometries
 
 
-def _rows(run: CoRun, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[Row]:
-    """Either kernel beside the other, with what the engine makes of it under a saturation share."""
-    (first, one), (second, two) = costs
+def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[CoRun]:
+    """A row per kernel of the pair: its measured slow-down beside the other, and the one that the engine models with `share`."""
+    (first, first_cost), (second, second_cost) = costs
     memory = replace(machine.memories[0], saturation_share=share)
-    fewer = max(1, min(run.counts) // _MOST_KERNELS)
-    lanes = [one] * (run.counts[0] // fewer), [two] * (run.counts[1] // fewer)
+    divisor = max(1, min(pair.counts) // _MOST_KERNELS)
+    lanes = [first_cost] * (pair.counts[0] // divisor), [second_cost] * (pair.counts[1] // divisor)
     modelled = modelled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
-    sides = zip(((first, second), (second, first)), run.slow_downs, modelled, strict=True)
-    return [Row(*groups, float(f"{slow:.4g}"), float(f"{said:.4g}"), held_out, run.name) for groups, slow, said in sides]
+    groups = ((first, second), (second, first))
+    return [
+        CoRun(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)
+        for of_kernels, measured, model in zip(groups, pair.slow_downs, modelled, strict=True)
+    ]

@@ -1,14 +1,14 @@
-"""What the executor itself takes the host per task: its loop, and the ops being slower to issue when others were issued in between.
+"""The executor's own host time per task: its loop, and the extra time to issue an op when other ops were issued in between.
 
-Issued right after another of its kind, an op finds its code in the core's caches; in a step it does not. Both costs are the same for every
-op, so they are measured together: on a model of many different tiny ops, as the time of a period less what its ops take by themselves.
+An op that is issued right after another of its kind finds its code in the core's caches; in a step it does not. Both costs are the same for
+every op, so they are measured together, on a model of many different tiny ops: the time of a period less the time of its ops alone.
 """
 
 import statistics
 
-from calibrate.cpu.first_calls import tiny_job, tiny_plan
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.sampler import CudaSampler
+from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.tensors import job_tensors
@@ -20,13 +20,13 @@ _WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
 
 
 def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | None = None) -> float:
-    """Host seconds per task besides its op, at least 0. `record_s`, `wait_s`: of an event."""
+    """Host seconds per task besides its op, at least 0. `record_s` and `wait_s` are those of recording an event and of waiting for one."""
     machine = plain_machine(driver)
     job = tiny_job()
     plan = tiny_plan(job, machine)
     sampler = CudaSampler(driver, effort=effort)
     sampler.measure(plan, plan.keys(machine))
-    issue_s = {key: statistics.median(found.issue_s) for key, found in sampler.samples.items() if found.issue_s}
+    issue_s = {key: statistics.median(samples.issue_s) for key, samples in sampler.samples.items() if samples.issue_s}
     sampler.release()
     alone_s = sum(issue_s.get(cost_key(task, machine), 0.0) for task in plan.tasks)
     waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
@@ -37,7 +37,7 @@ def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | 
 
 
 def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
-    """The GPU, or its parts, as far as an executor needs to know them. Raises StepcastError where it cannot be split."""
+    """The GPU or its partitions, with only what an executor needs to know. Raises StepcastError if the GPU cannot be split."""
     facts = driver.facts
     names, sms = ["cuda:0"], facts.sms
     if partitions > 1:

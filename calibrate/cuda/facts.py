@@ -1,6 +1,6 @@
-"""What to measure first on a GPU that nobody has seen: plain data, each part by itself, so that what fails leaves the rest.
+"""Facts to measure first on an unknown GPU: plain data in seconds and counts, each fact by itself, so that one failure leaves the rest.
 
-Seconds and counts; `measure_facts` gives one JSON document.
+`measure_facts` returns them as one JSON document.
 """
 
 import statistics
@@ -11,9 +11,9 @@ from itertools import pairwise
 import torch
 
 from calibrate.cuda.bench import Bench, Effort, objects_kept, repeated
+from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
+from calibrate.cuda.co_runs import Sizes, co_runs, named_kernels
 from calibrate.cuda.cold import Cold, flusher, in_turn
-from calibrate.cuda.concurrency import Sizes, co_runs, named_kernels
-from calibrate.cuda.tiny import cadence_s, cross_cadence_s, tiny_kernel
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
@@ -23,13 +23,16 @@ from simulator.models.factory import brief
 _SPLITS = (2, 4, 8)
 #: Tiny kernels in the graphs that price external events.
 _TINY = 200
-#: Host calls per sample, and how long one sleeps, far longer than so many take to issue.
+#: Host calls per sample, and how long a sleeping call takes: far longer than it takes to issue that many calls.
 _CALLS, _SLEEP_S = 50, 10e-3
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the facts are measured on; tests choose less. `convolution`: batch, channels and edge; `parameters` of one Adam update."""
+    """Sizes of the work on which the facts are measured; tests use smaller ones.
+
+    `convolution` is (batch, channels, edge); `parameters` are the sizes of the tensors of one Adam update.
+    """
 
     kernels: Sizes = field(default_factory=Sizes)
     convolution: tuple[int, int, int] = (32, 128, 28)
@@ -38,39 +41,39 @@ class Scale:
 
 
 def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, object]:
-    """Every fact by name. One that cannot be had is `{"failed": why}`."""
+    """Measure every fact. Returns the facts by name; one that fails is `{"failed": reason}`."""
     scale = scale or Scale()
     bench = Bench(driver, effort=scale.effort)
-    found: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
+    facts: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
     with objects_kept():
         for name, fact in FACTS.items():
-            found[name] = _guarded(lambda fact=fact: fact(bench, scale))
-    return found
+            facts[name] = _guarded(lambda fact=fact: fact(bench, scale))
+    return facts
 
 
 def partitions(bench: Bench, scale: Scale) -> dict[str, object]:
-    """Per split: SMs of each part, and whether the SMs that kernels were seen on, launched and replayed, are disjoint and as many."""
+    """For each split, the SMs of each partition, and the SMs on which launched and replayed kernels ran."""
     return {str(count): _guarded(lambda count=count: _split(bench.driver, count)) for count in _SPLITS}
 
 
 def _split(driver: Driver, count: int) -> dict[str, object]:
     parts = driver.partitions(count)
     streams = [driver.stream(partition=part) for part in parts]
-    found: dict[str, object] = {"sms": [part.sms for part in parts]}
+    facts: dict[str, object] = {"sms": [part.sms for part in parts]}
     for how, replayed in (("eager", False), ("replayed", True)):
         seen = [driver.sm_ids(stream, replayed) for stream in streams]
-        found[how] = {"sms_seen": [len(ids) for ids in seen], "disjoint": len(frozenset().union(*seen)) == sum(map(len, seen))}
-    return found
+        facts[how] = {"sms_seen": [len(ids) for ids in seen], "disjoint": len(frozenset().union(*seen)) == sum(map(len, seen))}
+    return facts
 
 
 def priorities(bench: Bench, scale: Scale) -> dict[str, object]:
-    """Distinct levels, and how many of them a stream could be made at."""
+    """The number of priority levels, and how many streams could be made with distinct levels."""
     levels = bench.driver.facts.priority_levels
     return {"levels": levels, "streams_made": len([bench.driver.stream(priority=-level) for level in range(levels)])}
 
 
 def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds of a graph of tiny kernels without and with an external event after each, and per event."""
+    """Seconds of a graph of tiny kernels without and with an external event after each kernel, and seconds per event."""
     issue = tiny_kernel(bench.driver)
     events = [bench.driver.event(timing=True, external=True) for _ in range(_TINY)]
 
@@ -85,33 +88,33 @@ def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
 
 
 def cadence(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds from one tiny kernel to the next in a graph, on one stream and alternating between two."""
+    """Seconds from one tiny kernel to the next in a graph: on one stream, and alternating between two."""
     return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench)}
 
 
 def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds that a stream stands still for a call of the host that returns at once, in a graph and eagerly, and of two that sleep.
+    """Seconds of host calls on a stream: of one that returns at once (in a graph, and eagerly), and of one and two calls that sleep.
 
-    The latter on two streams: together they take as long as one if the driver runs them side by side, twice as long if not.
+    The two sleeping calls are on two streams: together they take as long as one if the driver runs them concurrently, else twice as long.
     """
-    driver, here, there = bench.driver, bench.stream, bench.driver.stream()
+    driver, first, second = bench.driver, bench.stream, bench.driver.stream()
     call = repeated(lambda: driver.call_host(0.0))
 
     def eager(count: int) -> Callable[[], None]:
         return lambda: (driver.call_host(_SLEEP_S), call(count))  # the sleep lets the host get ahead of the stream
 
     def sleeping(*streams: Stream) -> None:
-        fork(driver, here, streams)
+        fork(driver, first, streams)
         for stream in streams:
             driver.use(stream)
             driver.call_host(_SLEEP_S)
-        join(driver, streams, here)
-        driver.use(here)
+        join(driver, streams, first)
+        driver.use(first)
 
     bench.run(lambda: call(1))
     n = _CALLS
     few, many, one, two = map(
-        statistics.median, bench.between([eager(n), eager(2 * n), lambda: sleeping(here), lambda: sleeping(here, there)])
+        statistics.median, bench.between([eager(n), eager(2 * n), lambda: sleeping(first), lambda: sleeping(first, second)])
     )
     return {
         "graph_s": bench.slope_s(call, n),
@@ -122,7 +125,7 @@ def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
 
 
 def by_sms(bench: Bench, scale: Scale) -> dict[str, dict[str, float]]:
-    """Seconds of a matrix product and of a copy, by the number of SMs they have."""
+    """Seconds of a matrix product and of a copy, by the number of SMs that they may use."""
     driver = bench.driver
     benches = {driver.facts.sms: bench}
     for count in _SPLITS:
@@ -132,18 +135,17 @@ def by_sms(bench: Bench, scale: Scale) -> dict[str, dict[str, float]]:
     return {name: {str(sms): _kernel_s(bench, kernels[name]) for sms, bench in benches.items()} for name in ("gemm", "copy")}
 
 
-def side_by_side(bench: Bench, scale: Scale) -> dict[str, object]:
-    """The fixed pairs of kernels, sharing the GPU and each on half of it."""
+def pairs_of_kernels(bench: Bench, scale: Scale) -> dict[str, object]:
+    """Co-runs of the fixed pairs of kernels: sharing the GPU, and each kernel on its half of it."""
 
-    def pairs(parts=None) -> list[dict[str, object]]:
-        found = co_runs(bench.driver, scale.kernels, parts, scale.effort)
-        return [asdict(pair) | {"slow_downs": list(pair.slow_downs)} for pair in found]
+    def pairs(halves=None) -> list[dict[str, object]]:
+        return [asdict(pair) | {"slow_downs": list(pair.slow_downs)} for pair in co_runs(bench.driver, scale.kernels, halves, scale.effort)]
 
     return {"shared": _guarded(pairs), "halves": _guarded(lambda: pairs(bench.driver.partitions(2)))}
 
 
 def split_backward(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds of a convolution's whole backward and of its halves: the input's gradient, and the parameters'."""
+    """Seconds of a convolution's whole backward op and of its two halves: the gradient of the input, and of the parameters."""
     (batch, channels, edge), device = scale.convolution, bench.driver.device
     grad, x = (torch.randn(batch, channels, edge, edge, device=device) for _ in range(2))
     weight = torch.randn(channels, channels, 3, 3, device=device)
@@ -185,7 +187,10 @@ def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
 
 
 def timer(bench: Bench, scale: Scale) -> dict[str, float]:
-    """The least time between two events around nothing, and the distinct steps of the GPU's timer among many of a tiny kernel."""
+    """The shortest time between two events with nothing in between, and the resolution of the GPU's timer.
+
+    The resolution is the smallest difference between the distinct times of a tiny kernel.
+    """
     issue = tiny_kernel(bench.driver)
     bench.run(issue)
     nothing, kernel = bench.between([lambda: None, issue], rounds=100)
@@ -194,18 +199,18 @@ def timer(bench: Bench, scale: Scale) -> dict[str, float]:
 
 
 def profiler(bench: Bench, scale: Scale) -> dict[str, float]:
-    """What the profiler says a matrix product's kernels take, and what a graph of them takes."""
+    """Seconds of a matrix product's kernels according to the profiler, and in a graph."""
     issue = named_kernels(bench.driver, scale.kernels)["gemm"]
     seconds = _kernel_s(bench, issue)
     bench.driver.use(bench.stream)
-    seen = bench.driver.kernels([issue])
-    if seen is None:
+    profiled = bench.driver.kernels([issue])
+    if profiled is None:
         return {"graph_s": seconds, "failed": "the profiler is refused"}
-    profiled_s = sum(kernel.seconds for kernel in seen[0])
+    profiled_s = sum(kernel.seconds for kernel in profiled[0])
     return {"graph_s": seconds, "profiler_s": profiled_s, "inflation": profiled_s / seconds}
 
 
-#: The facts by the name they have in the document, in the order in which they are measured.
+#: The facts by their name in the document, in the order of measuring.
 FACTS: dict[str, Callable[[Bench, Scale], object]] = {
     "partitions": partitions,
     "priorities": priorities,
@@ -213,7 +218,7 @@ FACTS: dict[str, Callable[[Bench, Scale], object]] = {
     "cadence": cadence,
     "host_calls": host_calls,
     "seconds_by_sms": by_sms,
-    "co_runs": side_by_side,
+    "co_runs": pairs_of_kernels,
     "convolution_backward": split_backward,
     "adam": adam,
     "timer": timer,
@@ -222,7 +227,7 @@ FACTS: dict[str, Callable[[Bench, Scale], object]] = {
 
 
 def _guarded(fact: Callable[[], object]) -> object:
-    """A part of a fact that others do not depend on."""
+    """The result of `fact`, or `{"failed": reason}` if it raises."""
     try:
         return fact()
     except Exception as error:
@@ -230,7 +235,7 @@ def _guarded(fact: Callable[[], object]) -> object:
 
 
 def _kernel_s(bench: Bench, issue: Callable[[], None]) -> float:
-    """Median seconds of a piece of work, by graphs of as long as calibration uses."""
+    """Median seconds of a piece of work, from graphs as long as calibration uses."""
     bench.run(issue)
     seconds = bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2)
     return bench.slope_s(repeated(issue), bench.effort.copies(seconds))

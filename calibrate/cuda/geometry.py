@@ -1,4 +1,4 @@
-"""Grid and resident blocks per SM of a task's longest kernel: from the profiler, or from its times on parts of the GPU."""
+"""Grid and resident blocks per SM of a task's longest kernel: from the profiler, or from its times on partitions of the GPU."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,27 +8,27 @@ from executors.cuda.driver import GpuFacts, Kernel
 
 PROFILER, PARTITIONS, TABLE = "profiler", "partitions", "table"
 _WARP = 32
-#: Registers are handed out to warps in units of so many, shared memory to blocks in units of so many bytes.
+#: Allocation units: registers per warp, and bytes of shared memory per block.
 _REGISTER_UNIT, _SHARED_UNIT = 256, 128
-#: Shared memory that the system keeps for itself in each block, from compute capability 8.0.
+#: Shared memory that the system reserves in each block, from compute capability 8.0.
 _RESERVED_BYTES = 1024
-#: An SM has four parts with a quarter of the registers each; a warp lives in one of them.
-_PARTS = 4
-#: Root mean square of relative errors beyond which times do not follow waves: they are bound by something else.
+#: An SM has four sub-partitions, each with a quarter of the registers; a warp's registers lie in one of them.
+_SUB_PARTITIONS = 4
+#: Root mean square of relative errors above which times do not follow waves, because the kernel is bound by something else.
 _LARGEST_ERROR = 0.1
-#: Differences of that error which noise makes.
+#: Differences of that error that noise can cause.
 _AS_GOOD = 0.01
-#: Waves of the largest part beyond which more cannot be told apart.
+#: Most waves on the largest partition that are tried; more cannot be told apart.
 _MOST_WAVES = 16
 
 
 def blocks_per_sm(kernel: Kernel, facts: GpuFacts) -> int:
-    """Blocks of a kernel that one SM holds at once: the fewest that threads, registers, shared memory and block slots allow."""
+    """How many blocks of a kernel one SM holds at once: the fewest that threads, registers, shared memory and block slots allow."""
     warps = -(-kernel.block // _WARP)
     limits = [facts.blocks_per_sm, facts.threads_per_sm // (warps * _WARP)]
     if kernel.registers:
         per_warp = -(-kernel.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-        limits.append(facts.registers_per_sm // _PARTS // per_warp * _PARTS // warps)
+        limits.append(facts.registers_per_sm // _SUB_PARTITIONS // per_warp * _SUB_PARTITIONS // warps)
     reserved = _RESERVED_BYTES if facts.capability >= (8, 0) else 0
     shared = -(-(kernel.shared_bytes + reserved) // _SHARED_UNIT) * _SHARED_UNIT
     if shared:
@@ -37,7 +37,7 @@ def blocks_per_sm(kernel: Kernel, facts: GpuFacts) -> int:
 
 
 def longest(kernels: Sequence[Kernel], facts: GpuFacts) -> tuple[int, int] | None:
-    """(grid, blocks per SM) of the longest kernel with a grid; None where there is none, as in a task of copies only."""
+    """(grid, blocks per SM) of the longest kernel that has a grid; None if none has, as in a task that only copies."""
     with_grid = [kernel for kernel in kernels if kernel.grid]
     if not with_grid:
         return None
@@ -46,10 +46,10 @@ def longest(kernels: Sequence[Kernel], facts: GpuFacts) -> tuple[int, int] | Non
 
 
 def fit_waves(seconds_by_sms: Mapping[int, float]) -> int | None:
-    """SMs that a kernel's blocks fill, w = grid / (blocks per SM), such that t(S) ~ ceil(w / S) explains its times; None where none does.
+    """The number of SMs that a kernel's blocks fill, w = grid / (blocks per SM), such that t(S) ~ ceil(w / S) explains its times.
 
-    The fewest waves that explain them about as well as any; of the w that have so many, the largest: a kernel that 16 SMs serve as fast
-    as 64 has at most 16.
+    Returns None if no w explains them. Among the w that explain the times about as well as the best one, those with the fewest waves are
+    chosen, and of these the largest: a kernel that runs as fast on 16 SMs as on 64 has at most 16.
     """
     sms = np.array(sorted(seconds_by_sms))
     seconds = np.array([seconds_by_sms[s] for s in sms])

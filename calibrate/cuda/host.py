@@ -1,32 +1,32 @@
-"""What the host spends on a GPU's tasks, and what a graph's nodes cost."""
+"""Host costs of a GPU's tasks, and costs of a graph's nodes."""
 
 import logging
 import statistics
 from collections.abc import Callable
 
 from calibrate.cuda.bench import Bench, Issue, repeated
+from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
 from calibrate.cuda.queue import queue_depth
-from calibrate.cuda.tiny import cadence_s, cross_cadence_s, tiny_kernel
 from traces.errors import StepcastError
 from traces.profile import Dispatch, Profile
 
-#: Calls per sample: far below the queue's thousand.
+#: Calls per sample: far below the queue's depth of about a thousand.
 _CALLS = 200
 _LAUNCHES = 50
 log = logging.getLogger("stepcast")
 
 
 def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
-    """Fill in the profile's dispatch and priority levels.
+    """Measure the profile's dispatch costs and priority levels.
 
-    `executor_s` gives the executor's own host seconds per task, from those of recording an event and of waiting for one.
+    `executor_s` takes the host seconds of recording an event and of waiting for one, and returns the executor's own host seconds per task.
 
-    A key's times include the gap between two nodes of one stream, so the node gap is 0; the cadence of tiny kernels is kept in the
+    The node gap is 0, since a key's times include the gap between two nodes of a stream. The cadence of tiny kernels is kept in the
     identity's extras.
     """
     driver = bench.driver
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
-    tiny = tiny_kernel(driver)  # the graph works on its tensor, and does not keep it
+    tiny = tiny_kernel(driver)  # kept here, since the graph does not keep its tensor alive
     graph = bench.capture(tiny)
     record_s, wait_s = _record_s(bench), _wait_s(bench)
     callback_s, call_s = _calls_s(bench)
@@ -57,9 +57,9 @@ def _wait_s(bench: Bench) -> float:
 
 
 def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
-    """Seconds that a call of the host holds up its stream, and that issuing it takes the host; None where streams cannot call it.
+    """Seconds for which a host call holds up its stream, and seconds that the host takes to issue it; None if streams cannot call the host.
 
-    The former from graphs, as keys are timed, so that it also includes the gap to the next node.
+    The first is measured in graphs, as keys are, so it includes the gap to the next node.
     """
 
     def call() -> None:
@@ -69,11 +69,11 @@ def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
         call_s = _host_s(bench, call, _LAUNCHES)
         return bench.slope_s(repeated(call), _LAUNCHES), call_s
     except (StepcastError, RuntimeError) as error:
-        log.warning("calls of the host by streams are not measured: %s", error)
+        log.warning("host calls on streams are not measured: %s", error)
         return None, None
 
 
 def _host_s(bench: Bench, issue: Issue, calls: int) -> float:
-    """Host seconds per call on idle streams: median over rounds."""
+    """Median host seconds per call, on idle streams."""
     bench.run(issue)
     return statistics.median(bench.host_s(issue, calls))

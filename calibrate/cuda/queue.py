@@ -1,19 +1,22 @@
-"""How many launches a stream takes before the host must wait for the GPU."""
+"""The depth of a stream's queue: how many launches it takes before the host must wait for the GPU."""
 
 from calibrate.cuda.bench import Bench, repeated
+from calibrate.cuda.cadence import tiny_kernel
 from calibrate.cuda.cold import flusher
-from calibrate.cuda.tiny import tiny_kernel
 
-#: More launches than this are not tried.
+#: The most launches that are tried.
 MOST = 4096
-#: A launch that takes so many times the usual, and no less than `_BLOCKED_S`, has waited.
+#: A launch has waited if it takes `_TIMES` times the usual time, and at least `_BLOCKED_S`.
 _TIMES, _BLOCKED_S = 20, 100e-6
-#: Graphs take places in the queue as well, so a few long ones keep the stream busy.
+#: The stream is kept busy by `_GRAPHS` long graphs, few because each takes a place in the queue. The usual time is the mean of `_FIRST`.
 _GRAPHS, _FIRST = 8, 100
 
 
 def queue_depth(bench: Bench) -> int | None:
-    """Launches behind work that keeps the stream busy for longer than issuing `MOST` of them takes; None where none of them waited."""
+    """The number of launches that a busy stream takes before one waits; None if none of `MOST` waited.
+
+    The stream is kept busy for longer than it takes to issue `MOST` launches.
+    """
     driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
     for warm in (issue, flush):
         bench.run(warm)

@@ -7,16 +7,16 @@ from traces.profile import Profile
 
 #: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.
 _MATRICES = {"fp32": (torch.float32, 8192), "tf32": (torch.float32, 8192), "bf16": (torch.bfloat16, 8192), "fp64": (torch.float64, 4096)}
-#: Bytes copied to find the bandwidth: far beyond any cache.
+#: Bytes that are copied to measure the bandwidth: far more than any cache holds.
 _COPY_BYTES = 1 << 30
-#: What either may take of the GPU's memory.
+#: The share of the GPU's memory that either measurement may use.
 _MEMORY_SHARE = 1 / 32
-#: A rate's ceiling is the best of a few runs of a few copies, not a typical one.
+#: A rate is a ceiling, so it is the best of a few runs of a few copies, not a typical one.
 _ROUNDS, _COPIES = 3, 2
 
 
 def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
-    """Fill in the profile's peak FLOP/s, bandwidth, memory and cache size. Dense kernels use `precision` again afterwards."""
+    """Measure the profile's peak FLOP/s and bandwidth, and store memory and cache size. Restores `precision` for dense kernels."""
     facts = bench.driver.facts
     try:
         profile.peak_flops = {name: _peak_flops(bench, name) for name in _MATRICES}

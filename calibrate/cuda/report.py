@@ -1,6 +1,6 @@
-"""Measures the parts of a GPU report in their order, within the time given; each is on disk before the next begins.
+"""Measures the parts of a GPU report in order, within the given time. Each part is on disk before the next begins.
 
-`report_parts` says what the parts are, `report_place` where they are measured. A later run goes on where this one ended.
+The parts are defined in `report_parts`. A later run continues where this one ended.
 """
 
 import gc
@@ -16,23 +16,26 @@ from pathlib import Path
 
 import torch
 
-from calibrate.cuda.report_place import CutShortError, Place, UnsuitedError
+from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from executors.cuda.driver import Driver
 from simulator.models.factory import brief
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import REPORT, GpuReport, PartRecord, summarise
 
-#: A part is begun unless even this share of what it is expected to take is more than what is left.
+#: A part is begun only if at least this share of its expected time is left.
 SURE = 0.5
-#: So many functions are named where a part failed by no fault of the user's.
+#: How many functions of the traceback are named if a part fails with an unexpected error.
 _FRAMES = 6
 _NOT_BEGUN = "not begun"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a part found besides its file: whether numbers are plain PyTorch's (None: it compares none), and what was odd, in words."""
+    """The result of a part besides its file.
+
+    `same_numbers` is whether the numbers equal plain PyTorch's (None: the part compares none). `flags` say in words what was odd.
+    """
 
     same_numbers: bool | None = None
     flags: tuple[str, ...] = ()
@@ -40,9 +43,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Part:
-    """Something to measure. `run` writes `file`; `found` tells what an earlier run left of it, None where it must be done (again).
+    """Something to measure.
 
-    `guess_s`: what it may take, which is corrected by what others of its `kind` took; `reserve_s` is the share of it after calibration.
+    `run` measures it and writes `file`. `earlier` returns the result of an earlier run, or None if the part must be measured (again).
+    `guess_s` is a guess of its time, which is corrected by the times of other parts of its `kind`. `reserve_s` is the share of it that
+    comes after calibration.
     """
 
     name: str
@@ -52,23 +57,23 @@ class Part:
     kind: str
     guess_s: float
     reserve_s: float
-    run: Callable[[Place], Result]
-    found: Callable[[Place], Result | None]
+    run: Callable[[ReportContext], Result]
+    earlier: Callable[[ReportContext], Result | None]
 
 
 Tell = Callable[[GpuReport, PartRecord | None], None]
 
 
-def measure(place: Place, parts: Sequence[Part], minutes: float, tell: Tell = lambda report, latest: None) -> GpuReport:
-    """Measure what is missing, and return the report, which is on disk too; `tell` gets it after every part, with that part's record.
+def measure(context: ReportContext, parts: Sequence[Part], minutes: float, tell: Tell = lambda report, latest: None) -> GpuReport:
+    """Measure what is missing and return the report, which is also on disk. Calls `tell` after every part, with that part's record.
 
-    Parts that failed before are tried after all others: one of them may break the GPU again. Interrupted, what was measured stays.
+    Parts that failed before are tried after all others, since one of them may break the GPU again. If interrupted, what was measured stays.
     """
-    return _Run(place, parts, minutes, tell).go()
+    return _Run(context, parts, minutes, tell).measure()
 
 
 def usable(driver: Driver) -> bool:
-    """Whether the GPU still computes."""
+    """Whether the GPU can still compute."""
     try:
         driver.synchronize()
         torch.ones(1, device=driver.device).add_(1)
@@ -79,22 +84,25 @@ def usable(driver: Driver) -> bool:
 
 
 class _Run:
-    def __init__(self, place: Place, parts: Sequence[Part], minutes: float, tell: Tell):
-        self.place, self.parts, self.minutes, self.tell = place, list(parts), minutes, tell
-        self.begin_s = place.clock()
-        place.end_s = self.begin_s + 60 * minutes
+    """One run of the report. `records` holds the current record of each part by name."""
+
+    def __init__(self, context: ReportContext, parts: Sequence[Part], minutes: float, tell: Tell):
+        self.context, self.parts, self.minutes, self.tell = context, list(parts), minutes, tell
+        self.begin_s = context.clock()
+        context.end_s = self.begin_s + 60 * minutes
         self.records = {part.name: _record(part, "left", why=_NOT_BEGUN) for part in parts}
 
-    def go(self) -> GpuReport:
-        earlier = _earlier(self.place.folder)
+    def measure(self) -> GpuReport:
+        """Measure all parts that no earlier run has measured."""
+        earlier_records = _earlier_records(self.context.folder)
         for part in self.parts:
-            there, before = part.found(self.place), earlier.get(part.name)
-            if before is not None and before.status == "failed":
-                self.records[part.name] = before
-            if there is not None:
-                flags = before.flags if before is not None and before.there else there.flags
-                seconds = before.seconds if before is not None and before.there else None
-                self.records[part.name] = _record(part, "skipped", seconds, same_numbers=there.same_numbers, flags=flags)
+            result, record = part.earlier(self.context), earlier_records.get(part.name)
+            if record is not None and record.status == "failed":
+                self.records[part.name] = record
+            if result is not None:
+                recorded = record is not None and record.there
+                flags, seconds = (record.flags, record.seconds) if recorded else (result.flags, None)
+                self.records[part.name] = _record(part, "skipped", seconds, same_numbers=result.same_numbers, flags=flags)
         todo = [part for part in self.parts if self.records[part.name].status != "skipped"]
         todo.sort(key=lambda part: self.records[part.name].status == "failed")
         self.tell(self.write(), None)
@@ -107,73 +115,73 @@ class _Run:
         return self.write()
 
     def attempt(self, part: Part) -> bool:
-        """Measure a part if there is time; whether the GPU is usable afterwards."""
-        place, ratio = self.place, self.ratio(part.kind)
-        expected_s, left_s = part.guess_s * ratio, place.left_s()
+        """Measure a part if there is time. Returns whether the GPU is usable afterwards."""
+        context, ratio = self.context, self.ratio(part.kind)
+        expected_s, left_s = part.guess_s * ratio, context.left_s()
         if left_s <= 0 or expected_s * SURE > left_s:
             self.leave(part, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
             return True
-        place.reserve_s = part.reserve_s * ratio
-        place.part = part.name
-        place.progress(0, 1, "")
-        begin_s = place.clock()
+        context.reserve_s = part.reserve_s * ratio
+        context.part = part.name
+        context.progress(0, 1, "")
+        begin_s = context.clock()
         try:
-            result = part.run(place)
-            record = _record(part, "done", place.clock() - begin_s, same_numbers=result.same_numbers, flags=result.flags)
+            result = part.run(context)
+            record = _record(part, "done", context.clock() - begin_s, same_numbers=result.same_numbers, flags=result.flags)
         except CutShortError as error:
-            record = _record(part, "left", place.clock() - begin_s, why=f"cut short: {error}; the next run goes on")
+            record = _record(part, "left", context.clock() - begin_s, why=f"cut short: {error}; the next run continues")
         except UnsuitedError as error:
-            record = _record(part, "unsuited", place.clock() - begin_s, why=place.scrubbed(error))
+            record = _record(part, "unsuited", context.clock() - begin_s, why=context.scrubbed(error))
         except KeyboardInterrupt:
             self.records[part.name] = _record(part, "left", why="stopped")
             self.write()
             raise
         except Exception as error:
-            why = place.scrubbed(error if isinstance(error, StepcastError) else brief(error))
-            where = "" if isinstance(error, StepcastError) else _where(error)
-            record = _record(part, "failed", place.clock() - begin_s, why=why, where=where)
+            why = context.scrubbed(error if isinstance(error, StepcastError) else brief(error))
+            where = "" if isinstance(error, StepcastError) else _innermost_frames(error)
+            record = _record(part, "failed", context.clock() - begin_s, why=why, where=where)
         self.records[part.name] = record
-        well = self.tidy()
+        gpu_usable = self.free_memory()
         self.tell(self.write(), record)
-        return well
+        return gpu_usable
 
     def leave(self, part: Part, why: str) -> None:
-        """Note that a part was not begun; one that failed before stays a failed one, and last in the next run too."""
+        """Record that a part was not begun. A part that failed before keeps that status, and stays last in the next run."""
         if self.records[part.name].status != "failed":
             self.records[part.name] = _record(part, "left", why=why)
 
-    def tidy(self) -> bool:
-        """Free what a part held; whether the GPU is usable."""
+    def free_memory(self) -> bool:
+        """Free what a part allocated. Returns whether the GPU is usable."""
         gc.collect()
         try:
-            if self.place.driver.device.type == "cuda":
+            if self.context.driver.device.type == "cuda":
                 torch.cuda.empty_cache()
         except Exception:
             return False
-        return usable(self.place.driver)
+        return usable(self.context.driver)
 
     def ratio(self, kind: str) -> float:
-        """What parts of a kind took of what was guessed."""
+        """Median ratio of the time that parts of a kind took to the time guessed; 1 if none was measured."""
         guesses = {part.name: part.guess_s for part in self.parts if part.kind == kind and part.guess_s > 0}
         done = [r for r in self.records.values() if r.there and r.name in guesses and r.seconds is not None]
         return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
 
     def write(self) -> GpuReport:
         """The report as it is now, written to disk."""
-        place, records = self.place, tuple(self.records.values())
+        context, records = self.context, tuple(self.records.values())
         report = GpuReport(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=_versions(place.driver),
-            device=place.device,
-            identity=place.profiles[False].identity.model_dump(mode="json"),
+            versions=_versions(context.driver),
+            device=context.device,
+            identity=context.profiles[False].identity.model_dump(mode="json"),
             minutes=self.minutes,
-            seconds=round(place.clock() - self.begin_s, 1),
+            seconds=round(context.clock() - self.begin_s, 1),
             parts=records,
-            flags=(*place.notes, *_together(record.flags for record in records)),
+            flags=(*context.notes, *_merge_flags(record.flags for record in records)),
         )
-        found: list[tuple[str, Validation]] = list(report.read_validations(place.folder).items())
-        report = report.model_copy(update={"summary": summarise(found)})
-        report.save(place.folder / REPORT)
+        validations: list[tuple[str, Validation]] = list(report.read_validations(context.folder).items())
+        report = report.model_copy(update={"summary": summarise(validations)})
+        report.save(context.folder / REPORT)
         return report
 
 
@@ -182,8 +190,8 @@ def _record(part: Part, status: str, seconds: float | None = None, **more) -> Pa
     return PartRecord(name=part.name, title=part.title, priority=part.priority, status=status, seconds=seconds, file=part.file, **more)
 
 
-def _earlier(folder: Path) -> dict[str, PartRecord]:
-    """What an earlier run says of its parts; nothing where there is none, or its report is damaged: the files themselves decide."""
+def _earlier_records(folder: Path) -> dict[str, PartRecord]:
+    """The records of an earlier run by part; empty if there is no report, or it is damaged (then the parts' files decide)."""
     try:
         return {record.name: record for record in GpuReport.load(folder / REPORT).parts}
     except UnusableFileError:
@@ -198,18 +206,18 @@ def _versions(driver: Driver) -> dict[str, str]:
     return {"stepcast": own, **{name: str(version) for name, version in driver.software().items()}}
 
 
-def _together(flags: Iterable[tuple[str, ...]]) -> list[str]:
-    """Flags that differ in their numbers alone become one, with how many parts have it."""
+def _merge_flags(flags: Iterable[tuple[str, ...]]) -> list[str]:
+    """Merge flags that differ only in their numbers into one, with the number of parts that have it."""
     shown: dict[str, str] = {}
     count: Counter[str] = Counter()
     for of_part in flags:
         for kind in dict.fromkeys(re.sub(r"[\d.]+", "#", flag) for flag in of_part):
             count[kind] += 1
             shown.setdefault(kind, next(flag for flag in of_part if re.sub(r"[\d.]+", "#", flag) == kind))
-    return [f"{text} (and the like in {count[kind] - 1} more parts)" if count[kind] > 1 else text for kind, text in shown.items()]
+    return [f"{text} (and similarly in {count[kind] - 1} more parts)" if count[kind] > 1 else text for kind, text in shown.items()]
 
 
-def _where(error: BaseException) -> str:
-    """The innermost functions, without the folders they lie in."""
+def _innermost_frames(error: BaseException) -> str:
+    """The innermost functions of the traceback, without their folders."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     return " > ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)

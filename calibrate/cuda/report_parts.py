@@ -1,4 +1,4 @@
-"""The parts of a GPU report, the most telling first. Strategies are asked for by name: a new one appears in it by itself."""
+"""The parts of a GPU report, the most informative first. Strategies come from the registry, so a new one appears by itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import product
 
 from calibrate.cuda.facts import measure_facts
 from calibrate.cuda.report import Part, Result, usable
-from calibrate.cuda.report_place import CutShortError, Place, UnsuitedError
+from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.numerics import TOLERANCE
 from calibrate.planned import skipped_row
 from calibrate.validation import BASELINE, validate
@@ -23,9 +23,10 @@ from traces.shipped import FILES
 
 FACTS_SCHEMA = "stepcast.gpu-facts/1"
 MODES = ("eager", "graph")
-#: Of the first so many models there is a small batch too, and every strategy comes early.
+#: The first `FIRST` models also run with a small batch, and run every strategy early.
 FIRST, SMALL_BATCH = 2, 8
-#: Guesses in seconds, corrected by what the first parts take: the facts, the machine's figures, a job's keys, and rounds per program.
+#: Guesses in seconds, which the times of the first parts correct: the facts, the machine's figures, a job's keys, and the rounds per
+#: program.
 FACTS_S, MACHINE_S, KEYS_S, ROUNDS_S = 40.0, 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
 
 
@@ -40,28 +41,29 @@ class Target:
 TARGETS = (Target("resnet50", 64), Target("mobilenet_v2", 32), Target("vgg16", 32), Target("transformer_base", 32))
 
 
-#: Recurrent jobs, as (sequence length, batch) of RECURRENT: from where a step is all launches to where a sequence is long. Those beyond
-#: LONG steps come last.
+#: Recurrent jobs, as (sequence length, batch) of the model `RECURRENT`: from steps dominated by launches to long sequences. Those longer
+#: than `LONG` come last.
 SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 1000
 RECURRENT = "rnn_bitstream"
-#: A validation times plain PyTorch too, which is cuDNN's own RNN.
+#: Strategies for the recurrent jobs. A validation also times plain PyTorch, which is cuDNN's own RNN.
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
-#: Data parallelism on parts of the GPU: so many, with the baseline on one of them.
+#: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on one partition.
 PARTITIONS = 2
 DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One validation: a job in one mode under some strategies. `what` tells it from others of the same job; "" for the baseline alone.
+    """One validation: a job in one mode under some strategies.
 
-    `partitions`: of how many parts of the GPU each is a device.
+    `variant` tells it apart from other validations of the same job; it is empty for the baseline alone. `partitions` is how many partitions
+    of the GPU there are, each a device.
     """
 
     target: Target
     mode: str
     strategies: tuple[str, ...] = (BASELINE,)
-    what: str = ""
+    variant: str = ""
     precision: str = "fp32"
     layout: str = "nchw"
     optimizer: str = "momentum"
@@ -70,46 +72,47 @@ class Case:
     partitions: int = 1
 
     def job(self) -> Job:
-        """The job."""
+        """The job to validate."""
         job = Job(self.target.model, self.target.batch, self.image_size, optimizer=self.optimizer, form=self.form)
         return Job(**job.describe() | {"precision": self.precision, "layout": self.layout})
 
     @property
     def tf32(self) -> bool:
-        """Which profile it rests on."""
+        """Which of the two profiles it uses."""
         return self.precision == "tf32"
 
     @property
     def name(self) -> str:
-        """Unique, and fit for a file: resnet50-b64-eager-fp32."""
+        """A unique name that can be a file name, such as resnet50-b64-eager-fp32."""
         usual = (self.optimizer, self.form) == ("momentum", "foreach")
-        more = ("nhwc" if self.layout == "nhwc" else "", "" if usual else f"{self.optimizer}-{self.form}", self.what)
+        more = ("nhwc" if self.layout == "nhwc" else "", "" if usual else f"{self.optimizer}-{self.form}", self.variant)
         return "-".join(word for word in (self.job().label, self.mode, self.precision, *more) if word)
 
     @property
     def file(self) -> str:
-        """Its document, within the folder."""
+        """The path of its document within the report's folder."""
         return f"{VALIDATIONS}/{self.name}.json"
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The validation in words."""
         model = self.job().label.removesuffix(f"-b{self.target.batch}")
-        where = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
-        how = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
-        how += f", {self.partitions} parts of the GPU" if self.partitions > 1 else ""
-        return f"{where}{how}: {'baseline' if len(self.strategies) == 1 else f'{len(self.strategies)} strategies'}"
+        job = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
+        more = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
+        more += f", {self.partitions} partitions of the GPU" if self.partitions > 1 else ""
+        return f"{job}{more}: {'baseline' if len(self.strategies) == 1 else f'{len(self.strategies)} strategies'}"
 
     @property
-    def keys_of(self) -> tuple:
-        """Cases that agree in this share most of their keys."""
+    def key_group(self) -> tuple:
+        """Cases with the same value of this property share most of their keys."""
         return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form, self.partitions
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority: 2 baselines, 3 all strategies on the first models, their methods and scans, 4 the rest.
+    """Every validation with its priority.
 
-    Of the rest, the smaller of the first models on parts of the GPU comes first.
+    Priority 2 has the baselines; 3 has all strategies on the first models, their methods, and the scans; 4 has the rest, beginning with the
+    smaller of the first models on partitions of the GPU.
     """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
@@ -117,8 +120,8 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     small = [Target(target.model, SMALL_BATCH) for target in first if target.batch > SMALL_BATCH]
     baselines = [Case(target, mode) for target, mode in product((*targets, *small), MODES)]
 
-    def every(some: Sequence[Target], **how: str) -> list[Case]:
-        return [Case(target, mode, names, "strategies", **how) for target, mode in product(some, MODES)]
+    def all_strategies(models: Sequence[Target], **fields: str) -> list[Case]:
+        return [Case(target, mode, names, "strategies", **fields) for target, mode in product(models, MODES)]
 
     methods = [
         Case(target, mode, (BASELINE, *strategy.steps), f"{name}-methods")
@@ -136,63 +139,65 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     ]
     short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
     divided = [Case(target, mode, DIVIDED, f"{PARTITIONS}-parts", partitions=PARTITIONS) for target, mode in product(first[-1:], MODES)]
-    last = divided + every(rest) + every(first, precision="tf32") + every(first, precision="bf16") + every(first, layout="nhwc")
-    last += every(rest, precision="tf32") + every(rest, precision="bf16")
-    found = [(2, case) for case in baselines] + [(3, case) for case in every(first) + methods + updates + short]
-    found += [(4, case) for case in last + long]
-    return list({case.name: (priority, case) for priority, case in reversed(found)}.values())[::-1]  # a small batch may be a target too
+    last = divided + all_strategies(rest) + all_strategies(first, precision="tf32") + all_strategies(first, precision="bf16")
+    last += all_strategies(first, layout="nhwc") + all_strategies(rest, precision="tf32") + all_strategies(rest, precision="bf16")
+    prioritized = [(2, case) for case in baselines] + [(3, case) for case in all_strategies(first) + methods + updates + short]
+    prioritized += [(4, case) for case in last + long]
+    by_name = {case.name: (priority, case) for priority, case in reversed(prioritized)}  # a small batch may be a target too
+    return list(by_name.values())[::-1]
 
 
 def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
-    """The parts in the order of their priority. A profile's own figures come before the first part that rests on it."""
-    found = [Part("facts", "facts of the GPU", 1, FACTS, "facts", FACTS_S, 0.0, _facts, _found_facts)]
+    """The parts in the order of their priority. A profile's own figures come before the first part that uses it."""
+    ordered = [Part("facts", "facts of the GPU", 1, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts)]
     begun: set[bool] = set()
     calibrated = set()
     for priority, case in [(1, None), *cases(targets)]:
         tf32 = case is not None and case.tf32
         if tf32 not in begun:
             begun.add(tf32)
-            found.append(_machine_part(tf32, priority))
+            ordered.append(_machine_part(tf32, priority))
         if case is None:
             continue
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
-        keys_s = 0.0 if case.keys_of in calibrated else KEYS_S
-        calibrated.add(case.keys_of)
-        run, there = partial(_validate, case), partial(_found_validation, case)
-        found.append(Part(case.name, case.title, priority, case.file, "validation", keys_s + rounds_s, rounds_s, run, there))
-    return found
+        keys_s = 0.0 if case.key_group in calibrated else KEYS_S
+        calibrated.add(case.key_group)
+        run, earlier = partial(_validate, case), partial(_earlier_validation, case)
+        ordered.append(Part(case.name, case.title, priority, case.file, "validation", keys_s + rounds_s, rounds_s, run, earlier))
+    return ordered
 
 
 def _machine_part(tf32: bool, priority: int) -> Part:
-    name, of = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
-    title = f"host costs, rates and transfers, {of}"
-    return Part(name, title, priority, FILES[tf32], "machine", MACHINE_S, 0.0, partial(_machine, tf32), partial(_found_machine, tf32))
+    name, precision = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
+    title = f"host costs, rates and transfers, {precision}"
+    run, earlier = partial(_machine, tf32), partial(_earlier_machine, tf32)
+    return Part(name, title, priority, FILES[tf32], "machine", MACHINE_S, 0.0, run, earlier)
 
 
-def _facts(place: Place) -> Result:
-    place.testbed("eager", "fp32")  # sets the GPU's precision
+def _facts(context: ReportContext) -> Result:
+    context.testbed("eager", "fp32")  # sets the GPU's precision
     document = {
         "schema": FACTS_SCHEMA,
-        "device": place.device,
-        "record": place.record.facts,
-        "record_notes": list(place.record.notes),
-        "facts": measure_facts(place.driver, place.thoroughness.scale),
+        "device": context.device,
+        "record": context.record.facts,
+        "record_notes": list(context.record.notes),
+        "facts": measure_facts(context.driver, context.thoroughness.scale),
     }
-    write_json(place.folder / FACTS, _plain(document), indent=1)
-    failed = [f"the fact {name} could not be had: {fact['failed']}" for name, fact in document["facts"].items() if "failed" in fact]
+    write_json(context.folder / FACTS, _plain(document), indent=1)
+    failed = [f"the fact {name} was not measured: {fact['failed']}" for name, fact in document["facts"].items() if "failed" in fact]
     return Result(flags=tuple(failed))
 
 
-def _found_facts(place: Place) -> Result | None:
+def _earlier_facts(context: ReportContext) -> Result | None:
     try:
-        document = read_document(place.folder / FACTS, "GPU facts", FACTS_SCHEMA)
+        document = read_document(context.folder / FACTS, "GPU facts", FACTS_SCHEMA)
     except UnusableFileError:
         return None
-    return Result() if document.get("device") == place.device else None
+    return Result() if document.get("device") == context.device else None
 
 
 def _plain(value: object) -> object:
-    """As JSON can say it: numbers that are not finite are null."""
+    """The value in types that JSON has; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -202,48 +207,48 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def _machine(tf32: bool, place: Place) -> Result:
-    profile = place.profiles[tf32]
+def _machine(tf32: bool, context: ReportContext) -> Result:
+    profile = context.profiles[tf32]
     before = list(profile.notes)
-    place.testbed("eager", "tf32" if tf32 else "fp32").measure_machine(profile)
-    profile.save(place.profile_path(tf32))
+    context.testbed("eager", "tf32" if tf32 else "fp32").measure_machine(profile)
+    profile.save(context.profile_path(tf32))
     return Result(flags=tuple(note for note in profile.notes if note not in before))
 
 
-def _found_machine(tf32: bool, place: Place) -> Result | None:
-    return Result() if place.kept[tf32] else None
+def _earlier_machine(tf32: bool, context: ReportContext) -> Result | None:
+    return Result() if context.kept[tf32] else None
 
 
-def _validate(case: Case, place: Place) -> Result:
-    """Calibrate, predict, run and compare. Where that fails, one strategy after the other, so that one does not take the rest with it."""
+def _validate(case: Case, context: ReportContext) -> Result:
+    """Calibrate, predict, run and compare. If that fails, validate the strategies one by one, so that one failure leaves the others."""
     if case.partitions > 1:
         try:
-            place.driver.partitions(case.partitions)
+            context.driver.partitions(case.partitions)
         except StepcastError as error:
             raise UnsuitedError(str(error)) from error
-    notes = list(place.profiles[case.tf32].notes)
+    notes = list(context.profiles[case.tf32].notes)
     flags: list[str] = []
     try:
-        validation = _measured(case, case.strategies, place, flags)
+        validation = _measure(case, case.strategies, context, flags)
     except CutShortError:
         raise
     except Exception as error:
-        if len(case.strategies) <= 2 or not usable(place.driver):
+        if len(case.strategies) <= 2 or not usable(context.driver):
             raise
-        flags.append(f"the strategies were validated one by one, since together they failed: {place.scrubbed(brief(error))}")
+        flags.append(f"the strategies were validated one by one, since they failed together: {context.scrubbed(brief(error))}")
         del error
-        validation = _one_by_one(case, place, flags)
+        validation = _one_by_one(case, context, flags)
     if not validation.ran:
         raise StepcastError(validation.results[0].status.removeprefix("skipped: "))
-    validation.save(place.folder / case.file)
-    flags += [note[:200] for note in place.profiles[case.tf32].notes if note not in notes]
+    validation.save(context.folder / case.file)
+    flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
     return Result(_same_numbers(validation), tuple(dict.fromkeys(flags)))
 
 
-def _measured(case: Case, names: Sequence[str], place: Place, flags: list[str]) -> Validation:
-    testbed = place.testbed(case.mode, case.precision, case.partitions)
-    profile, path = place.profiles[case.tf32], place.profile_path(case.tf32)
-    outcome = validate(case.job(), names, {}, profile, True, path, place.progress, testbed, case.mode, timelines=False)
+def _measure(case: Case, names: Sequence[str], context: ReportContext, flags: list[str]) -> Validation:
+    testbed = context.testbed(case.mode, case.precision, case.partitions)
+    profile, path = context.profiles[case.tf32], context.profile_path(case.tf32)
+    outcome = validate(case.job(), names, {}, profile, testbed, save_to=path, progress=context.progress, timelines=False)
     flags += testbed.flags
     if outcome.rejected_rounds:
         flags.append(f"{outcome.rejected_rounds} rounds were disturbed")
@@ -253,42 +258,47 @@ def _measured(case: Case, names: Sequence[str], place: Place, flags: list[str]) 
     return outcome.validation
 
 
-def _one_by_one(case: Case, place: Place, flags: list[str]) -> Validation:
-    """One validation of every strategy, each run beside the baseline alone; the baseline's row is that of the first."""
-    whole, rows = None, []
+def _one_by_one(case: Case, context: ReportContext, flags: list[str]) -> Validation:
+    """Validate each strategy in a run with the baseline alone. The baseline's row is that of the first run."""
+    first, rows = None, []
     for name in case.strategies:
         try:
-            found = _measured(case, (name,), place, flags)
+            validation = _measure(case, (name,), context, flags)
         except CutShortError:
             raise
         except Exception as error:
-            if name == BASELINE or not usable(place.driver):
+            if name == BASELINE or not usable(context.driver):
                 raise
             strategy, options = strategies.parse(name, {})
-            rows.append(skipped_row(strategy.name, option_values(options), place.scrubbed(brief(error))))
+            rows.append(skipped_row(strategy.name, option_values(options), context.scrubbed(brief(error))))
             continue
-        whole = whole or found
-        rows += [row for row in found.results if (row.strategy == BASELINE) == (name == BASELINE)]
-    spreads = [whole.aa_spread] if whole.aa_spread is not None else []
-    return whole.model_copy(update={"results": tuple(rows), "aa_spread": max(spreads, default=None)})
+        first = first or validation
+        rows += [row for row in validation.results if (row.strategy == BASELINE) == (name == BASELINE)]
+    return first.model_copy(update={"results": tuple(rows)})
 
 
-def _found_validation(case: Case, place: Place) -> Result | None:
-    """An earlier run's result, if it is whole, of this machine, and has every strategy that there is."""
-    if not place.kept[case.tf32]:
+def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
+    """The result of an earlier run, if its document is complete, of this machine, and has every strategy."""
+    if not context.kept[case.tf32]:
         return None
     try:
-        found = Validation.load(place.folder / case.file)
+        validation = Validation.load(context.folder / case.file)
     except UnusableFileError:
         return None
-    device, target = place.about(case.partitions), case.target
+    device, target = context.about(case.partitions), case.target
     expected = (device, target.model, target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
-    same = (found.device, found.model, found.batch_size, found.mode, found.precision, found.optimizer) == expected
+    actual = (
+        validation.device,
+        validation.model,
+        validation.batch_size,
+        validation.mode,
+        validation.precision,
+        validation.optimizer,
+    )
     asked = [strategies.parse(text) for text in case.strategies]
-    there = [(row.strategy, row.options) for row in found.results]
-    if not same or not found.ran or any((strategy.name, option_values(options)) not in there for strategy, options in asked):
-        return None
-    return Result(_same_numbers(found))
+    rows = [(row.strategy, row.options) for row in validation.results]
+    complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
+    return Result(_same_numbers(validation)) if actual == expected and validation.ran and complete else None
 
 
 def _same_numbers(validation: Validation) -> bool:

@@ -1,6 +1,6 @@
-"""Times cost keys on a GPU, or on a part of one, through the very functions that the executor runs.
+"""Times cost keys on a GPU or on a partition of it, through the very functions that the executor runs.
 
-Warm: copies of the task on the same operands. Cold: each copy on operands that the cache no longer holds. Both are
+Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
 (t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream.
 """
 
@@ -13,7 +13,7 @@ from calibrate.compiled import Compiled, compile_alone
 from calibrate.cuda.bench import Bench, Effort, per_copy, repeated
 from calibrate.cuda.cold import Cold, flusher, in_turn
 from calibrate.cuda.geometry import PROFILER, TABLE, longest
-from calibrate.cuda.parts import LoadedPlans
+from calibrate.cuda.partition_geometry import PartitionGeometry
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples
 from executors.binding import draws_mask, op_tasks
@@ -27,14 +27,15 @@ from traces.errors import StepcastError
 
 #: The share of the GPU's memory that one key's operands may take.
 MEMORY_SHARE = 1 / 8
-#: Tasks are issued for about so long, and far fewer launches than the thousand at which a stream's queue blocks the host.
+#: The host's time is sampled over about `_ISSUE_S`, and over far fewer launches than the thousand at which a stream's queue blocks the
+#: host.
 _ISSUE_S, _ISSUE_LAUNCHES = 1e-3, 500
-#: How tasks run in graphs, where the host cannot seed a generator between two ops.
+#: The forms of ops in graphs, where the host cannot seed a generator between two ops.
 _IN_GRAPHS = Forms(cuda=True, draws="stream", capturable=True)
 
 
 class CudaSampler:
-    """Measures keys one by one and holds their compiled tasks until `release`, for one profiler session over all of them."""
+    """Measures keys one by one, and keeps their compiled tasks until `release`, so that one profiler session can serve all of them."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class CudaSampler:
         partition: Partition | None = None,
         effort: Effort | None = None,
     ):
-        """`device_of`: where tensors of a plan's devices lie (default: all on the GPU). `partition`: where tasks run (default: all SMs)."""
+        """`device_of` maps a plan's device to a torch device (default: this GPU). `partition` is where tasks run (default: all SMs)."""
         self.driver = driver
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
@@ -52,20 +53,20 @@ class CudaSampler:
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
         self._bench = Bench(driver, partition, self._effort)
-        self._parts = LoadedPlans(driver, self._effort)
+        self._partition_geometry = PartitionGeometry(driver, self._effort)
         self._flush = flusher(driver)
         self._pool = OperandPool(device=driver.device)
-        self._held: dict[str, tuple[Compiled, int]] = {}
+        self._compiled: dict[str, tuple[Compiled, int]] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the operands of the keys measured since the last `release`, at most."""
-        return self._pool.bytes + sum(size for _, size in self._held.values())
+        """An upper bound on the bytes of the operands of the keys measured since the last `release`."""
+        return self._pool.bytes + sum(size for _, size in self._compiled.values())
 
     def measure(self, plan: Plan, keys: Mapping[str, Task]) -> None:
-        """Take all samples of the keys; those already known, and those that need none, are skipped.
+        """Take all samples of the keys. Keys measured before, and keys that need no measuring, are skipped.
 
-        Raises StepcastError where a key has left the GPU unusable: what would follow says nothing about the other keys.
+        Raises StepcastError if a key has left the GPU unusable: later measurements would say nothing about the other keys.
         """
         for key, task in keys.items():
             if key in self.samples or not measurable(task):
@@ -75,40 +76,39 @@ class CudaSampler:
                 self._measure(key, plan, self.samples[key])
             except Exception as error:
                 self.failures[key] = brief(error)
-                self._held.pop(key, None)
+                self._compiled.pop(key, None)
                 self._require_usable(key)
 
     def learn_geometry(self) -> None:
-        """Find the grid and resident blocks of every key held: from one profiler session, else from times on parts of the GPU."""
-        held = {key: compiled for key, (compiled, _) in self._held.items()}
+        """Find the grid and resident blocks of every key kept: from one profiler session, or from times on partitions if it is refused."""
+        tasks = {key: compiled for key, (compiled, _) in self._compiled.items()}
         self.driver.use(self._bench.stream)
-        seen = self.driver.kernels(list(held.values())) if held else []
-        for position, (key, compiled) in enumerate(held.items()):
+        profiled = self.driver.kernels(list(tasks.values())) if tasks else []
+        for position, (key, compiled) in enumerate(tasks.items()):
             samples = self.samples[key]
-            if seen is None:
-                samples.grid, samples.blocks_per_sm, samples.geometry_from = self._parts.geometry(
-                    compiled, self._effort.copies(statistics.median(samples.warm_s))
-                )
+            if profiled is None:
+                copies = self._effort.copies(statistics.median(samples.warm_s))
+                samples.grid, samples.blocks_per_sm, samples.geometry_from = self._partition_geometry.measure(compiled, copies)
                 continue
-            found = longest(seen[position], self.driver.facts)
-            samples.grid, samples.blocks_per_sm = found or (None, None)
-            samples.geometry_from = PROFILER if found else TABLE
+            geometry = longest(profiled[position], self.driver.facts)
+            samples.grid, samples.blocks_per_sm = geometry or (None, None)
+            samples.geometry_from = PROFILER if geometry else TABLE
 
     def release(self) -> None:
-        """Forget the keys measured so far and free their operands."""
+        """Forget the keys measured so far, and free their operands."""
         self.samples, self.failures, self.notes = {}, {}, []
-        self._held.clear()
+        self._compiled.clear()
         self._pool = OperandPool(device=self.driver.device)
 
     def _measure(self, key: str, plan: Plan, samples: Samples) -> None:
         task = samples.task
         changed = {operand.value for operand in task.mutates}
         tensors = fill(task, plan, self._pool)
-        # What a task changes is its own: thousands of repetitions may leave there what no other key should be timed on.
-        compiled = self._compile(task, plan, {name: _copy(t) if name in changed else t for name, t in tensors.items()})
+        # A task gets its own copy of what it changes: thousands of repetitions may leave values there that no other key should be timed on.
+        compiled = self._compile_task(task, plan, {name: _copy(t) if name in changed else t for name, t in tensors.items()})
         size = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
-        self._held[key] = compiled, size
-        for _ in range(2):  # loads the kernels and picks algorithms; what is wrong with the task shows here
+        self._compiled[key] = compiled, size
+        for _ in range(2):  # loads the kernels and picks algorithms; an error of the task shows here
             self._bench.run(compiled)
         facts = self.driver.facts
         budget = int(facts.memory_bytes * MEMORY_SHARE)
@@ -116,8 +116,8 @@ class CudaSampler:
         seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
         copies = self._effort.copies(seconds)
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
-        issued = self._compile(task, plan, tensors, self._eager_forms) if any(map(draws_mask, op_tasks(task))) else compiled
-        sets = [compiled] + [self._compile(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
+        issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(map(draws_mask, op_tasks(task))) else compiled
+        sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         cases = [(in_turn(sets, self._flush), cold.copies)]
         if not cold.always:
             cases.append((in_turn([compiled], self._flush), copies))
@@ -125,25 +125,25 @@ class CudaSampler:
         samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
         samples.issue_s = self._issue(issued, seconds, task.body.launches)
 
-    def _compile(self, task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], forms: Forms = _IN_GRAPHS) -> Compiled:
+    def _compile_task(self, task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], forms: Forms = _IN_GRAPHS) -> Compiled:
         return compile_alone(task, plan, tensors, self._device_of, forms)
 
     def _probe(self, key: str, compiled: Compiled) -> Graph | None:
-        """A small graph of the task, from which to learn roughly how long it takes; None, and a note, where it cannot be captured."""
+        """A small graph of the task, for a rough estimate of its time. Returns None, and adds a note, if the task cannot be captured."""
         try:
             return self._bench.capture(lambda: repeated(compiled)(self._effort.fewest_copies))
         except Exception as error:
             self._require_usable(key)
-            self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}): timed in eager mode, waits for the host included")
+            self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}); timed in eager mode, including waits for the host")
             return None
 
     def _eager(self, cases: list[tuple[Callable[[int], None], int]]) -> list[list[float]]:
-        """As `Bench.slopes`, without graphs."""
+        """Like `Bench.slopes`, but without graphs."""
         times = self._bench.between([lambda c=copies, k=count: c(k) for copies, n in cases for count in (n, 2 * n)])
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 
     def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
-        """Host seconds per task by round, issued to an idle stream whose queue stays far from full."""
+        """Host seconds per task by round, on an idle stream whose queue stays far from full."""
         count = max(1, min(self._effort.most_issues, int(_ISSUE_S / max(seconds, 1e-7)), _ISSUE_LAUNCHES // max(1, launches)))
         return self._bench.host_s(compiled, count)
 

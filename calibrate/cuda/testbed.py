@@ -1,22 +1,22 @@
-"""Measuring on this machine's GPU."""
+"""The testbed of this machine's GPU."""
 
 import logging
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from calibrate.cpu.session import Progress
 from calibrate.cuda.anchor import EDGE, GpuAnchor
 from calibrate.cuda.bench import Bench, Effort, objects_kept
-from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.dispatch import dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
-from calibrate.device_record import Conditions, DeviceRecord, GpuWatch
-from calibrate.identity import this_gpu
+from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
+from calibrate.identity import describe_gpu, this_gpu
+from calibrate.testbed import Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.reference import Reference
@@ -27,18 +27,21 @@ from simulator.machine.this_gpu import gpu_machine
 from simulator.models.factory import brief
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile, Stats
+from traces.profile import Profile, Stats
 
-#: Into how many parts a GPU is split for virtual devices.
+#: Numbers of partitions into which a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
 log = logging.getLogger("stepcast")
 
 
 class GpuTestbed:
-    """The GPU behind `driver`, whole or in parts. Keys are measured before the rounds: clocks are steady, and what is not is flagged."""
+    """The GPU of `driver`, whole or in partitions.
 
-    periods = 6
-    plain_steps = 6
+    Keys are measured before the rounds of a validation, since the clocks are steady; what is not steady is flagged.
+    """
+
+    units_per_round = 6
+    plain_steps_per_round = 6
     interleaved = False
 
     def __init__(
@@ -54,9 +57,9 @@ class GpuTestbed:
         kernels: Sizes | None = None,
         partitions: int = 1,
     ):
-        """`deadline_s`: seconds after which no further key is measured, in each calibration. `keep_samples`: whether to keep raw ones.
+        """`deadline_s` is the time in seconds after which a calibration begins no further key. `keep_samples` keeps raw samples.
 
-        `kernels`: what co-runs are made of. `partitions`: parts of its SMs, each a device of its own.
+        `kernels` are the sizes of the kernels that are co-run. `partitions` splits the SMs, each partition being a device of its own.
         """
         self.driver, self.mode, self._partitions = driver, mode, partitions
         self.precision = "tf32" if precision == "tf32" else "fp32"
@@ -67,19 +70,19 @@ class GpuTestbed:
         self.identity = this_gpu(driver, self.precision, self.record)
         self.backend: CudaBackend | None = None
         self._anchor_edge = anchor_edge
-        self._plain = driver.stream()  # of plain PyTorch; programs leave streams of their own current
-        self.left: tuple[str, ...] = ()  # keys that a deadline left
+        self._plain_stream = driver.stream()  # for plain PyTorch, since programs leave their own streams current
+        self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
         self.memory_limit_bytes: float | None = None
 
     @cached_property
     def _anchor(self) -> GpuAnchor:
-        """Made when first asked for: running a plan needs none."""
+        """Made when first used, since running a plan needs no anchor."""
         return GpuAnchor(self.driver, self._anchor_edge)
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This GPU in its parts; with a profile that does not know the machine yet, after measuring it.
+        """This GPU in its partitions. If `profile` does not know the machine yet, measures it first.
 
-        Raises StepcastError where it cannot be split into so many.
+        Raises StepcastError if the GPU cannot be split as asked.
         """
         if profile is None:
             return self._unmeasured().limited(self.memory_limit_bytes)
@@ -88,25 +91,25 @@ class GpuTestbed:
         return gpu_machine(profile, self._partitions).limited(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
-        """What is known of this GPU without measuring: enough to run on it."""
+        """This GPU with what is known without measuring: enough to run plans."""
         sms = self._own_sms()
         try:
-            known = Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes, partition_sms=sms)
-            return gpu_machine(known, self._partitions)
-        except StepcastError:  # no preset is of this GPU
+            facts = Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes, partition_sms=sms)
+            return gpu_machine(facts, self._partitions)
+        except StepcastError:  # there is no preset of this GPU
             return plain_machine(self.driver, self._partitions)
 
     def _own_sms(self) -> dict[str, int]:
-        """SMs of each of its parts, as `Profile.partition_sms`; empty for the whole GPU."""
+        """SMs of each partition, as in `Profile.partition_sms`; empty for the whole GPU."""
         count = self._partitions
         return {str(count): self.driver.partitions(count)[0].sms} if count > 1 else {}
 
     def measure_machine(self, profile: Profile) -> None:
-        """Host costs, rates, transfers and the anchor; about ten seconds."""
+        """Measure host costs, rates, transfers and the anchor; takes about ten seconds."""
         if profile.dispatch.dispatch_s is not None:
             return
         bench = Bench(self.driver, effort=self._effort)
-        watch = GpuWatch(self._uuid)
+        monitor = GpuMonitor(self._uuid)
         with objects_kept():
             measure_rates(bench, profile, self.precision)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
@@ -114,10 +117,10 @@ class GpuTestbed:
             self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
-        self._note(profile, watch.stop())
+        self._note(profile, monitor.stop())
 
     def _measure_peers(self, profile: Profile) -> None:
-        """Copies between this machine's GPUs, where it has several. They are not needed to run here: what fails becomes a note."""
+        """Measure copies between this machine's GPUs, if it has several. They are not needed to run here, so a failure becomes a note."""
         try:
             measure_peers(self.driver, profile, self._sizes, self._effort)
         except (StepcastError, RuntimeError) as error:
@@ -125,29 +128,31 @@ class GpuTestbed:
             profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this GPU, and co-runs; what disturbed it meanwhile is noted in the profile."""
+        """Measure missing keys, and co-runs. Disturbances meanwhile are noted in the profile."""
         plans = list(plans)
-        watch = GpuWatch(self._uuid)
+        monitor = GpuMonitor(self._uuid)
 
-        def watched(done: int, total: int, text: str) -> None:
-            watch.sample()
+        def monitored(done: int, total: int, text: str) -> None:
+            monitor.sample()
             progress(done, total, text)
 
         self.driver.set_precision(self.precision)
-        outcome = calibrate_gpu(plans, machine, self.driver, profile, save_to, watched, self._deadline_s, self._effort, self._keep_samples)
+        outcome = calibrate_gpu(
+            plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples
+        )
         self.left = outcome.left
         learned = self.measure_contention(plans, machine, profile)
-        self._note(profile, watch.stop())
+        self._note(profile, monitor.stop())
         if (outcome.measured or learned) and save_to is not None:
             profile.save(save_to)
         return outcome.measured
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Nothing: keys are measured before the strategies plan for good."""
+        """Do nothing: keys are measured before the strategies plan for good."""
         return 0
 
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-runs of fixed kernels, once, when lanes of a plan share the GPU. Where they fail, a note says so and nothing is fitted."""
+        """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
         if profile.contention.co_runs or not any(pairs_that_meet(plan, machine, model.resolve(plan)) for plan in plans):
             return False
@@ -156,72 +161,59 @@ class GpuTestbed:
                 profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
         except Exception as error:
             self.driver.synchronize()  # raises where the GPU cannot be used any more
-            profile.notes = list(dict.fromkeys([*profile.notes, f"kernels beside each other were not measured: {brief(error)}"]))
+            profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {brief(error)}"]))
             return False
         return True
 
     def _partition_sms(self) -> dict[str, int]:
-        """SMs of each part of the splits that this GPU can make."""
-        found = {}
+        """SMs of one partition, by the number of partitions that this GPU can be split into."""
+        sms = {}
         for count in SPLITS:
             try:
-                found[str(count)] = self.driver.partitions(count)[0].sms
+                sms[str(count)] = self.driver.partitions(count)[0].sms
             except StepcastError as error:
                 log.warning("no partitions: %s", error)
                 break
-        return found
+        return sms
 
     @staticmethod
     def _note(profile: Profile, conditions: Conditions) -> None:
         profile.notes = list(dict.fromkeys([*profile.notes, *conditions.flags]))
 
     def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
-        """Make the backend. Nothing is measured in rounds."""
+        """Make the backend. No key is measured in rounds."""
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
-    def visit(self, turn: int) -> list[float]:
-        """Nothing: keys are measured before."""
+    def sample_keys(self, number: int) -> list[float]:
+        """Do nothing: keys are measured before the rounds."""
         return []
 
-    def anchors(self) -> list[float]:
-        """The anchor, timed now."""
+    def anchor_samples(self) -> list[float]:
+        """Time the anchor now."""
         return self._anchor.sample()
 
-    def watch(self) -> GpuWatch:
+    def monitor(self) -> GpuMonitor:
         """Watch clocks, throttling and other processes."""
-        return GpuWatch(self._uuid)
+        return GpuMonitor(self._uuid)
 
-    def take_over(self, profile: Profile, visits: Sequence[int]) -> None:
-        """Nothing: keys are measured before."""
+    def record(self, profile: Profile, samples: Sequence[int]) -> None:
+        """Do nothing: keys are measured before the rounds."""
 
-    def plain_s(self, plain: Reference, steps: int) -> list[float]:
-        """Mean seconds of `steps` steps issued back to back on a stream over the whole GPU, so often."""
+    def time_plain(self, plain: Reference, steps: int) -> list[float]:
+        """Issue the steps back to back on a stream of the whole GPU; each has the mean length."""
         driver = self.driver
         driver.synchronize()
-        driver.use(self._plain)
+        driver.use(self._plain_stream)
         begin = driver.now_s()
         for _ in range(steps):
             plain.step()
         driver.synchronize()
         return [(driver.now_s() - begin) / steps] * steps
 
-    def settle(self, plain: Reference) -> str:
-        """There is one way: on a stream over the whole GPU."""
+    def choose_threads(self, plain: Reference) -> str:
+        """An empty string: on a GPU there is no choice."""
         return ""
 
     def about(self) -> dict[str, object]:
-        """As documents describe it."""
-        return about_gpu(self.identity, self._partitions)
-
-
-def about_gpu(identity: Identity, partitions: int) -> dict[str, object]:
-    """A GPU and its versions as documents describe them; of a GPU in parts, how many."""
-    return {
-        "kind": "gpu",
-        "name": identity.gpu,
-        "sms": identity.sms,
-        "driver": identity.driver,
-        "cuda": identity.cuda,
-        "torch": identity.torch,
-        **({"devices": partitions} if partitions > 1 else {}),
-    }
+        """The GPU as documents describe it."""
+        return describe_gpu(self.identity, self._partitions)

@@ -1,4 +1,4 @@
-"""Copies between host and GPU, and between GPUs: times by size, and the line `latency + bytes / rate` through them."""
+"""Copies between host and GPU, and between GPUs: times by size, and the line `latency + bytes / rate` fitted to them."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,15 @@ from traces.profile import Profile, Transfer
 
 #: 4 KB to 256 MB.
 SIZES = tuple(4096 * 4**i for i in range(9))
-#: Reads of twice the cache, in a graph, that keep the stream busy while the copies are queued, so that none waits for the host.
+#: Reads of twice the cache, in a graph, which keep the stream busy while copies are queued, so that no copy waits for the host.
 _BUSY = 40
 
 
 def measure_transfers(bench: Bench, profile: Profile, device: str = "cuda:0", sizes: Sequence[int] = SIZES) -> dict[str, float]:
-    """Put the four routes, with their points, into the profile; the worst relative error of each line."""
+    """Measure the routes between host and `device` (both ways, pinned and pageable), and store their lines and points in the profile.
+
+    Returns the worst relative error of each line.
+    """
     errors = {}
     for pinned in (True, False):
         points = _points(bench, pinned, sizes)
@@ -31,9 +34,10 @@ def measure_transfers(bench: Bench, profile: Profile, device: str = "cuda:0", si
 
 
 def measure_peers(driver: Driver, profile: Profile, sizes: Sequence[int] = SIZES, effort: Effort | None = None) -> dict[str, float]:
-    """Put copies from every GPU of the driver's product to every other into the profile; the worst relative error of each line.
+    """Measure copies from every GPU of the driver's model to every other, and store their lines and points in the profile.
 
-    Each is made by the stream of the GPU that it comes from, one at a time. `driver` is in use afterwards. Nothing where there is one GPU.
+    Returns the worst relative error of each line. The source GPU's stream makes the copies, one at a time. Afterwards `driver` is the one
+    in use. Does nothing if there is only one GPU.
     """
     peers = driver.peers()
     gpus = (driver, *peers) if peers else ()
@@ -44,57 +48,57 @@ def measure_peers(driver: Driver, profile: Profile, sizes: Sequence[int] = SIZES
                 name = f"cuda:{source.device.index}>cuda:{target.device.index}"
                 profile.transfers[name], errors[name] = fit_transfer(points)
     finally:
-        driver.use(driver.stream())  # makes its GPU the current one
+        driver.use(driver.stream())  # makes this driver's GPU the current one again
     return errors
 
 
 def _to_peers(bench: Bench, targets: Sequence[Driver], sizes: Sequence[int]) -> Iterator[tuple[Driver, list[tuple[int, float]]]]:
-    """Each target with its (bytes, median seconds)."""
-    flush = flusher(bench.driver)  # the graph does not keep what it reads
+    """For each target, (bytes, median seconds) of copies to it."""
+    flush = flusher(bench.driver)  # kept here, since the graph does not keep its tensors alive
     busy = bench.capture(lambda: repeated(flush)(_BUSY))
-    here = torch.ones(max(sizes), dtype=torch.uint8, device=bench.driver.device)
+    source = torch.ones(max(sizes), dtype=torch.uint8, device=bench.driver.device)
     for target in targets:
-        there = torch.empty(max(sizes), dtype=torch.uint8, device=target.device)
+        received = torch.empty(max(sizes), dtype=torch.uint8, device=target.device)
         target.synchronize()
-        yield target, [(size, _copied_s(bench, busy, here[:size], there[:size])) for size in sizes]
+        yield target, [(size, _copy_s(bench, busy, source[:size], received[:size])) for size in sizes]
 
 
-def _copied_s(bench: Bench, busy: Graph, here: torch.Tensor, there: torch.Tensor) -> float:
-    """Median seconds of one copy, queued behind other work."""
-    bench.run(lambda: there.copy_(here, non_blocking=True))
+def _copy_s(bench: Bench, busy: Graph, source: torch.Tensor, target: torch.Tensor) -> float:
+    """Median seconds of one copy that is queued behind other work."""
+    bench.run(lambda: target.copy_(source, non_blocking=True))
     busy.replay()
-    return statistics.median(bench.between([lambda: there.copy_(here, non_blocking=True)])[0])
+    return statistics.median(bench.between([lambda: target.copy_(source, non_blocking=True)])[0])
 
 
 def fit_transfer(points: Sequence[tuple[float, float]]) -> tuple[Transfer, float]:
-    """The line through (bytes, seconds) with the least squares of relative errors, and the worst of these.
+    """The line through points of (bytes, seconds) with the least squared relative errors, and its worst relative error.
 
-    Raises StepcastError where seconds do not grow with bytes.
+    Raises StepcastError if seconds do not grow with bytes.
     """
     sizes, seconds = np.array(points, dtype=float).T
     (latency_s, per_byte_s), _ = nnls(np.stack([1 / seconds, sizes / seconds], axis=1), np.ones(len(points)))
     if not per_byte_s:
-        raise StepcastError(f"transfers take no longer the more bytes they have, so no rate can be fitted: {points}")
+        raise StepcastError(f"no transfer rate can be fitted: larger transfers take no longer than small ones: {points}")
     worst = float(np.abs((latency_s + per_byte_s * sizes) / seconds - 1).max())
     return Transfer(latency_s=float(latency_s), bytes_per_s=float(1 / per_byte_s), points=[tuple(map(float, p)) for p in points]), worst
 
 
 def _points(bench: Bench, pinned: bool, sizes: Sequence[int]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """(bytes, median seconds) to the GPU, and back."""
+    """Points of (bytes, median seconds) of copies to the GPU, and of copies back."""
     driver = bench.driver
-    there = torch.empty(max(sizes), dtype=torch.uint8, device=driver.device)
+    on_gpu = torch.empty(max(sizes), dtype=torch.uint8, device=driver.device)
     flush = flusher(driver)
     busy = bench.capture(lambda: repeated(flush)(_BUSY))
-    found: tuple[list, list] = ([], [])
+    routes: tuple[list, list] = ([], [])
     for size in sizes:
-        here, part = driver.host_tensor(size, pinned), there[:size]
+        host, device = driver.host_tensor(size, pinned), on_gpu[:size]
         copies = [
-            lambda here=here, part=part: part.copy_(here, non_blocking=pinned),
-            lambda here=here, part=part: here.copy_(part, non_blocking=pinned),
+            lambda host=host, device=device: device.copy_(host, non_blocking=pinned),
+            lambda host=host, device=device: host.copy_(device, non_blocking=pinned),
         ]
         for copy in copies:
             bench.run(copy)
         busy.replay()
-        for points, seconds in zip(found, bench.between(copies), strict=True):
+        for points, seconds in zip(routes, bench.between(copies), strict=True):
             points.append((size, statistics.median(seconds)))
-    return found
+    return routes

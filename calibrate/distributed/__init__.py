@@ -1,1 +1,1 @@
-"""Measuring with one process per device: this process leads, and the others do what it says (`executors.distributed`)."""
+"""Calibration with one process per device. In: a control channel. Out: testbeds in which the first process makes all decisions."""

@@ -1,4 +1,4 @@
-"""What NVML says, with a stand-in for pynvml that answers, refuses, or is not there."""
+"""DeviceRecord and GpuMonitor, with a stand-in for pynvml that answers, refuses, or is missing."""
 
 import os
 from types import SimpleNamespace
@@ -6,17 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.device_record import DeviceRecord, GpuWatch
+from calibrate.device_record import DeviceRecord, GpuMonitor
 from calibrate.identity import this_gpu
 from executors.cuda.driver import GpuFacts
 
 
 class NVMLError(Exception):
-    """pynvml's base of errors."""
+    """The base class of pynvml's errors."""
 
 
 class Nvml:
-    """pynvml of one H200. `refused` names functions that answer NotSupported."""
+    """pynvml on a machine with one H200. `refused` names the functions that raise Not Supported."""
 
     NVMLError = NVMLError
 
@@ -117,7 +117,7 @@ def test_a_record_has_every_fact_with_its_unit():
     assert nvml.opened == 0
 
 
-def test_what_is_not_supported_is_missing():
+def test_unsupported_facts_are_missing():
     refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEccMode", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlSystemGetNVMLVersion")
     facts = DeviceRecord.read("GPU-0123", Nvml(refused)).facts
     assert not {"power_w", "ecc", "throttle", "nvml"} & set(facts)
@@ -125,56 +125,56 @@ def test_what_is_not_supported_is_missing():
 
 
 def test_without_nvml_there_is_a_note_and_nothing_else():
-    record, watch = DeviceRecord.read("0123", Nvml(("nvmlInit",))), GpuWatch("0123", Nvml(("nvmlDeviceGetHandleByUUID",)))
+    record, monitor = DeviceRecord.read("0123", Nvml(("nvmlInit",))), GpuMonitor("0123", Nvml(("nvmlDeviceGetHandleByUUID",)))
     assert record.facts == {}
     assert record.notes == ("the GPU is not watched: NVML does not answer (Not Supported)",)
-    found = watch.stop()
-    assert (found.flags, found.rejected, len(found.notes)) == ((), False, 1)
+    conditions = monitor.stop()
+    assert (conditions.flags, conditions.rejected) == ((), False)
 
 
 def test_an_undisturbed_run_has_no_flags():
     nvml = Nvml()
-    watch = GpuWatch(nvml=nvml)
+    monitor = GpuMonitor(nvml=nvml)
     nvml.clock = 1965  # within 2 %
-    assert watch.stop().flags == ()
+    assert monitor.stop().flags == ()
     assert nvml.opened == 0
 
 
 def test_disturbances_are_flagged_in_words():
     nvml = Nvml()
     nvml.violations = {0: 5_000_000}
-    watch = GpuWatch(nvml=nvml)
+    monitor = GpuMonitor(nvml=nvml)
     nvml.reasons, nvml.clock = 0x04 | 0x40 | 0x02, 1700
-    watch.sample()
+    monitor.sample()
     nvml.reasons, nvml.clock = 0x01, 345  # idle again: neither its clock nor the lack of reasons counts
     nvml.violations, nvml.pids = {0: 17_500_000, 1: 0}, [os.getpid(), 77]
-    found = watch.stop()
-    assert found.flags == (
+    conditions = monitor.stop()
+    assert conditions.flags == (
         "throttled by the power cap, a hardware thermal slowdown",
         "clocks held down for 12.5 ms because of power",
         "the SM clock drifted between 1700 and 1980 MHz",
         "1 other process on the GPU",
     )
-    assert found.rejected
+    assert conditions.rejected
 
 
 def test_an_idle_start_is_no_drift():
     nvml = Nvml()
     nvml.reasons, nvml.clock = 0x01, 345
-    watch = GpuWatch(nvml=nvml)
+    monitor = GpuMonitor(nvml=nvml)
     nvml.reasons, nvml.clock = 0, 1980
-    assert watch.stop().flags == ()
+    assert monitor.stop().flags == ()
 
 
 @pytest.mark.parametrize(("pids", "others"), [([], 0), ([4001], 0), ([4001, 4002, 4003], 2)])
-def test_in_a_container_one_process_with_a_strange_number_is_ours(pids, others):
+def test_in_a_container_one_process_with_an_unknown_id_is_ours(pids, others):
     nvml = Nvml()
     nvml.pids = pids
     assert DeviceRecord.read(nvml=nvml).facts["other_processes"] == others
 
 
 class StandInDriver:
-    """As much of a driver as an identity needs."""
+    """The part of a driver that an identity needs."""
 
     device = torch.device("cpu")
     facts = GpuFacts("NVIDIA H200", 132, 1 << 37, 60 << 20, (9, 0), 2048, 32, 65536, 233_472, 6)
@@ -188,7 +188,7 @@ class StandInDriver:
         return {"cudnn_tf32": precision == "tf32", "cudnn_benchmark": False}
 
 
-def test_a_gpus_identity_holds_what_decides_its_times():
+def test_a_gpus_identity_has_everything_that_affects_its_times():
     driver = StandInDriver()
     identity = this_gpu(driver, "tf32", DeviceRecord.read(nvml=Nvml()))
     assert driver.asked == ("tf32",)
@@ -201,7 +201,7 @@ def test_a_gpus_identity_holds_what_decides_its_times():
     assert wanted.items() <= identity.extras.items()
 
 
-def test_an_identity_without_nvml_lacks_only_what_nvml_knows():
+def test_an_identity_without_nvml_lacks_only_facts_from_nvml():
     identity = this_gpu(StandInDriver(), "fp32")
     assert (identity.clocks_mhz, identity.driver, identity.tf32) == ({}, "", False)
     assert "ecc" not in identity.extras

@@ -1,4 +1,4 @@
-"""The table of how long Jacobians take to make, on small layers. How long they take decides no test."""
+"""The table of times to compute Jacobians, on small layers. No test is decided by a time."""
 
 from dataclasses import replace
 

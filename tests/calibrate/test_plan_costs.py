@@ -1,12 +1,13 @@
-"""Strategies whose plan depends on costs say so, and where keys are measured in rounds theirs are measured before they plan for good."""
+"""Strategies whose plan depends on costs plan with measured ones: where keys are measured in rounds, theirs are measured before."""
 
 from dataclasses import replace
 
 import pytest
 
-from calibrate import validation
 from calibrate.cpu import co_runs
 from calibrate.cpu.testbed import CpuTestbed
+from calibrate.planned import plan_calibrated
+from calibrate.testbed import no_progress
 from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
@@ -15,63 +16,66 @@ from traces.profile import Profile
 
 @pytest.fixture
 def by_cost(monkeypatch):
-    """A strategy `by-cost`, which puts the baseline's updates on a second stream if it knows what they cost; its plans, as made."""
-    made = []
+    """A strategy `by-cost` that puts the baseline's updates on a second stream if it knows their costs.
+
+    Yields the list of its plans so far, each "measured" or "guessed".
+    """
+    kinds = []
     baseline = strategies.get("baseline")
 
     def plan(job, machine, costs, options):
         plain = baseline.plan(job, machine, costs, options)
         known = not costs.missing(plain)
         tasks = tuple(replace(task, stream=int(known and task.phase == "update")) for task in plain.tasks)
-        made.append("measured" if known else "guessed")
+        kinds.append("measured" if known else "guessed")
         return replace(plain, strategy="by-cost", segments=(replace(plain.segments[0], tasks=tasks),))
 
-    found = {name: strategies.get(name) for name in strategies.names(1)}
-    found["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, uses_costs=True)
-    monkeypatch.setattr(strategies, "_discover", lambda: found)
+    discovered = {name: strategies.get(name) for name in strategies.names(1)}
+    discovered["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, uses_costs=True)
+    monkeypatch.setattr(strategies, "_discover", lambda: discovered)
     monkeypatch.setattr(co_runs, "ROUNDS", 1)
     monkeypatch.setattr(co_runs, "FEWEST", 1)
-    return made
+    return kinds
 
 
-class CountingStand(CpuTestbed):
-    """Says how many keys each preview has measured."""
+class CountingTestbed(CpuTestbed):
+    """Records how many keys each preview has measured."""
 
     def __init__(self):
         super().__init__()
         self.previews = []
 
     def preview(self, plans, machine, profile):
-        """Count."""
+        """Measure, and record the number of keys."""
         self.previews.append(super().preview(plans, machine, profile))
         return self.previews[-1]
 
 
 def planned(texts, profile, calibrate=True):
-    """The forecasts and the stand."""
-    testbed = CountingStand()
+    """The forecasts and the testbed."""
+    testbed = CountingTestbed()
     job = Job(f"{mlp.__file__}:make", 4)
-    found, skipped = validation._planned(job, texts, {}, profile, calibrate, None, lambda *_: None, testbed, "eager")
+    forecasts, skipped = plan_calibrated(testbed, job, ["baseline", *texts], {}, profile, calibrate, None, no_progress)
     assert skipped == []
-    return found, testbed
+    return forecasts, testbed
 
 
 def empty() -> Profile:
-    """Of this machine; nothing was measured."""
+    """A profile of this machine without measurements."""
     return Profile(identity=CpuTestbed().identity)
 
 
 def test_a_strategy_that_uses_costs_plans_with_measured_ones(by_cost):
     profile = empty()
-    found, testbed = planned(["by-cost"], profile)
+    forecasts, testbed = planned(["by-cost"], profile)
     assert by_cost == ["guessed", "measured"]
     assert testbed.previews == [len(profile.costs), 0]  # the plan made with them has no other keys
     assert {cost.warm.samples for cost in profile.costs.values()} == {2}
-    assert {task.stream for task in found["by-cost"].plan.tasks} == {0, 1}
-    assert profile.contention.known, "lanes that stand in the final plan alone are run beside each other too"
+    assert {task.stream for task in forecasts["by-cost"].plan.tasks} == {0, 1}
+    assert profile.contention.known, "lanes that only the final plan has are co-run too"
 
 
-def test_what_is_known_is_planned_with_at_once(by_cost):
+def test_costs_in_the_profile_are_used_at_once(by_cost):
     profile = empty()
     planned(["by-cost"], profile)
     del by_cost[:]
@@ -80,7 +84,7 @@ def test_what_is_known_is_planned_with_at_once(by_cost):
     assert testbed.previews == [0]
 
 
-def test_others_pay_nothing(by_cost):
+def test_other_strategies_need_no_preview(by_cost):
     profile = empty()
     _, testbed = planned(["forward-fusion"], profile)
     assert (by_cost, testbed.previews, profile.costs) == ([], [], {})

@@ -1,4 +1,4 @@
-"""Training on a data set by a plan: the losses of plain PyTorch's loop on the same batches."""
+"""Training on a data set by plans: the losses equal those of plain PyTorch's loop on the same batches."""
 
 import json
 
@@ -26,7 +26,7 @@ JOBS = [
 
 
 def usual_loop(job: Job, steps: int) -> list[float]:
-    """What a user would write."""
+    """The losses of the loop that a user would write."""
     built, data = job.build(), job.data()
     optimizer = torch_optimizer(job.optimizer, job.form, built.module.parameters(), job.hyper)
     losses = []
@@ -34,16 +34,16 @@ def usual_loop(job: Job, steps: int) -> list[float]:
         (inputs,), target = data[iteration]
         optimizer.zero_grad()
         parts = list(zip(inputs.chunk(job.accumulate), target.chunk(job.accumulate), strict=True))
-        found = [F.cross_entropy(built.module(x), y) for x, y in parts]
-        for loss in found:
+        micro_losses = [F.cross_entropy(built.module(x), y) for x, y in parts]
+        for loss in micro_losses:
             (loss / job.accumulate).backward()
         optimizer.step()
-        losses.append(sum(loss.item() for loss in found) / job.accumulate)
+        losses.append(sum(loss.item() for loss in micro_losses) / job.accumulate)
     return losses
 
 
 def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
-    """`job` trained by plans, and by autograd where that is among the names."""
+    """`job` trained by plans, and by autograd if it is among the names."""
     testbed = CpuTestbed()
     machine = testbed.machine(None)
     testbed.open(machine, [])
@@ -59,7 +59,7 @@ def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.model} {job.accumulate}")
 def test_losses_are_those_of_the_usual_loop(job):
     expected = usual_loop(job, STEPS)
-    assert len(set(expected)) == STEPS  # no batch comes twice
+    assert len(set(expected)) == STEPS  # no batch is repeated
     for curve in trained(job, *STRATEGIES, AUTOGRAD).curves():
         assert curve.losses == pytest.approx(expected, abs=1e-12), curve.name
         assert len(curve.seconds) == STEPS
@@ -72,36 +72,36 @@ def test_turns_change_no_loss(monkeypatch):
     assert trained(JOBS[0], "forward-fusion").curves()[0].losses == pytest.approx(usual_loop(JOBS[0], STEPS), abs=1e-12)
 
 
-def test_everyone_trains_from_the_same_parameters():
+def test_all_learners_train_from_the_same_parameters():
     curves = trained(Job("lenet5", 4), *STRATEGIES, AUTOGRAD, steps=4).curves()
     assert [curve.name for curve in curves] == [*STRATEGIES, AUTOGRAD]
     assert len({curve.losses[0] for curve in curves}) == 1
     assert "plain PyTorch, " in curves[-1].about
 
 
-def test_dropout_masks_are_the_same_too():
+def test_dropout_masks_are_the_same():
     first, other = trained(Job(f"{mlp.__file__}:dropout", 6, precision="fp64"), "baseline", AUTOGRAD, steps=6).curves()
     assert len(set(first.losses)) == 6
     assert other.losses == pytest.approx(first.losses, abs=1e-12)
 
 
-def test_without_a_data_set_one_batch_is_learnt_by_heart():
+def test_without_a_data_set_one_batch_is_repeated():
     training = trained(Job(f"{mlp.__file__}:make", 6, optimizer="sgd", lr=0.1), "backward-fusion", AUTOGRAD)
     assert training.batches is None
     for curve in training.curves():
         assert all(after < before for before, after in zip(curve.losses, curve.losses[1:], strict=False))
 
 
-def test_a_finished_training_has_a_timeline_only_where_asked_for():
+def test_a_finished_training_has_a_timeline_only_on_request():
     assert trained(JOBS[0], "baseline", steps=4).finish(timeline=False).timeline is None
     done = trained(JOBS[0], "forward-fusion", steps=30).finish(timeline=True)
     assert len(done.losses) == 30
     assert {span.iteration for span in done.timeline.spans} >= {28, 29}
-    assert not {span.iteration for span in done.timeline.spans} & set(range(15))  # of the last turn alone
+    assert not {span.iteration for span in done.timeline.spans} & set(range(15))  # only spans of the last turn
 
 
 @pytest.mark.parametrize(("count", "turns"), [(6, [6]), (19, [19]), (30, [16, 30]), (300, [16, 272, 300])])
-def test_turns_leave_no_stump(count, turns, monkeypatch):
+def test_there_is_no_very_short_last_turn(count, turns, monkeypatch):
     monkeypatch.setattr("calibrate.training.TURN_S", 1e9)
     training = trained(JOBS[0], "baseline", steps=2)
     training.first.ends_s.clear()
@@ -125,7 +125,7 @@ def curve(name: str, *losses: float | None) -> Curve:
 def test_how_far_curves_are_apart():
     first = curve("a", 2.0, 1.0, 0.5, None)
     assert largest_difference(first, [curve("b", 2.0, 1.1, 0.5, None)]) == pytest.approx(0.05)
-    assert largest_difference(first, [first, curve("b", 2.0, 1.0, 0.5, 0.1)]) == 0.0  # only where all are finite
+    assert largest_difference(first, [first, curve("b", 2.0, 1.0, 0.5, 0.1)]) == 0.0  # only iterations at which all are finite
     assert largest_difference(first, []) is None
     assert largest_difference(curve("a", None), [curve("b", None)]) is None
     assert parted(first, curve("b", 2.0, 1.1, 0.5, None), 0.01) == 2
@@ -139,16 +139,16 @@ DOCUMENT = {
 }  # fmt: skip
 
 
-def test_a_document_from_before_there_were_curves_is_read(tmp_path):
+def test_a_document_without_curves_loads(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(DOCUMENT))
-    found = TrainingRun.load(path)
-    assert (found.curves, found.data) == ((), "one batch, repeated")
-    assert TrainingRun.load(found.save(path)) == found
+    run = TrainingRun.load(path)
+    assert (run.curves, run.data) == ((), "one batch, repeated")
+    assert TrainingRun.load(run.save(path)) == run
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"curves": [{"name": "a", "losses": [1.0], "seconds": []}]}, "1 losses, 0 seconds"),
         ({"curves": [{"name": "a", "losses": [1.0, 1.0], "seconds": [2.0, 1.0]}]}, "seconds run backward"),
@@ -157,10 +157,10 @@ def test_a_document_from_before_there_were_curves_is_read(tmp_path):
         ({"schema": "stepcast.run/2"}, "upgrade stepcast"),
     ],
 )
-def test_a_damaged_document_is_refused(tmp_path, change, said):
+def test_a_damaged_document_is_refused(tmp_path, change, message):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(DOCUMENT | change))
-    with pytest.raises(UnusableFileError, match=said):
+    with pytest.raises(UnusableFileError, match=message):
         TrainingRun.load(path)
 
 

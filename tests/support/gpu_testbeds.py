@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu
 from traces.profile import Profile
 
-#: Rates are measured on what a share of the memory holds, on this machine's CPU.
+#: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=256 << 20)
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
-#: Two sizes of kernels that are small on this machine's CPU too.
+#: Kernels that are small enough for this machine's CPU, in both sizes that co-runs use.
 KERNELS = Sizes(16, 8, 4096)
 
 
@@ -21,7 +21,7 @@ def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
 
 
 def measured_profile() -> Profile:
-    """The simulated machine's own figures; no key yet."""
+    """A profile with the simulated machine's own figures and no keys."""
     with FakeGpu(facts=SMALL) as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(identity=testbed.identity)

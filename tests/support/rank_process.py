@@ -139,8 +139,8 @@ def numerics(channel) -> dict[str, float]:
 
 
 def on_gpus(channel) -> dict[str, float]:
-    """The same on simulated GPUs, one for each process. Rank 0's simulated GPU raises an error if streams race."""
-    from calibrate.distributed.gpus import several
+    """The same on simulated GPUs, one for each process; the leader's fails where its streams race."""
+    from calibrate.distributed.gpu_testbed import replicated
     from calibrate.numerics import Expected, compare
     from executors.cuda.torch_driver import gpu
     from executors.distributed.backend import DistributedBackend
@@ -148,7 +148,7 @@ def on_gpus(channel) -> dict[str, float]:
     from simulator.machine.presets import load_machine
     from simulator.strategies import registry as strategies
 
-    machine = several(load_machine("h200"), channel.ranks.world)
+    machine = replicated(load_machine("h200"), channel.ranks.world)
     backend = DistributedBackend(machine, channel, "cuda")
     job = Job(f"{SUPPORT}/mlp.py:make", 8, precision="fp64", optimizer="adam")
     built = job.build()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from calibrate.placement import HERE
+from calibrate.placement import DEFAULT_PLACEMENT
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import (
@@ -179,12 +179,14 @@ def request_ui(choices: Choices) -> Request | None:
         settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
         first, second = st.columns(2)
         devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; of this CPU one")
-        link = second.text_input("Link between groups of this CPU's cores", HERE.link, help="alias, copy, or copy:GB/s such as copy:0.5")
+        link = second.text_input(
+            "Link between groups of this CPU's cores", DEFAULT_PLACEMENT.link, help="alias, copy, or copy:GB/s such as copy:0.5"
+        )
         if st.form_submit_button("Predict", type="primary"):
             if not strategies:
                 raise StepcastError("no strategy chosen; choose at least one")
             fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            where = (int(devices) if devices else None, link.strip() or HERE.link)
+            where = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link)
             st.session_state["request"] = Request(*fields, parse_settings(settings), *where)
     return st.session_state.get("request")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from platformdirs import user_data_path
 
-from calibrate.placement import HERE
+from calibrate.placement import DEFAULT_PLACEMENT
 from traces.comparison import Prediction
 from traces.errors import StepcastError
 from traces.timeline import Timeline
@@ -49,7 +49,7 @@ class Request:
     strategies: tuple[str, ...]
     settings: tuple[tuple[str, str], ...] = ()
     devices: int | None = None
-    link: str = HERE.link
+    link: str = DEFAULT_PLACEMENT.link
 
 
 @dataclass(frozen=True)

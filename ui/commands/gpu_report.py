@@ -11,8 +11,8 @@ from rich.console import Console
 
 import traces
 from calibrate.cuda.report import measure
+from calibrate.cuda.report_context import ReportContext, Thoroughness
 from calibrate.cuda.report_parts import TARGETS, Target, parts
-from calibrate.cuda.report_place import Place, Thoroughness
 from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
 from simulator.job import Job
@@ -76,7 +76,7 @@ def write(
     """Measure and write, telling on standard error what happens."""
     folder = out if out is not None else default_place(driver.facts.name)
     check_writable(folder, folder=True)
-    place = Place(driver, folder, resume, samples, thoroughness)
+    context = ReportContext(driver, folder, resume, samples, thoroughness)
     console = Console(file=sys.stderr, soft_wrap=True)
 
     def tell(report: GpuReport, latest: PartRecord | None) -> None:
@@ -86,10 +86,10 @@ def write(
 
     budget = round(60 * minutes)
     with jobs.progress("gpu-report", as_json) as bar:
-        place.show = lambda done, total, text: bar(
-            min(budget, round(budget - place.left_s())), budget, f"{place.part} {done}/{total} {text}"
+        context.show = lambda done, total, text: bar(
+            min(budget, round(budget - context.left_s())), budget, f"{context.part} {done}/{total} {text}"
         )
-        report = measure(place, parts(targets), minutes, tell)
+        report = measure(context, parts(targets), minutes, tell)
     tell(report, None)
     for line in gpu_report_page.summary_words(report):
         console.print(f"- {line}", highlight=False, markup=False)

@@ -6,11 +6,11 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.cpu.testbed import CpuTestbed, Testbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
-from calibrate.profiles import foreign, open_profile
-from calibrate.testbeds import testbed_for
+from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.testbed import Testbed
+from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from simulator.costs.model import CostModel
@@ -82,11 +82,11 @@ def validate(
         check_writable(out, folder=True)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
-    if foreign(profile, place, testbed.identity) and calibration:
+    if warn_if_foreign(profile, place, testbed.identity) and calibration:
         profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, placement.mode)
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed)
     _show([outcome], out, as_json)
 
 
@@ -96,19 +96,19 @@ def demo(out: Path, as_json: bool) -> None:
     profile, place = open_profile(None, create=True)
     check_writable(place)
     outcomes = [
-        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuTestbed(), "eager")
+        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, cpu_testbed())
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)
 
 
-def _validate(
-    job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, testbed: Testbed, mode: str
-) -> Outcome:
+def _validate(job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, testbed: Testbed) -> Outcome:
     if calibration:
         testbed.measure_machine(profile)
     with jobs.progress(f"validating {job.label}", quiet) as progress:
-        outcome = compare(job, chosen, shared, profile, calibration, place if calibration else None, progress, testbed, mode)
+        outcome = compare(
+            job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress
+        )
     _show_failures(profile)
     return outcome
 

@@ -72,7 +72,7 @@ def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
 def _measured(source: reproduce.Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
     """The paper with what was measured on this machine; with a note where there is nothing to measure, or it cannot be."""
     try:
-        return measuring.measured(source, paper, partial(jobs.progress, quiet=quiet))
+        return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet))
     except StepcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."
         print(f"stepcast: {note}", file=sys.stderr)

@@ -4,10 +4,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from calibrate.cpu.testbed import Testbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all, require_memory_together
-from calibrate.profiles import foreign
+from calibrate.profiles import warn_if_foreign
+from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.training import AUTOGRAD, Training, finite
 from executors.run import WARM_UP, Run
@@ -56,7 +56,7 @@ def run(
     profile = Profile.load(profile_path) if profile_path is not None else None
     found = _planned(job, text, beside, pairs, testbed, profile, mode)
     if profile is not None:
-        foreign(profile, profile_path, testbed.identity)
+        warn_if_foreign(profile, profile_path, testbed.identity)
     training = _begun(job, testbed, found, AUTOGRAD in beside, steps, mode)
     predicted_s = found[text].timeline.step_s if profile is not None else None
     try:

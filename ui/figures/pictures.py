@@ -156,7 +156,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
         axes.plot([measured], [row + 0.16], "o", color=palette.MEASURED, markersize=7)
         highest = max(highest, high, measured, *runs)
         gain = f"{units.speedup(result.predicted_speedup)} / {units.speedup(result.measured_speedup)}"
-        for x, text in ((1.09, units.percent(result.error)), (1.31, gain)):
+        for x, text in ((1.09, units.percent(result.scored_error)), (1.31, gain)):
             axes.text(x, row, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=12, color=INK)
     axes.set_xlim(0, highest * 1.05 or 1)
     axes.set_ylim(max(len(results), 1) - 0.5, -0.5)

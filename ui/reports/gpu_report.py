@@ -86,7 +86,8 @@ def _about(report: GpuReport) -> str:
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
     lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(given)}.", ""]
     lines.append(
-        "*error* is predicted / measured − 1, not corrected for drift; the interval is one of 90 %; *A/A* is the baseline interleaved with"
+        "*error* is predicted / measured − 1, corrected for the drift of a fixed operation since calibration; the interval is one of 90 %;"
+        " *A/A* is the baseline interleaved with"
         " itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
         " PyTorch's."
     )
@@ -107,7 +108,7 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
             _plain(label),
             units.ms(row.predicted_step_s) + interval,
             units.ms(row.measured_step_s),
-            units.percent(row.error),
+            units.percent(row.scored_error),
             units.percent(validation.aa_spread, signed=False),
             f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
             _numbers(row),

@@ -1,7 +1,7 @@
 """Validations and predictions in sentences."""
 
 from simulator.predict.explain import peak_words
-from traces.comparison import Comparison, Prediction, Validation, ValidationResult
+from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
 from ui.text import units
 
@@ -31,10 +31,9 @@ def validation_words(validation: Validation) -> list[str]:
     worst = validation.worst
     if worst is not None:
         label = units.row_labels(validation.results)[validation.results.index(worst)]
-        largest = units.percent(worst.error_drift_corrected)
-        sentences.append(
-            f"Median absolute error {units.percent(validation.median_abs_error, signed=False)}, worst {largest} ({label}), drift-corrected."
-        )
+        middle, largest = units.percent(validation.median_abs_error, signed=False), units.percent(worst.scored_error)
+        corrected = "" if validation.calibration == INTERLEAVED else ", drift-corrected"
+        sentences.append(f"Median absolute error {middle}, worst {largest} ({label}){corrected}.")
     right, asked = validation.signs
     if asked:
         sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
-from traces.comparison import Prediction, Validation, ValidationResult
+from traces.comparison import INTERLEAVED, Prediction, Validation, ValidationResult
 from ui.text import units
 
 #: The columns that fit a terminal, and their heads there.
@@ -39,7 +39,7 @@ def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
         "90 % interval": units.interval(result.predicted_interval_s),
         "measured ms": units.ms(result.measured_step_s),
         "error": units.percent(result.error),
-        "drift-corrected": units.percent(result.error_drift_corrected),
+        "drift-corrected": units.percent(result.error_drift_corrected) if result.calibration != INTERLEAVED else units.NONE,
         "speed-up pred. / meas.": both(units.speedup, result.predicted_speedup, result.measured_speedup),
         "memory pred. / meas.": both(units.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
         "difference grad., param.": both(units.error_of, result.max_grad_error, result.max_param_error, between=", "),

@@ -1,4 +1,4 @@
-"""Calibration on a small scale: every key can be sampled, failures are kept and told, nothing is measured twice."""
+"""Calibration of a few keys on this CPU: every key can be sampled, failures are kept and reported, nothing is measured twice."""
 
 import time
 from dataclasses import replace
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from calibrate.cpu import session
-from calibrate.cpu.noise import Disturbance, Watch
+from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
 from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import plan_all, require_memory, require_memory_together
-from calibrate.profiles import foreign, open_profile, own_profile
+from calibrate.profiles import open_profile, own_profile, warn_if_foreign
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
@@ -31,7 +31,7 @@ MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 
 
 def quiet(done: int, total: int, text: str) -> None:
-    """No progress bar."""
+    """Show no progress."""
 
 
 def planned(model: str, machine, **fields) -> list:
@@ -51,13 +51,13 @@ def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):
     sampler = Sampler(backend)
     for plan in planned(model, two_cores, optimizer=optimizer):
         sampler.add(plan, plan.keys(two_cores))
-    sampler.visit(list(sampler.samples), 0)
+    sampler.sample(list(sampler.samples), 0)
     assert sampler.failures == {}
     assert len(sampler.samples) > 10
     assert all(len(s.cold_s) == len(s.warm_s) == 1 and s.cold_s[0] > 0 for s in sampler.samples.values())
 
 
-def test_operands_are_told_apart_and_make_sense(two_cores):
+def test_operands_are_distinct_and_plausible(two_cores):
     plan = planned(f"{mlp.__file__}:make", two_cores, optimizer="adam")[0]
     update = plan.tasks[-1]
     tensors = fill(update, plan, OperandPool())
@@ -78,19 +78,19 @@ def test_a_sampled_task_fetches_its_operands_as_in_its_plan(two_cores, backend):
         assert len(written) == len(samples.task.writes)
 
 
-def test_what_is_known_is_not_measured_again(two_cores, backend, tmp_path):
+def test_keys_in_the_profile_are_not_measured_again(two_cores, backend, tmp_path):
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
     plans = tiny(two_cores)
     seen = []
-    measured = session.calibrate(plans, two_cores, backend, profile, place, lambda done, total, text: seen.append((done, total)))
+    measured = session.calibrate_cpu(plans, two_cores, backend, profile, place, lambda done, total, text: seen.append((done, total)))
     keys = {key for plan in plans for key in plan.keys(two_cores)}
     assert measured == len(keys) == len(profile.costs)
     assert set(Profile.load(place).costs) == keys
-    assert seen == [(visit, measured * session.ROUNDS) for visit in range(measured * session.ROUNDS + 1)]
+    assert seen == [(sample, measured * session.ROUNDS) for sample in range(measured * session.ROUNDS + 1)]
     assert {record["key"] for record in read_samples(place)} == keys
     assert all(len(record["samples_s"]) == session.ROUNDS for record in read_samples(place))
     costs = dict(profile.costs)
-    assert session.calibrate(plans, two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu(plans, two_cores, backend, profile, place, quiet) == 0
     assert profile.costs == costs
 
 
@@ -99,11 +99,11 @@ def test_groups_are_saved_one_by_one(two_cores, backend, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Profile, "save", lambda self, path: saved.append(len(self.costs)))
     profile = Profile(identity=this_cpu())
-    measured = session.calibrate(tiny(two_cores), two_cores, backend, profile, tmp_path / "p.json", quiet)
+    measured = session.calibrate_cpu(tiny(two_cores), two_cores, backend, profile, tmp_path / "p.json", quiet)
     assert saved == [*range(5, measured, 5), measured]
 
 
-def test_a_key_that_fails_is_recorded_told_and_left_alone(two_cores, backend, tmp_path, capsys):
+def test_a_key_that_fails_is_recorded_reported_and_not_tried_again(two_cores, backend, tmp_path, capsys):
     from ui.commands.measuring import _show_failures
 
     left, right, out = (value(name, shape, kind, "cpu:0") for name, shape, kind in (
@@ -112,16 +112,16 @@ def test_a_key_that_fails_is_recorded_told_and_left_alone(two_cores, backend, tm
     plan = plan_of([mm("impossible", left, right, out)], [left, right, out])
     (key,) = plan.keys(two_cores)
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
-    assert session.calibrate([plan], two_cores, backend, profile, place, quiet) == 1
+    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 1
     assert profile.costs == {}
     assert "mat1 and mat2 shapes cannot be multiplied" in Profile.load(place).failures[key]
-    assert session.calibrate([plan], two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 0
     _show_failures(profile)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("stepcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
     good = tiny(two_cores)
-    session.calibrate([plan, *good], two_cores, backend, profile, None, quiet)  # one failure spoils nothing else
+    session.calibrate_cpu([plan, *good], two_cores, backend, profile, None, quiet)  # one failure does not affect other keys
     assert set(profile.costs) == {key for plan in good for key in plan.keys(two_cores)}
 
 
@@ -137,7 +137,7 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     assert profile.costs[key].warm == Stats.of([1.0, 1.0, 10.0])
     assert profile.costs[key].warm.mean_s == pytest.approx(4 / 3, rel=1e-5)
     assert profile.costs[key].cold.median_s == 2.0
-    session.store(sampler, profile, rounds=[3])
+    session.store(sampler, profile, numbers=[3])
     assert profile.costs[key].warm.median_s == 10.0
 
 
@@ -147,13 +147,13 @@ def test_profiles_of_this_and_other_machines(tmp_path, monkeypatch, caplog):
     assert own_profile() is None
     created, where = open_profile(None, create=True)
     assert (created.identity, where) == (this_cpu(), place)
-    assert not foreign(created, where)
+    assert not warn_if_foreign(created, where)
     with pytest.raises(UnusableFileError, match="no profile at"):
         open_profile(None)
     created.save(place)
     assert own_profile().identity == this_cpu()
     other = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64, torch="0.1"))
-    assert foreign(other, "there.json")
+    assert warn_if_foreign(other, "there.json")
     assert "cpu-elsewhere-9000-64" in caplog.text
     assert this_cpu().name in caplog.text
     other.save(place)
@@ -168,15 +168,15 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
         return Machine("small", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (Memory("ram", size_bytes, 2e10, 32 << 20),))
 
     job = Job("vgg16", 4)  # 1.1 GB of parameters and momentum
-    found, skipped = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
-    assert found == {}
+    forecasts, skipped = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
+    assert forecasts == {}
     assert [row.strategy for row in skipped] == strategies.names(1)
     assert all("this machine has 1.00 GB" in row.status for row in skipped)
-    machine = small(3 * 10**9)  # enough for one, not for all together
-    found, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
-    assert [row.strategy for row in skipped] == ["bppsa"]  # whose Jacobians alone take more
-    with pytest.raises(StepcastError, match=rf"comparing {len(found)} strategies at once needs .* GB, this machine has 3.00 GB"):
-        require_memory_together(found.values(), calibrate=True)
+    machine = small(3 * 10**9)  # enough for one strategy, but not for all together
+    forecasts, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
+    assert [row.strategy for row in skipped] == ["bppsa"]  # its Jacobians alone need more
+    with pytest.raises(StepcastError, match=rf"comparing {len(forecasts)} strategies at once needs .* GB, this machine has 3.00 GB"):
+        require_memory_together(forecasts.values(), calibrate=True)
 
 
 def two_replicas(machine: Machine) -> Forecast:
@@ -185,27 +185,27 @@ def two_replicas(machine: Machine) -> Forecast:
     return forecast(strategy.plan(Job("lenet5", 64), machine, model, options), machine, model)
 
 
-def test_groups_of_cores_share_a_memory_and_gpus_have_their_own():
+def test_core_groups_share_a_memory_and_gpus_have_their_own():
     cores = tuple(Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e11}, "ram") for i in range(2))
     shared = Machine("shared", cores, (Memory("ram", 10**9, 2e10, 32 << 20),))
-    found = two_replicas(shared)
-    each, total = found.peak_bytes["cpu:0"], found.memory_bytes["ram"]
-    assert 1.5 * each < total <= sum(found.peak_bytes.values())
-    assert found.fits
-    tight = two_replicas(shared.limited(1.5 * each))
+    predicted = two_replicas(shared)
+    one, total = predicted.peak_bytes["cpu:0"], predicted.memory_bytes["ram"]
+    assert 1.5 * one < total <= sum(predicted.peak_bytes.values())
+    assert predicted.fits
+    tight = two_replicas(shared.limited(1.5 * one))
     assert not tight.fits
     with pytest.raises(StepcastError, match=r"this machine has .*peak of .* on cpu:0.*in the same memory cpu:1 .* at its own peak"):
         require_memory(tight)
     apart = tuple(replace(device, memory=f"ram {i}") for i, device in enumerate(cores))
     own = replace(shared, devices=apart, memories=tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2)))
-    assert two_replicas(own.limited(1.5 * each)).fits
-    tight = two_replicas(own.limited(0.5 * each))
+    assert two_replicas(own.limited(1.5 * one)).fits
+    tight = two_replicas(own.limited(0.5 * one))
     assert [memory.name for memory in tight.overfull] == ["ram 0", "ram 1"]
     with pytest.raises(StepcastError, match=r"image-parallel needs .* in ram 0, it has"):
         require_memory(tight)
-    held = two_replicas(own.limited(2.1 * each))
+    both = two_replicas(own.limited(2.1 * one))
     with pytest.raises(StepcastError, match=r"comparing 2 strategies at once needs .* in ram 0"):
-        require_memory_together([held, held], calibrate=False)
+        require_memory_together([both, both], calibrate=False)
 
 
 def test_a_limit_is_no_more_than_the_machine_has(two_cores):
@@ -214,20 +214,20 @@ def test_a_limit_is_no_more_than_the_machine_has(two_cores):
     assert two_cores.limited(1e6).memories[0].size_bytes == 10**6
 
 
-def test_the_watch_returns_shares_of_the_machines_time():
-    watch = Watch()
+def test_the_monitor_returns_shares_of_the_machines_time():
+    monitor = CpuMonitor()
     end = time.process_time() + 0.2
     while time.process_time() < end:  # our own work is not foreign
         pass
-    found = watch.stop()
-    assert 0.0 <= found.steal <= 1.5
-    assert 0.0 <= found.foreign <= 1.5
+    disturbance = monitor.stop()
+    assert 0.0 <= disturbance.steal <= 1.5
+    assert 0.0 <= disturbance.foreign <= 1.5
     assert not Disturbance(0.0, 0.0).rejected
     assert Disturbance(0.2, 0.0).rejected
     assert Disturbance(0.0, 0.2).rejected
 
 
-def test_what_a_relu_made_is_calibrated_with_numbers_a_relu_can_make(two_cores):
+def test_an_op_on_a_relus_result_is_calibrated_with_numbers_that_a_relu_can_return(two_cores):
     strategy, options = strategies.parse("baseline")
     plan = strategy.plan(Job("lenet5", 2), two_cores, None, options)
     pool = next(task for task in plan.tasks if "max_pool2d_with_indices" in task.name)

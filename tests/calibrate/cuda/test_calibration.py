@@ -1,4 +1,4 @@
-"""Calibration of a GPU, held against a simulated one whose times are known."""
+"""Calibration of a simulated GPU, compared with its given times."""
 
 import json
 import statistics
@@ -10,8 +10,8 @@ import torch
 
 from calibrate.cuda import session
 from calibrate.cuda.bench import Bench, Effort
+from calibrate.cuda.co_runs import Sizes, co_runs
 from calibrate.cuda.cold import Cold
-from calibrate.cuda.concurrency import Sizes, co_runs
 from calibrate.cuda.facts import Scale, measure_facts
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.queue import queue_depth
@@ -35,9 +35,9 @@ from traces.profile_files import read_samples
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 QUICK = Effort(rounds=1, fewest_copies=1, most_copies=1, most_sets=2, most_issues=1)
-#: Little to flush.
+#: A small cache, which takes little time to flush.
 SMALL_CACHE = replace(FACTS, cache_bytes=4096)
-#: One whole GPU as large as the simulated one.
+#: One GPU, as large as the simulated one.
 WHOLE = Machine("fake", (Device("cuda:0", "gpu", FACTS.sms, {"fp32": 1e12}, "hbm"),), (Memory("hbm", 8 << 30, 2e12, 4 << 20),))
 HALVES = Machine(
     "halves", tuple(Device(f"cuda:0.{i}", "gpu", 64, {"fp32": 5e11}, "hbm") for i in range(2)), (Memory("hbm", 8 << 30, 2e12, 4 << 20),)
@@ -45,7 +45,7 @@ HALVES = Machine(
 
 
 def quiet(done: int, total: int, text: str) -> None:
-    """No progress bar."""
+    """Show no progress."""
 
 
 def empty_profile() -> Profile:
@@ -65,70 +65,70 @@ def product(edge: int, device: str = "cuda:0"):
 
 
 def negation(elements: int):
-    """A plan of one op that reads and writes so many floats."""
+    """A plan of one op that reads and writes `elements` floats."""
     x, y = value("x", (elements,), INPUT), value("y", (elements,), ACTIVATION)
     return plan_of([Task("neg", OpCall("aten.neg.default", '[{"$":0}]'), "cuda:0", reads=(x.operand(),), writes=(y.operand(),))], [x, y])
 
 
 def sampled(gpu: FakeGpu, plan, effort: Effort | None = None):
-    """The one key of `plan`, measured."""
+    """The samples of the only key of `plan`."""
     sampler = CudaSampler(gpu, effort=effort)
     sampler.measure(plan, plan.keys(WHOLE))
     sampler.learn_geometry()
     assert sampler.failures == {}
     assert sampler.notes == []
-    (found,) = sampler.samples.values()
-    return found
+    (samples,) = sampler.samples.values()
+    return samples
 
 
 @pytest.mark.parametrize("kernel_s", [2 * US, 37 * US, 900 * US])
 def test_a_key_takes_its_kernel_and_the_gap_to_the_next(kernel_s):
     with FakeGpu(Times(kernel_s=lambda op, size: kernel_s, gap_s=1.5 * US)) as gpu:
-        found = sampled(gpu, product(16), Effort(most_copies=20))
-    assert len(found.warm_s) == len(found.cold_s) == 5
-    assert found.warm_s == pytest.approx([kernel_s + 1.5 * US] * 5, rel=0.01)
-    assert found.cold_s == pytest.approx([kernel_s + 1.5 * US] * 5, rel=0.01)
+        samples = sampled(gpu, product(16), Effort(most_copies=20))
+    assert len(samples.warm_s) == len(samples.cold_s) == 5
+    assert samples.warm_s == pytest.approx([kernel_s + 1.5 * US] * 5, rel=0.01)
+    assert samples.cold_s == pytest.approx([kernel_s + 1.5 * US] * 5, rel=0.01)
 
 
 @pytest.mark.parametrize("kilobytes", [16, 256, 1024, 3000])
-def test_warm_and_cold_are_told_apart(kilobytes):
+def test_warm_and_cold_samples_differ(kilobytes):
     size = kilobytes << 10
     with FakeGpu(Times(least_s=3 * US, bytes_per_s=1e10, warm_factor=0.25, gap_s=1 * US)) as gpu:
-        found = sampled(gpu, negation(size // 4), Effort(rounds=3, most_copies=40))
-    warm = kilobytes <= 2000  # what it writes counts too: beyond half of 4 MB, a copy pushes its own operand out
-    assert statistics.median(found.warm_s) == pytest.approx(4 * US + size * (1.25 if warm else 2) / 1e10, rel=0.01)
-    assert statistics.median(found.cold_s) == pytest.approx(4 * US + size * 2 / 1e10, rel=0.01)
+        samples = sampled(gpu, negation(size // 4), Effort(rounds=3, most_copies=40))
+    warm = kilobytes <= 2000  # written bytes count too: beyond half of the 4 MB, a copy evicts its own operand
+    assert statistics.median(samples.warm_s) == pytest.approx(4 * US + size * (1.25 if warm else 2) / 1e10, rel=0.01)
+    assert statistics.median(samples.cold_s) == pytest.approx(4 * US + size * 2 / 1e10, rel=0.01)
 
 
 def test_beyond_twice_the_cache_warm_is_cold():
     with FakeGpu(Times(warm_factor=0.25, bytes_per_s=1e10)) as gpu:
-        found = sampled(gpu, negation(9 << 18), Effort(rounds=2))
-    assert found.warm_s is found.cold_s
-    assert found.cold_s[0] == pytest.approx(3 * US + (18 << 20) / 1e10, rel=0.01)
+        samples = sampled(gpu, negation(9 << 18), Effort(rounds=2))
+    assert samples.warm_s is samples.cold_s
+    assert samples.cold_s[0] == pytest.approx(3 * US + (18 << 20) / 1e10, rel=0.01)
 
 
 def test_medians_hold_against_noise():
     with FakeGpu(Times(kernel_s=lambda op, size: 40 * US, noise=0.05, gap_s=1 * US)) as gpu:
-        found = sampled(gpu, product(16))
-    assert statistics.median(found.warm_s) == pytest.approx(41 * US, rel=0.05)
+        samples = sampled(gpu, product(16))
+    assert statistics.median(samples.warm_s) == pytest.approx(41 * US, rel=0.05)
 
 
 def test_sets_of_operands_for_cold_copies():
     cache, budget = 50 << 20, 17 << 30
-    assert Cold.of(4096, cache, budget, 175, 64) == Cold(64, 32, False)  # every copy has its own
-    assert Cold.of(10 << 20, cache, budget, 20, 64) == Cold(11, 20, False)  # 110 MB go round
+    assert Cold.of(4096, cache, budget, 175, 64) == Cold(64, 32, False)  # every copy has its own set
+    assert Cold.of(10 << 20, cache, budget, 20, 64) == Cold(11, 20, False)  # the copies cycle through 110 MB
     assert Cold.of(10 << 20, cache, budget, 4, 64) == Cold(8, 4, False)
     assert Cold.of(200 << 20, cache, budget, 4, 64) == Cold(2, 4, True)
     assert Cold.of(10 << 30, cache, budget, 4, 64) == Cold(1, 1, True)
 
 
-def test_issue_is_what_the_host_spends():
+def test_issue_seconds_are_the_hosts():
     with FakeGpu(Times(kernel_s=lambda op, size: 100 * US, op_s_by_name={"aten.mm": 13 * US})) as gpu:
-        found = sampled(gpu, product(16))
-    assert found.issue_s == pytest.approx([13 * US] * 5)
+        samples = sampled(gpu, product(16))
+    assert samples.issue_s == pytest.approx([13 * US] * 5)
 
 
-def test_a_key_is_measured_on_its_part_of_the_gpu():
+def test_a_key_is_measured_on_its_partition():
     times = Times(kernel_s=lambda op, size: 52 * US, least_s=2 * US, gap_s=0.0)
     profile = empty_profile()
     with FakeGpu(times) as gpu:
@@ -149,25 +149,25 @@ def test_a_machine_that_is_not_this_gpu_is_refused():
         with pytest.raises(StepcastError, match="toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
             session.calibrate_gpu([product(16)], machine(), gpu, empty_profile(), None, quiet)
         odd = replace(HALVES, devices=tuple(replace(d, sms=66) for d in HALVES.devices))
-        with pytest.raises(StepcastError, match=r"has 66 SMs; one of 2 parts of Fake GPU has 64"):
+        with pytest.raises(StepcastError, match=r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
             session.calibrate_gpu([product(16, "cuda:0.0")], odd, gpu, empty_profile(), None, quiet)
 
 
-def test_geometry_by_the_profiler_by_parts_and_by_the_table():
+def test_geometry_from_the_profiler_from_partitions_and_from_the_table():
     def launch(op, elements):
         return 700, 256, 64, 0
 
     with FakeGpu(launch=launch) as gpu:
-        found = sampled(gpu, product(16), QUICK)
-    assert (found.grid, found.blocks_per_sm, found.geometry_from) == (700, 4, "profiler")
+        samples = sampled(gpu, product(16), QUICK)
+    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from) == (700, 4, "profiler")
     with FakeGpu(Times(kernel_s=lambda op, size: 100 * US, least_s=0.0, gap_s=0.0), profiler=False) as gpu:
-        found = sampled(gpu, product(16), QUICK)
-    assert found.geometry_from == "partitions"
-    assert found.blocks_per_sm == 1
-    assert found.grid > 132  # times in proportion to 1 / SMs: many waves
+        samples = sampled(gpu, product(16), QUICK)
+    assert samples.geometry_from == "partitions"
+    assert samples.blocks_per_sm == 1
+    assert samples.grid > 132  # times in proportion to 1 / SMs: many waves
     with FakeGpu(profiler=False, partitionable=False) as gpu:
-        found = sampled(gpu, product(16), QUICK)
-    assert (found.grid, found.blocks_per_sm, found.geometry_from) == (None, None, "table")
+        samples = sampled(gpu, product(16), QUICK)
+    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from) == (None, None, "table")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model).stem)
@@ -179,9 +179,9 @@ def test_every_key_can_be_sampled(model):
             sampler.measure(plan, plan.keys(WHOLE))
         assert (sampler.failures, sampler.notes) == ({}, [])
         assert len(sampler.samples) > 10
-        for key, found in sampler.samples.items():
-            assert len(found.cold_s) == len(found.warm_s) == len(found.issue_s) == 1, key
-            assert min(found.issue_s) > 0, key
+        for key, samples in sampler.samples.items():
+            assert len(samples.cold_s) == len(samples.warm_s) == len(samples.issue_s) == 1, key
+            assert min(samples.issue_s) > 0, key
         sampler.learn_geometry()
         sampler.release()
         assert (sampler.samples, sampler.held_bytes) == ({}, 0)
@@ -194,12 +194,13 @@ def test_every_update_can_be_sampled(optimizer, form):
         for plan in planned(f"{mlp.__file__}:make", optimizer=optimizer, form=form):
             sampler.measure(plan, {key: task for key, task in plan.keys(WHOLE).items() if task.body.kind == "update"})
         assert sampler.failures == {}
-        assert sampler.notes == [] or (optimizer == "adagrad" and form != "fused")  # counts on the host, which the simulation cannot see
+        count_on_host = optimizer == "adagrad" and form != "fused"  # where the simulation cannot see it
+        assert sampler.notes == [] or count_on_host
         assert len(sampler.samples) >= 3 - (form == "for")
-        assert all(found.issue_s for found in sampler.samples.values())
+        assert all(samples.issue_s for samples in sampler.samples.values())
 
 
-def test_an_op_that_cannot_be_captured_is_timed_eagerly_and_told():
+def test_an_op_that_cannot_be_captured_is_timed_eagerly_with_a_note():
     body = OpCall("aten._local_scalar_dense.default", '[{"$":0}]', outputs=())
     single = value("x", (1,), INPUT)
     plan = plan_of([Task("item", body, "cuda:0", reads=(single.operand(),))], [single])
@@ -208,9 +209,9 @@ def test_an_op_that_cannot_be_captured_is_timed_eagerly_and_told():
         sampler.measure(plan, plan.keys(WHOLE))
         assert sampler.failures == {}
         assert "cannot be captured in a graph" in sampler.notes[0]
-        (found,) = sampler.samples.values()
-        assert found.warm_s[0] >= 30 * US
-        sampler.measure(product(16), product(16).keys(WHOLE))  # spoils nothing else
+        (samples,) = sampler.samples.values()
+        assert samples.warm_s[0] >= 30 * US
+        sampler.measure(product(16), product(16).keys(WHOLE))  # does not affect other keys
         assert len(sampler.notes) == 1
 
 
@@ -220,7 +221,7 @@ def test_repeated_updates_keep_their_operands_normal():
     with FakeGpu() as gpu:
         sampler = CudaSampler(gpu, effort=Effort(most_copies=50))
         sampler.measure(plan, keys)
-        tensors = [get for compiled, _ in sampler._held.values() for get in _operands(compiled)]
+        tensors = [get for compiled, _ in sampler._compiled.values() for get in _operands(compiled)]
     assert len(tensors) > 10
     for tensor in tensors:
         assert bool(torch.isfinite(tensor).all())
@@ -246,7 +247,7 @@ def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
         assert set(Profile.load(place).costs) | set(first.left) == keys
         assert len(first.left) == len(keys) - first.measured
         again = Profile.load(place)
-        rest = session.calibrate_gpu(plans, WHOLE, gpu, again, place, lambda *said: seen.append(said[:2]), effort=QUICK)
+        rest = session.calibrate_gpu(plans, WHOLE, gpu, again, place, lambda *report: seen.append(report[:2]), effort=QUICK)
         assert (rest.measured, rest.left) == (len(first.left), ())
         assert set(Profile.load(place).costs) == keys
         assert seen == [(done, len(first.left)) for done in range(len(first.left) + 1)]
@@ -266,12 +267,12 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
     profile = empty_profile()
     with FakeGpu() as gpu:
         plans = [impossible, product(4), product(8), product(16)]
-        found = session.calibrate_gpu(plans, WHOLE, gpu, profile, tmp_path / "p.json", quiet, effort=QUICK)
-    assert (found.measured, saved) == (4, [1, 3])
+        outcome = session.calibrate_gpu(plans, WHOLE, gpu, profile, tmp_path / "p.json", quiet, effort=QUICK)
+        assert (outcome.measured, saved) == (4, [1, 3])
     assert "mat1 and mat2 shapes cannot be multiplied" in next(iter(profile.failures.values()))
 
 
-def test_what_the_host_spends():
+def test_host_costs():
     times = Times(
         record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
         callback_s=17 * US, call_s=2.5 * US,
@@ -279,15 +280,15 @@ def test_what_the_host_spends():
     profile = empty_profile()
     with FakeGpu(times) as gpu:
         measure_host(Bench(gpu), profile, lambda record_s, wait_s: 4.5 * US)
-    found = profile.dispatch
-    assert found.dispatch_s == 4.5 * US
-    assert found.record_s == pytest.approx(0.7 * US)
-    assert found.wait_s == pytest.approx(0.4 * US)
-    assert found.graph_launch_s == pytest.approx(6 * US)
-    assert found.node_gap_s == 0.0
-    assert found.cross_gap_s == pytest.approx(1.1 * US)
-    assert found.callback_s == pytest.approx((17 + 0.9) * US), "the gap to the next node counts with it, as with a key"
-    assert found.call_s == pytest.approx(2.5 * US)
+    dispatch = profile.dispatch
+    assert dispatch.dispatch_s == 4.5 * US
+    assert dispatch.record_s == pytest.approx(0.7 * US)
+    assert dispatch.wait_s == pytest.approx(0.4 * US)
+    assert dispatch.graph_launch_s == pytest.approx(6 * US)
+    assert dispatch.node_gap_s == 0.0
+    assert dispatch.cross_gap_s == pytest.approx(1.1 * US)
+    assert dispatch.callback_s == pytest.approx((17 + 0.9) * US), "the gap to the next node counts with it, as with a key"
+    assert dispatch.call_s == pytest.approx(2.5 * US)
     assert profile.identity.extras["node_cadence_s"] == pytest.approx(1.9 * US)
     assert profile.priority_levels == FACTS.priority_levels
 
@@ -329,7 +330,7 @@ def test_transfers_are_lines():
 
 
 class Numbered:
-    """The simulated GPU under a number: as if there were several, each as fast as the one."""
+    """The simulated GPU under a device number, as one of several equally fast GPUs."""
 
     def __init__(self, gpu: FakeGpu, index: int, others: list):
         self.gpu, self.device, self.peers = gpu, torch.device("cpu", index), lambda: [o for o in others if o is not self]
@@ -354,20 +355,20 @@ def test_copies_between_gpus_are_measured_pair_by_pair():
 
 def test_a_line_is_fitted_on_relative_errors():
     points = [(size, (3 * US + size / 2e10) * (1.1 if size == 4096 else 1.0)) for size in (4096, 1 << 16, 1 << 20, 1 << 24)]
-    found, worst = fit_transfer(points)
-    assert found.bytes_per_s == pytest.approx(2e10, rel=0.02)
+    line, worst = fit_transfer(points)
+    assert line.bytes_per_s == pytest.approx(2e10, rel=0.02)
     assert 0.02 < worst < 0.1
-    assert found.points == points
-    with pytest.raises(StepcastError, match="no rate can be fitted"):
+    assert line.points == points
+    with pytest.raises(StepcastError, match="no transfer rate can be fitted"):
         fit_transfer([(1000, 2.0), (2000, 1.0)])
 
 
 def test_co_runs():
     with FakeGpu(Times(kernel_s=lambda op, size: 40 * US, gap_s=0.0, cross_gap_s=0.0)) as gpu:
-        found = co_runs(gpu, Sizes(8, 4, 4096), effort=QUICK)
+        shared = co_runs(gpu, Sizes(8, 4, 4096), effort=QUICK)
         halves = co_runs(gpu, Sizes(8, 4, 4096), gpu.partitions(2), effort=QUICK)
-    assert [pair.name for pair in found] == ["gemm / gemm", "small gemm / small gemm", "gemm / small gemm", "gemm / copy", "copy / copy"]
-    for pair in (*found, *halves):  # kernels of the simulated GPU do not slow one another down
+    assert [pair.name for pair in shared] == ["gemm / gemm", "small gemm / small gemm", "gemm / small gemm", "gemm / copy", "copy / copy"]
+    for pair in (*shared, *halves):  # kernels of the simulated GPU do not slow one another down
         assert pair.slow_downs == pytest.approx((1.0, 1.0), rel=1e-3)
         assert pair.together_s == pytest.approx(pair.first_s, rel=1e-3)
 
@@ -378,36 +379,36 @@ SMALL = Scale(Sizes(8, 4, 4096), (1, 2, 4), (64, 8), QUICK)
 def test_facts_are_plain_data():
     times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US)
     with FakeGpu(times, SMALL_CACHE) as gpu:
-        found = json.loads(json.dumps(measure_facts(gpu, SMALL)))
-    assert "failed" not in json.dumps(found)
-    assert found["gpu"]["sms"] == 132
-    assert found["partitions"]["8"] == {
+        facts = json.loads(json.dumps(measure_facts(gpu, SMALL)))
+    assert "failed" not in json.dumps(facts)
+    assert facts["gpu"]["sms"] == 132
+    assert facts["partitions"]["8"] == {
         "sms": [16] * 8,
         "eager": {"sms_seen": [16] * 8, "disjoint": True},
         "replayed": {"sms_seen": [16] * 8, "disjoint": True},
     }
-    assert found["priorities"] == {"levels": 6, "streams_made": 6}
-    assert found["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
+    assert facts["priorities"] == {"levels": 6, "streams_made": 6}
+    assert facts["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
     calls = {"graph_s": 13 * US, "eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
-    assert found["host_calls"] == pytest.approx(calls, rel=0.01)
-    assert list(found["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
-    assert list(found["adam"]) == ["for", "foreach", "fused"]
-    assert found["profiler"]["profiler_s"] == pytest.approx(5 * US)
+    assert facts["host_calls"] == pytest.approx(calls, rel=0.01)
+    assert list(facts["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
+    assert list(facts["adam"]) == ["for", "foreach", "fused"]
+    assert facts["profiler"]["profiler_s"] == pytest.approx(5 * US)
 
 
-def test_facts_survive_a_gpu_that_refuses():
+def test_facts_of_a_gpu_that_refuses_some():
     with FakeGpu(facts=SMALL_CACHE, profiler=False, partitionable=False, compiler=False) as gpu:
-        found = json.loads(json.dumps(measure_facts(gpu, SMALL)))
-    assert found["partitions"]["2"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert found["seconds_by_sms"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert found["co_runs"]["halves"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert len(found["co_runs"]["shared"]) == 5
-    assert found["profiler"]["failed"] == "the profiler is refused"
-    assert found["cadence"]["one_stream_s"] > 0
+        facts = json.loads(json.dumps(measure_facts(gpu, SMALL)))
+    assert facts["partitions"]["2"]["failed"].endswith("Fake GPU cannot be partitioned")
+    assert facts["seconds_by_sms"]["failed"].endswith("Fake GPU cannot be partitioned")
+    assert facts["co_runs"]["halves"]["failed"].endswith("Fake GPU cannot be partitioned")
+    assert len(facts["co_runs"]["shared"]) == 5
+    assert facts["profiler"]["failed"] == "the profiler is refused"
+    assert facts["cadence"]["one_stream_s"] > 0
 
 
 @pytest.mark.parametrize("depth", [200, 1000])
-def test_the_depth_of_a_streams_queue_is_found(depth):
+def test_the_depth_of_a_streams_queue(depth):
     with FakeGpu(Times(queue_depth=depth), SMALL_CACHE) as gpu:
         assert queue_depth(Bench(gpu)) == pytest.approx(depth, abs=30)
     with FakeGpu(Times(queue_depth=10**6), SMALL_CACHE) as gpu:

@@ -1,4 +1,4 @@
-"""Kernels beside each other on the simulated GPU, whose streams slow kernels down as it is told: fitted, scored, stored, used."""
+"""Co-runs on the simulated GPU, whose streams slow kernels down by given factors: they are fitted, scored, stored and used."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.cuda import testbed as stands
+from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.contention import learn_contention
 from simulator.costs.contention import COMPUTE, MEMORY, best_share
 from simulator.costs.model import CostModel
@@ -25,34 +25,36 @@ FIGURES = {
 }  # fmt: skip
 
 
-def found_on(gpu) -> Contention:
-    """What the stand would find out."""
-    return learn_contention(gpu, known(gpu), "fp32", KERNELS, QUICK)
+def learned_on(gpu) -> Contention:
+    """The contention that the testbed would measure."""
+    return learn_contention(gpu, given_profile(gpu), "fp32", KERNELS, QUICK)
 
 
-def known(gpu) -> Profile:
-    """The simulated machine's figures without measuring them."""
+def given_profile(gpu) -> Profile:
+    """The simulated machine's figures, without measuring them."""
     return Profile(identity=open_testbed(gpu).identity, **FIGURES)
 
 
 @pytest.mark.parametrize("profiler", [True, False])
-def test_what_slows_kernels_down_comes_back(profiler):
+def test_the_given_slow_downs_are_fitted(profiler):
     times = Times(beside={"aten.mm": 1.1, "aten.neg": 1.5}, gap_s=0.0, cross_gap_s=0.0)
     with FakeGpu(times, SMALL, profiler=profiler) as gpu:
-        found = found_on(gpu)
-    assert found.multipliers == pytest.approx({"compute|compute": 1.1, "compute|memory": 1.1, "memory|compute": 1.5, "memory|memory": 1.5})
-    assert found.held_out_error < 0.01 < 0.1 < found.held_out_error_without
-    assert {(run.group, run.beside) for run in found.co_runs} == found.known == PAIRS
-    assert [sum(run.held_out == held for run in found.co_runs) for held in (False, True)] == [10, 10]
-    assert found.saturation_share is None, "small kernels do not tell"
+        learned = learned_on(gpu)
+    assert learned.multipliers == pytest.approx(
+        {"compute|compute": 1.1, "compute|memory": 1.1, "memory|compute": 1.5, "memory|memory": 1.5}
+    )
+    assert learned.held_out_error < 0.01 < 0.1 < learned.held_out_error_without
+    assert {(run.group, run.beside) for run in learned.co_runs} == learned.known == PAIRS
+    assert [sum(run.held_out == held for run in learned.co_runs) for held in (False, True)] == [10, 10]
+    assert learned.saturation_share is None, "small kernels do not show it"
 
 
-def test_kernels_that_do_not_meet_need_no_multipliers():
+def test_kernels_that_do_not_slow_down_need_no_multipliers():
     with FakeGpu(Times(gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
-        found = found_on(gpu)
-    assert found.multipliers == {}
-    assert set(found.rejected.values()) == {1.0}
-    assert found.held_out_error == found.held_out_error_without < 1e-3
+        learned = learned_on(gpu)
+    assert learned.multipliers == {}
+    assert set(learned.rejected.values()) == {1.0}
+    assert learned.held_out_error == learned.held_out_error_without < 1e-3
 
 
 def plans(gpu, profile, *texts):
@@ -64,33 +66,33 @@ def plans(gpu, profile, *texts):
 
 def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(monkeypatch):
     with FakeGpu(Times(beside={"aten.mm": 1.2}, gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
-        profile, testbed = known(gpu), open_testbed(gpu)
+        profile, testbed = given_profile(gpu), open_testbed(gpu)
         one, machine = plans(gpu, profile, "baseline")
         two, _ = plans(gpu, profile, "backward-fusion:update_stream=on")
         assert not testbed.measure_contention(one, machine, profile)
         assert profile.contention == Contention()
         assert testbed.measure_contention([*one, *two], machine, profile)
-        monkeypatch.setattr(stands, "learn_contention", None)  # not to be called again
+        monkeypatch.setattr(gpu_testbed, "learn_contention", None)  # not to be called again
         assert not testbed.measure_contention(two, machine, profile)
     assert CostModel(machine, profile).pair_multipliers[COMPUTE, MEMORY] == pytest.approx(1.2)
     cost = next(cost for cost in CostModel(machine, profile).resolve(two[0]) if cost.group == MEMORY)
-    assert cost.memory_share > 0, "on a GPU multipliers come on top of shared bandwidth"
+    assert cost.memory_share > 0, "on a GPU multipliers apply in addition to shared bandwidth"
 
 
-def test_co_runs_that_fail_are_told_and_spoil_nothing(monkeypatch):
+def test_co_runs_that_fail_leave_a_note_and_nothing_else(monkeypatch):
     def fail(*_):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(stands, "learn_contention", fail)
+    monkeypatch.setattr(gpu_testbed, "learn_contention", fail)
     with FakeGpu(facts=SMALL) as gpu:
-        profile = known(gpu)
+        profile = given_profile(gpu)
         two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
         assert not open_testbed(gpu).measure_contention(two, machine, profile)
-    assert profile.notes == ["kernels beside each other were not measured: RuntimeError: no room"]
+    assert profile.notes == ["co-runs of kernels were not measured: RuntimeError: no room"]
 
 
 def rows(modelled):
-    """A fitted and a held-out co-run, both twice as long, as modelled."""
+    """A fitted and a held-out co-run, both measured to take twice as long, and modelled to take `modelled` times as long."""
     return [CoRun(MEMORY, MEMORY, 2.0, modelled, held_out) for held_out in (False, True)]
 
 

@@ -1,4 +1,4 @@
-"""Resident blocks and waves, held against cases worked by hand. Hopper: 2048 threads, 32 blocks, 65536 registers, 228 KB per SM."""
+"""Resident blocks and waves, compared with cases computed by hand. Hopper: 2048 threads, 32 blocks, 65536 registers, 228 KB per SM."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_older_gpus_reserve_no_shared_memory_and_have_fewer_slots():
     assert blocks_per_sm(kernel(128, 32, 32 << 10), ada) == 3  # 100 / 33
 
 
-def test_the_longest_kernel_speaks_for_its_task():
+def test_the_longest_kernel_gives_its_tasks_geometry():
     first, main, copy = kernel(256, 32, 0, 10, 1e-6), kernel(256, 64, 0, 700, 9e-6), Kernel("Memcpy", 0, 0, 0, 0, 50e-6)
     assert longest([first, main, copy], FACTS) == (700, 4)
     assert longest([copy], FACTS) is None
@@ -53,15 +53,15 @@ def test_the_longest_kernel_speaks_for_its_task():
 
 
 @pytest.mark.parametrize("filled", [5, 20, 32, 40, 64, 100, 132, 150, 300])
-def test_waves_are_found_from_times_on_parts(filled):
+def test_waves_are_found_from_times_on_partitions(filled):
     times = {sms: 7e-6 * math.ceil(filled / sms) for sms in (32, 64, 132)}
-    found = fit_waves(times)
-    assert [math.ceil(found / sms) for sms in times] == [math.ceil(filled / sms) for sms in times]
-    assert found >= filled
+    fitted = fit_waves(times)
+    assert [math.ceil(fitted / sms) for sms in times] == [math.ceil(filled / sms) for sms in times]
+    assert fitted >= filled
 
 
 def test_times_without_waves():
     assert fit_waves({32: 1.0, 64: 3.0, 132: 0.2}) is None
-    assert fit_waves({32: 1.0, 64: 1.004, 132: 0.997}) == 32  # flat but for noise: no more than the smallest part
+    assert fit_waves({32: 1.0, 64: 1.004, 132: 0.997}) == 32  # flat up to noise: no more than the smallest partition
     many = fit_waves({32: 4.12, 64: 2.06, 132: 1.0})
     assert many > 132

@@ -1,4 +1,4 @@
-"""The report of a GPU, on a simulated one: what it writes, how it goes on, and what becomes of parts that fail or do not fit."""
+"""The GPU report on a simulated GPU: the files it writes, how it resumes, and how it handles parts that fail or do not fit."""
 
 import json
 import shutil
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from calibrate import validation
+from calibrate import rounds
 from calibrate.cuda import report_parts
-from calibrate.cuda import testbed as testbed
+from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.concurrency import Sizes
+from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.facts import Scale
 from calibrate.cuda.report import Part, Result, measure
+from calibrate.cuda.report_context import ReportContext, Thoroughness
 from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
-from calibrate.cuda.report_place import Place, Thoroughness
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
@@ -33,7 +33,7 @@ SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
 LITTLE = Thoroughness(Scale(Sizes(16, 8, 4096), (1, 4, 4), (16, 4), QUICK), QUICK, 32, (4096, 65536))
 MODELS = [Target(f"{mlp.__file__}:make", 4), Target("lenet5", 2)]
-#: Those of the parts that the tests measure: the others are the same with other models and precisions.
+#: The parts that the tests measure; the others are the same with other models and precisions.
 MEASURED = (
     "facts", "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "lenet5-b2-eager-fp32", "mlp-make-b4-eager-fp32-strategies",
     "machine-tf32", "mlp-make-b4-eager-tf32-strategies",
@@ -42,26 +42,26 @@ MEASURED = (
 
 @pytest.fixture(scope="module", autouse=True)
 def few_rounds():
-    """Two rounds are as good as ten on a machine without noise, where the executor's own time, which takes long to measure, is none."""
+    """Run two rounds, which are as good as ten without noise, and skip the slow measurement of the executor's own time, which is 0 here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "ROUNDS", 2)
-        patch.setattr(testbed, "dispatch_s", lambda *given: 0.0)
+        patch.setattr(rounds, "ROUNDS", 2)
+        patch.setattr(gpu_testbed, "dispatch_s", lambda *arguments: 0.0)
         yield
 
 
-def place_on(gpu: FakeGpu, folder: Path, **more) -> Place:
-    return Place(gpu, folder, thoroughness=LITTLE, **more)
+def context_on(gpu: FakeGpu, folder: Path, **more) -> ReportContext:
+    return ReportContext(gpu, folder, thoroughness=LITTLE, **more)
 
 
 def chosen(*names: str) -> list[Part]:
-    found = [part for part in parts(MODELS) if part.name in (names or MEASURED)]
-    assert len(found) == len(names or MEASURED)
-    return found
+    selected = [part for part in parts(MODELS) if part.name in (names or MEASURED)]
+    assert len(selected) == len(names or MEASURED)
+    return selected
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Path:
-    """The folder of a run that measured all of MEASURED."""
+    """The folder of a run that measured all parts in MEASURED."""
     folder = tmp_path_factory.mktemp("shipped") / "fake-gpu"
     with FakeGpu(facts=SMALL) as gpu, pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "parts", lambda targets: chosen())
@@ -94,7 +94,7 @@ def test_a_run_writes_all_files(measured):
     assert summary["graph"].results == 1
 
 
-def test_its_profiles_are_found_as_shipped(measured):
+def test_its_profiles_load_as_shipped_profiles(measured):
     for tf32 in (False, True):
         profile = shipped_profile("Fake GPU", tf32, measured.parent)
         assert profile.identity.tf32 == tf32
@@ -102,7 +102,7 @@ def test_its_profiles_are_found_as_shipped(measured):
         assert profile.dispatch.dispatch_s == 0.0
 
 
-def test_the_table_has_a_row_per_strategy_and_says_what_is_left(measured):
+def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     report = GpuReport.load(measured / "report.json")
     text = (measured / "README.md").read_text()
     assert text == gpu_report_page.readme(report, report.read_validations(measured))
@@ -136,8 +136,8 @@ def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path
     torn.write_text(torn.read_text()[:100])
     (folder / "facts.json").unlink()
     with FakeGpu(facts=SMALL) as gpu:
-        report = measure(place_on(gpu, folder), chosen(), 60)
-        again = measure(place_on(gpu, folder), chosen(), 1e-9)
+        report = measure(context_on(gpu, folder), chosen(), 60)
+        again = measure(context_on(gpu, folder), chosen(), 1e-9)
     redone = {"facts", "mlp-make-b4-eager-fp32"}
     assert statuses(report) == {name: "done" if name in redone else "skipped" for name in MEASURED}
     assert set(statuses(again).values()) == {"skipped"}
@@ -152,19 +152,19 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
     shutil.copytree(measured, folder)
     by_name = {part.name: part for part in chosen()}
     with FakeGpu(facts=SMALL) as gpu:
-        place = place_on(gpu, folder)
-        assert by_name["mlp-make-b4-eager-fp32-strategies"].found(place)
-        found = {name: strategies.get(name) for name in strategies.names(1)}
-        found["new"] = replace(found["forward-fusion"], name="new")
-        monkeypatch.setattr(strategies, "_discover", lambda: found)
+        context = context_on(gpu, folder)
+        assert by_name["mlp-make-b4-eager-fp32-strategies"].earlier(context)
+        discovered = {name: strategies.get(name) for name in strategies.names(1)}
+        discovered["new"] = replace(discovered["forward-fusion"], name="new")
+        monkeypatch.setattr(strategies, "_discover", lambda: discovered)
         newer = {part.name: part for part in parts(MODELS)}
-        assert newer["mlp-make-b4-eager-fp32-strategies"].found(place) is None
-        assert newer["mlp-make-b4-eager-fp32"].found(place)
+        assert newer["mlp-make-b4-eager-fp32-strategies"].earlier(context) is None
+        assert newer["mlp-make-b4-eager-fp32"].earlier(context)
         (folder / "profile.json.gz").write_bytes(b"\x1f\x8b")
-        place = place_on(gpu, folder)
-        assert [name for name, part in by_name.items() if part.found(place) is None] == [n for n in MEASURED[1:] if "tf32" not in n]
-        assert "damaged gzip" in place.notes[0]
-        assert str(tmp_path) not in place.notes[0]
+        context = context_on(gpu, folder)
+        assert [name for name, part in by_name.items() if part.earlier(context) is None] == [n for n in MEASURED[1:] if "tf32" not in n]
+        assert "damaged gzip" in context.notes[0]
+        assert str(tmp_path) not in context.notes[0]
 
 
 def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tmp_path):
@@ -174,21 +174,21 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
         with pytest.raises(StepcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
-            place_on(gpu, folder)
-        place_on(gpu, folder, resume=False)
+            context_on(gpu, folder)
+        context_on(gpu, folder, resume=False)
     assert [path.name for path in folder.rglob("*") if path.is_file() and path.name != "README.md"] == ["notes.txt"]
 
 
-def test_a_part_that_is_cut_short_goes_on(tmp_path):
+def test_a_part_that_is_cut_short_resumes(tmp_path):
     part = chosen("mlp-make-b4-eager-fp32")[0]
     with FakeGpu(facts=SMALL) as gpu:
         machine = chosen("machine")
-        cut = measure(place_on(gpu, tmp_path), [*machine, replace(part, reserve_s=1e9)], 60)
+        cut = measure(context_on(gpu, tmp_path), [*machine, replace(part, reserve_s=1e9)], 60)
         assert statuses(cut) == {"machine": "done", part.name: "left"}
         assert cut.parts[1].why.startswith("cut short: ")
         assert "keys are not measured yet" in cut.parts[1].why
         assert not (tmp_path / part.file).exists()
-        done = measure(place_on(gpu, tmp_path, keep_samples=True), [*machine, part], 60)
+        done = measure(context_on(gpu, tmp_path, keep_samples=True), [*machine, part], 60)
         assert (tmp_path / "profile.samples.jsonl.gz").exists()
     assert statuses(done) == {"machine": "skipped", part.name: "done"}
 
@@ -206,7 +206,7 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
 
     monkeypatch.setattr(report_parts, "validate", validate)
     with FakeGpu(facts=SMALL) as gpu:
-        report = measure(place_on(gpu, folder), chosen(), 60)
+        report = measure(context_on(gpu, folder), chosen(), 60)
     record = next(part for part in report.parts if part.status == "done")
     rows = {row.strategy: row.status for row in Validation.load(folder / record.file).results}
     assert rows["backward-fusion"] == "skipped: RuntimeError: an op failed"
@@ -214,19 +214,19 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     assert any("one by one" in flag for flag in record.flags)
 
 
-def test_data_parallelism_is_validated_on_two_parts_of_the_gpu(measured, tmp_path):
+def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
     names = [f"mlp-make-b4-{mode}-fp32-2-parts" for mode in ("eager", "graph")]
     asked = [part for part in parts(MODELS[:1]) if part.name in names]
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
-        done = measure(place_on(gpu, folder), asked, 60)
-        again = measure(place_on(gpu, folder), asked, 60)
+        done = measure(context_on(gpu, folder), asked, 60)
+        again = measure(context_on(gpu, folder), asked, 60)
     assert statuses(done) == dict.fromkeys(names, "done")
     assert statuses(again) == dict.fromkeys(names, "skipped")
     assert done.same_numbers
     assert {summary.mode: summary.results for summary in done.summary} == {"eager": 3, "graph": 3}
-    assert done.summary[0].worst_error == pytest.approx(0.0, abs=0.02), "graphs as short as here are measured too coarsely to say"
+    assert done.summary[0].worst_error == pytest.approx(0.0, abs=0.02), "graphs are not checked: such short ones are measured too coarsely"
     for name in names:
         rows = Validation.load(folder / "validations" / f"{name}.json").ran
         assert [(row.strategy, row.options.get("overlap")) for row in rows] == [
@@ -240,82 +240,82 @@ def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
     shutil.copytree(measured, folder)
     name = "lenet5-b2-eager-fp32-2-parts"
     with FakeGpu(facts=SMALL, partitionable=False) as gpu:
-        found = measure(place_on(gpu, folder), chosen("machine", name), 60)
-    assert statuses(found) == {"machine": "skipped", name: "unsuited"}
-    assert found.parts[1].why == "Fake GPU cannot be partitioned"
-    page = gpu_report_page.readme(found, {})
-    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 parts of the GPU: 3 strategies: Fake GPU cannot be" in page
+        report = measure(context_on(gpu, folder), chosen("machine", name), 60)
+        assert statuses(report) == {"machine": "skipped", name: "unsuited"}
+        assert report.parts[1].why == "Fake GPU cannot be partitioned"
+        page = gpu_report_page.readme(report, {})
+    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
     assert "of 1 the GPU is not capable" in page
 
 
-def test_scans_are_validated_beside_plain_pytorch(tmp_path, monkeypatch):
+def test_scans_are_validated_together_with_plain_pytorch(tmp_path, monkeypatch):
     monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
     name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"
     with FakeGpu(facts=SMALL) as gpu:
-        done = measure(place_on(gpu, tmp_path), chosen("machine", name), 60)
+        done = measure(context_on(gpu, tmp_path), chosen("machine", name), 60)
     assert statuses(done) == {"machine": "done", name: "done"}
     assert done.parts[1].same_numbers
-    found = Validation.load(tmp_path / "validations" / f"{name}.json")
-    assert [(row.strategy, row.options.get("scan"), row.status) for row in found.results] == [
+    document = Validation.load(tmp_path / "validations" / f"{name}.json")
+    assert [(row.strategy, row.options.get("scan"), row.status) for row in document.results] == [
         ("baseline", None, "ok"), ("bppsa", "blelloch", "ok"), ("bppsa", "linear", "ok")
     ]  # fmt: skip
-    assert found.reference_step_s > 0
+    assert document.reference_step_s > 0
 
 
-# Scheduling, on parts that only pretend.
+# Scheduling, on simulated parts.
 
 
-class Pretence:
-    """Parts that take so many seconds on a clock of their own, or fail."""
+class SimulatedParts:
+    """Makes parts that take a given time on a simulated clock, or fail. `ran` are the names of those that ran."""
 
     def __init__(self):
         self.now_s = 0.0
         self.ran: list[str] = []
 
     def part(self, name: str, guess_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Part:
-        def run(place: Place) -> Result:
+        def run(context: ReportContext) -> Result:
             self.ran.append(name)
             self.now_s += takes_s
             if error is not None:
                 raise error
-            (place.folder / name).touch()
+            (context.folder / name).touch()
             return Result()
 
-        def found(place: Place) -> Result | None:
-            return Result() if (place.folder / name).exists() else None
+        def earlier(context: ReportContext) -> Result | None:
+            return Result() if (context.folder / name).exists() else None
 
-        return Part(name, f"the part {name}", 1, name, "pretended", guess_s, 0.0, run, found)
+        return Part(name, f"the part {name}", 1, name, "simulated", guess_s, 0.0, run, earlier)
 
     def measure(self, folder: Path, parts: list[Part], minutes: float) -> GpuReport:
         with FakeGpu(facts=SMALL) as gpu:
-            return measure(place_on(gpu, folder, clock=lambda: self.now_s), parts, minutes)
+            return measure(context_on(gpu, folder, clock=lambda: self.now_s), parts, minutes)
 
 
-def test_what_does_not_fit_is_listed_and_comes_next_time(tmp_path):
-    time = Pretence()
-    given = [time.part("a"), time.part("long", 100.0), time.part("b"), time.part("c", takes_s=25.0), time.part("d"), time.part("e")]
-    report = time.measure(tmp_path, given, 0.75)
+def test_parts_that_do_not_fit_are_listed_and_measured_next_time(tmp_path):
+    time = SimulatedParts()
+    todo = [time.part("a"), time.part("long", 100.0), time.part("b"), time.part("c", takes_s=25.0), time.part("d"), time.part("e")]
+    report = time.measure(tmp_path, todo, 0.75)
     assert time.ran == ["a", "b", "c"]
     assert statuses(report) == {"a": "done", "long": "left", "b": "done", "c": "done", "d": "left", "e": "left"}
     assert [part.why for part in report.parts if part.status == "left"] == [
         f"about {s} were left" for s in ("100 s, 35 s", "10 s, 0 s", "10 s, 0 s")
     ]
     time.ran.clear()
-    assert set(statuses(time.measure(tmp_path, given, 10)).values()) == {"done", "skipped"}
+    assert set(statuses(time.measure(tmp_path, todo, 10)).values()) == {"done", "skipped"}
     assert time.ran == ["long", "d", "e"]
 
 
-def test_guesses_follow_what_earlier_parts_took(tmp_path):
-    time = Pretence()
+def test_guesses_follow_the_times_of_earlier_parts(tmp_path):
+    time = SimulatedParts()
     report = time.measure(tmp_path, [time.part("a", 10.0, 40.0), time.part("b", 10.0), time.part("c", 1.0, 4.0)], 55 / 60)
     assert statuses(report) == {"a": "done", "b": "left", "c": "done"}
     assert report.parts[1].why == "about 40 s, 15 s were left"
 
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path):
-    time = Pretence()
-    given = [time.part("refused", error=StepcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
-    report = time.measure(tmp_path, given, 5)
+    time = SimulatedParts()
+    todo = [time.part("refused", error=StepcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
+    report = time.measure(tmp_path, todo, 5)
     assert statuses(report) == {"refused": "failed", "full": "failed", "well": "done"}
     refusal, full, _ = report.parts
     assert (refusal.why, refusal.where) == ("too large; choose less", "")
@@ -323,14 +323,14 @@ def test_a_failing_part_does_not_stop_the_others(tmp_path):
     assert full.where.startswith("report.py:")
     assert "/" not in full.where
     time.ran.clear()
-    assert statuses(time.measure(tmp_path, given, 1e-9)) == {"refused": "failed", "full": "failed", "well": "skipped"}
-    time.measure(tmp_path, [*given, time.part("new")], 5)
-    assert time.ran == ["new", "refused", "full"], "what failed may break the GPU again: it comes last"
+    assert statuses(time.measure(tmp_path, todo, 1e-9)) == {"refused": "failed", "full": "failed", "well": "skipped"}
+    time.measure(tmp_path, [*todo, time.part("new")], 5)
+    assert time.ran == ["new", "refused", "full"], "a part that failed may break the GPU again: it comes last"
 
 
 def test_an_unusable_gpu_ends_the_run(tmp_path, monkeypatch):
-    time = Pretence()
-    given = [time.part("a"), time.part("breaks", error=RuntimeError("illegal memory access")), time.part("b")]
+    time = SimulatedParts()
+    todo = [time.part("a"), time.part("breaks", error=RuntimeError("illegal memory access")), time.part("b")]
     before = FakeGpu.synchronize
 
     def synchronize(gpu):
@@ -339,14 +339,14 @@ def test_an_unusable_gpu_ends_the_run(tmp_path, monkeypatch):
         before(gpu)
 
     monkeypatch.setattr(FakeGpu, "synchronize", synchronize)
-    report = time.measure(tmp_path, given, 5)
+    report = time.measure(tmp_path, todo, 5)
     assert statuses(report) == {"a": "done", "breaks": "failed", "b": "left"}
     assert report.parts[-1].why == "the GPU is unusable after breaks; start again"
     assert GpuReport.load(tmp_path / "report.json").parts == report.parts
 
 
-def test_ctrl_c_leaves_a_folder_that_goes_on(tmp_path):
-    time = Pretence()
+def test_ctrl_c_leaves_a_folder_that_can_be_resumed(tmp_path):
+    time = SimulatedParts()
     with pytest.raises(KeyboardInterrupt):
         time.measure(tmp_path, [time.part("a"), time.part("b", error=KeyboardInterrupt())], 5)
     assert statuses(GpuReport.load(tmp_path / "report.json")) == {"a": "done", "b": "left"}
@@ -357,30 +357,30 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(tmp_path):
 
 
 def test_the_parts_are_every_strategy_in_a_fixed_order():
-    found = parts()
-    names = [part.name for part in found]
+    all_parts = parts()
+    names = [part.name for part in all_parts]
     assert names == [part.name for part in parts()]
     assert len(set(names)) == len(names)
-    assert [part.priority for part in found] == sorted(part.priority for part in found)
+    assert [part.priority for part in all_parts] == sorted(part.priority for part in all_parts)
     assert names[:4] == ["facts", "machine", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"]
     assert names[10:14] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
-    every = [case for _, case in cases() if case.what == "strategies"]
-    assert {case.target.model for case in every} == {target.model for target in TARGETS}
-    assert {frozenset(case.strategies) for case in every} == {frozenset(strategies.names(1))}
-    assert {case.precision for case in every} == {"fp32", "tf32", "bf16"}
-    methods = [case for _, case in cases() if case.what == "turbodl-methods"]
+    all_strategies = [case for _, case in cases() if case.variant == "strategies"]
+    assert {case.target.model for case in all_strategies} == {target.model for target in TARGETS}
+    assert {frozenset(case.strategies) for case in all_strategies} == {frozenset(strategies.names(1))}
+    assert {case.precision for case in all_strategies} == {"fp32", "tf32", "bf16"}
+    methods = [case for _, case in cases() if case.variant == "turbodl-methods"]
     assert {(case.target, case.mode) for case in methods} == {
         (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("mobilenet_v2", 32), ("mobilenet_v2", 8))
         for mode in ("eager", "graph")
     }  # fmt: skip
-    scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.what == "scans"]
+    scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.variant == "scans"]
     assert len(scans) == 2 * len(SEQUENCES)
     assert scans[-2:] == [(10_000, 16, "eager"), (10_000, 16, "graph")]
     twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
-    adam = [(case.form, case.mode) for _, case in cases() if case.what == "fusion"]
+    adam = [(case.form, case.mode) for _, case in cases() if case.variant == "fusion"]
     assert len(adam) == 6
-    assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in found)
+    assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in all_parts)
 
 
 def test_where_reports_go(tmp_path, monkeypatch):

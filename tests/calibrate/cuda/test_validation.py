@@ -1,4 +1,4 @@
-"""Calibrate, predict, run and compare on a simulated GPU, whose kernels' times nothing but measuring can tell: the circle must close."""
+"""Calibrate, predict, run and compare on a simulated GPU, whose kernel times only measuring can reveal."""
 
 import statistics
 
@@ -20,7 +20,7 @@ STRATEGIES = [
 def test_predicted_is_measured(mode, measured):
     job = Job(f"{mlp.__file__}:make", 4, optimizer="adam")
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, STRATEGIES, {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
+        outcome = validate(job, STRATEGIES, {}, measured, open_testbed(gpu, mode))
     validation = outcome.validation
     assert outcome.same_numbers
     assert (validation.mode, validation.aa_spread < 0.01) == (mode, True)
@@ -32,17 +32,17 @@ def test_predicted_is_measured(mode, measured):
 
 @pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])
 def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
-    """Put together from twins with events on some tasks. Kernels take 2 us; in a graph the gap before a node counts with it.
+    """Task times are merged from twins with events on some tasks. Kernels take 2 us; in a graph the gap before a node counts with it.
 
-    An event of a graph is a node too, whose gap is seen in what follows.
+    An event of a graph is a node too, and its gap shows in the next task.
     """
     job = Job(f"{mlp.__file__}:make", 4)
     with FakeGpu(facts=SMALL) as gpu:
-        outcome = validate(job, ["baseline"], {}, measured, testbed=open_testbed(gpu, mode), mode=mode)
-    found = outcome.comparisons["baseline"]
+        outcome = validate(job, ["baseline"], {}, measured, open_testbed(gpu, mode))
+    comparison = outcome.comparisons["baseline"]
     tasks = [task.name for task in outcome.forecasts["baseline"].plan.tasks]
-    assert [span.task for span in found.measured.window()] == [span.task for span in found.predicted.window()] == tasks * periods
-    assert found.measured.mode == mode
-    single = [span.end_s - span.start_s for span in found.measured.window() if span.task != "update"]
+    assert [span.task for span in comparison.measured.window()] == [span.task for span in comparison.predicted.window()] == tasks * periods
+    assert comparison.measured.mode == mode
+    single = [span.end_s - span.start_s for span in comparison.measured.window() if span.task != "update"]
     assert statistics.median(single) == pytest.approx(2e-6 + gap_s, abs=2e-8)
     assert max(single) < 2e-6 + 2.1 * gap_s + 2e-8

@@ -109,9 +109,9 @@ def test_a_mistake_is_reported_once_and_ends_all_processes(tmp_path):
 def test_options_that_contradict_torchrun_are_refused(devices, link, words, monkeypatch):
     for name, number in rank_variables(0, 2, 1).items():
         monkeypatch.setenv(name, number)
-    assert Placement.asked("cpu", None, "eager", "alias").devices == 2
+    assert Placement.from_options("cpu", None, "eager", "alias").devices == 2
     with pytest.raises(StepcastError, match=words):
-        Placement.asked("cpu", devices, "eager", link)
+        Placement.from_options("cpu", devices, "eager", link)
 
 
 def test_a_process_that_fails_ends_the_others(tmp_path):

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.cpu import co_runs
-from calibrate.cpu.co_runs import learn_contention
-from calibrate.cpu.noise import own_s
+from calibrate.cpu import contention as co_run_contention
+from calibrate.cpu.contention import learn_contention
+from calibrate.cpu.monitor import undisturbed_s
 from calibrate.identity import this_cpu
 from simulator.costs import contention
 from simulator.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, fit, group_of, pairs_that_meet, typical
@@ -209,7 +210,7 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
     found = profile.contention
     assert {(run.group, run.beside) for run in found.co_runs} == {(SMALL, SMALL)}
     assert {run.held_out for run in found.co_runs} == {False, True}
-    assert len({run.key for run in found.co_runs}) == len(found.co_runs) <= 2 * co_runs.KEYS
+    assert len({run.key for run in found.co_runs}) == len(found.co_runs) <= 2 * co_run_contention.KEYS
     assert all(run.slow_down > 0 and run.modelled >= 1 for run in found.co_runs)
     assert found.held_out_error is not None
     assert profile.costs == costs, "what the co-runs saw of single keys is not kept"
@@ -223,7 +224,7 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
 def test_a_pair_without_tasks_at_hand_is_not_looked_for_again(two_cores, monkeypatch):
     monkeypatch.setattr(co_runs, "ROUNDS", 1)
     monkeypatch.setattr(co_runs, "FEWEST", 1)
-    monkeypatch.setattr(co_runs, "group_of", lambda op_class, seconds, kind: "another")
+    monkeypatch.setattr(co_run_contention, "group_of", lambda op_class, seconds, kind: "another")
     plan = planned(two_cores, "backward-fusion:update_stream=on")
     profile = calibrated(plan, two_cores, seconds=1e-3)  # thought to be long, and found to be something else
     assert learn_contention([plan], two_cores, profile)
@@ -234,4 +235,4 @@ def test_a_pair_without_tasks_at_hand_is_not_looked_for_again(two_cores, monkeyp
 
 
 def test_a_call_is_timed_on_its_own_thread():
-    assert own_s(lambda: None) >= 0.0
+    assert undisturbed_s(lambda: None) >= 0.0

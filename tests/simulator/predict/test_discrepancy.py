@@ -13,7 +13,7 @@ from traces.shipped import shipped_validations
 def off_by(error: float, model: str = "a", spread: float = 0.0, rows: int = LEAST):
     """A validation whose every prediction was too high by `error`."""
     found = sample_validation([item.result for item in comparisons()])
-    row = found.ran[0].model_copy(update={"error_drift_corrected": error})
+    row = found.ran[0].model_copy(update={"error": error})
     seen = {"model": model, "aa_spread": spread, "device": {"kind": "cpu"}, "mode": "eager"}
     return found.model_copy(update={**seen, "results": (row,) * rows})
 

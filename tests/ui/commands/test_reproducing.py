@@ -384,7 +384,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
-    found, numbers = measuring.measured(reproduce.get("fusion"), paper, True)
+    found, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, True)
     assert (len(found.measured), numbers) == (1, same)
     assert found.notes[-1].startswith("Measured on this machine: ")
     assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(found,))).read_text()
@@ -422,4 +422,4 @@ def test_unusable_requests(stepcast, given, fragment):
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
     with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
-        measuring.measured(reproduce.get("turbodl"), paper, True)
+        measuring.measure_paper(reproduce.get("turbodl"), paper, True)

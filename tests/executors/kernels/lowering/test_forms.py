@@ -292,7 +292,7 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
         keys = {task.name: task for task in plan.tasks}
         sampler.add(plan, keys)
         for turn in range(2):
-            sampler.visit(list(keys), turn)
+            sampler.sample(list(keys), turn)
         assert not sampler.failures
 
 

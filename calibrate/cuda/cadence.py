@@ -1,4 +1,4 @@
-"""Graphs of tiny kernels on one stream and across two: what a node and a crossing between streams cost."""
+"""The cadence of tiny kernels in a graph: the cost of a node on one stream, and of a dependency between two streams."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ _NODES = 100
 
 
 def tiny_kernel(driver: Driver) -> Issue:
-    """A function that launches a kernel of one block, whose numbers stay normal however often it runs."""
+    """A function that launches a kernel of one block. Its numbers stay normal however often it runs."""
     tensor = torch.ones(32, device=driver.device)
 
     def issue() -> None:
@@ -21,17 +21,17 @@ def tiny_kernel(driver: Driver) -> Issue:
 
 
 def cadence_s(bench: Bench) -> float:
-    """Seconds from one tiny kernel to the next, on one stream of a graph: median."""
+    """Median seconds from one tiny kernel to the next, on one stream of a graph."""
     return bench.slope_s(repeated(tiny_kernel(bench.driver)), _NODES)
 
 
 def cross_cadence_s(bench: Bench) -> float:
-    """The same where the kernels alternate between two streams, each waiting for the one before: median."""
+    """Median seconds from one tiny kernel to the next, if they alternate between two streams and each waits for the one before."""
     return bench.slope_s(_ping_pong(bench), _NODES // 2) / 2
 
 
 def _ping_pong(bench: Bench) -> Callable[[int], None]:
-    driver, here, there = bench.driver, bench.stream, bench.driver.stream()
+    driver, first, second = bench.driver, bench.stream, bench.driver.stream()
     issue = tiny_kernel(driver)
 
     def hop(source, target) -> None:
@@ -41,10 +41,10 @@ def _ping_pong(bench: Bench) -> Callable[[int], None]:
         event.record(source)
         target.wait_event(event)
 
-    def rallies(count: int) -> None:
+    def round_trips(count: int) -> None:
         for _ in range(count):
-            hop(here, there)
-            hop(there, here)
-        driver.use(here)
+            hop(first, second)
+            hop(second, first)
+        driver.use(first)
 
-    return rallies
+    return round_trips

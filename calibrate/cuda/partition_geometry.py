@@ -1,4 +1,4 @@
-"""A task's geometry from its times on parts of the GPU, for where the profiler is refused."""
+"""A task's geometry from its times on partitions of the GPU, for use where the profiler is refused."""
 
 from functools import cached_property
 
@@ -7,18 +7,18 @@ from calibrate.cuda.geometry import PARTITIONS, TABLE, fit_waves
 from executors.cuda.driver import Driver
 from traces.errors import StepcastError
 
-#: Into how many parts the GPU is split; its whole is the third size.
+#: Numbers of partitions into which the GPU is split; the whole GPU gives the third size.
 _SPLITS = (4, 2)
 
 
-class LoadedPlans:
-    """A stream on a quarter of the SMs, one on half of them and one on all, made when first used."""
+class PartitionGeometry:
+    """Times tasks on a quarter of the SMs, on half of them and on all. The streams are made when first used."""
 
     def __init__(self, driver: Driver, effort: Effort):
         self._driver, self._effort = driver, effort
 
-    def geometry(self, issue: Issue, copies: int) -> tuple[int | None, int | None, str]:
-        """(grid, blocks per SM, where from): as many blocks as SMs that the kernel fills, one per SM."""
+    def measure(self, issue: Issue, copies: int) -> tuple[int | None, int | None, str]:
+        """(grid, blocks per SM, source of both): one block per SM, and as many blocks as there are SMs that the kernel fills."""
         if len(self._benches) < 1 + len(_SPLITS):
             return None, None, TABLE
         for bench in self._benches.values():
@@ -29,9 +29,9 @@ class LoadedPlans:
 
     @cached_property
     def _benches(self) -> dict[int, Bench]:
-        """By SM count."""
+        """Benches by SM count; empty if the GPU cannot be split."""
         try:
-            parts = [self._driver.partitions(count)[0] for count in _SPLITS]
+            partitions = [self._driver.partitions(count)[0] for count in _SPLITS]
         except StepcastError:
             return {}
-        return {part.sms if part else self._driver.facts.sms: Bench(self._driver, part, self._effort) for part in (*parts, None)}
+        return {p.sms if p else self._driver.facts.sms: Bench(self._driver, p, self._effort) for p in (*partitions, None)}

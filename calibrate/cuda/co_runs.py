@@ -1,4 +1,4 @@
-"""Pairs of kernels side by side on two streams of one graph, beside what each takes alone."""
+"""Co-runs of fixed kernels: pairs of them on two streams of one graph, and each of them alone."""
 
 import statistics
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from executors.cuda.issue import fork, join
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the fixed kernels work on: edges of the large and small square matrices, bytes of a copy."""
+    """Sizes of the fixed kernels: edges of the large and the small square matrices, and bytes of a copy."""
 
     gemm: int = 4096
     small_gemm: int = 256
     copy_bytes: int = 256 << 20
 
     def others(self) -> "Sizes":
-        """Sizes to try on what was learned from these."""
+        """Different sizes, on which to score what was fitted on these."""
         return Sizes(self.gemm * 3 // 4, self.small_gemm * 3 // 2, self.copy_bytes // 2)
 
 
 @dataclass(frozen=True)
-class CoRun:
-    """Two streams of repeated kernels: seconds of each alone, of each beside the other, and until both have ended.
+class PairTimes:
+    """Times of two streams that each repeat one kernel: of each alone, of each beside the other, and until both have ended.
 
-    The repetitions, `counts`, are chosen so that both take about as long alone.
+    `counts` are the repetitions, chosen so that both streams take about equally long alone.
     """
 
     name: str
@@ -41,7 +41,7 @@ class CoRun:
 
     @property
     def slow_downs(self) -> tuple[float, float]:
-        """How many times longer each takes beside the other."""
+        """Each stream's time beside the other, as a multiple of its time alone."""
         return self.first_beside_s / self.first_s, self.second_beside_s / self.second_s
 
 
@@ -57,34 +57,34 @@ def named_kernels(driver: Driver, sizes: Sizes) -> dict[str, Issue]:
     return {"gemm": gemm(sizes.gemm), "small gemm": gemm(sizes.small_gemm), "copy": lambda: torch.neg(source, out=target)}
 
 
-#: How many times longer a side takes than its longest kernel, or than a calibration graph.
+#: A stream takes this many times as long as its longest kernel or as a calibration graph, whichever is longer.
 _TIMES = 4
 _PAIRS = (("gemm", "gemm"), ("small gemm", "small gemm"), ("gemm", "small gemm"), ("gemm", "copy"), ("copy", "copy"))
 
 
 def co_runs(
-    driver: Driver, sizes: Sizes | None = None, parts: tuple[Partition, Partition] | None = None, effort: Effort | None = None
-) -> list[CoRun]:
-    """Measure the fixed pairs, sharing the GPU or each on its own part of it."""
-    benches = [Bench(driver, part, effort) for part in parts or (None, None)]
+    driver: Driver, sizes: Sizes | None = None, partitions: tuple[Partition, Partition] | None = None, effort: Effort | None = None
+) -> list[PairTimes]:
+    """Measure the fixed pairs, sharing the GPU, or each stream on its own partition."""
+    benches = [Bench(driver, partition, effort) for partition in partitions or (None, None)]
     left, right = (named_kernels(driver, sizes or Sizes()) for _ in benches)
     return [_co_run(benches[0], benches[1], f"{a} / {b}", left[a], right[b]) for a, b in _PAIRS]
 
 
-def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> CoRun:
-    counts = _as_long([(first, left), (second, right)])
+def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> PairTimes:
+    counts = _balanced_counts([(first, left), (second, right)])
     works = [lambda issue=issue, count=count: repeated(issue)(count) for issue, count in zip((left, right), counts, strict=True)]
     alone = [bench.replays([bench.capture(work)])[0] for bench, work in zip((first, second), works, strict=True)]
     begin, ends = first.driver.event(timing=True, external=True), [first.driver.event(timing=True, external=True) for _ in works]
-    graph = first.capture(lambda: _fork(first, second, works, begin, ends))
-    sides = list(_side_by_side(first, graph, begin, ends))
+    graph = first.capture(lambda: _issue_pair(first, second, works, begin, ends))
+    ends_s = list(_pair_seconds(first, graph, begin, ends))
     solo = [statistics.median(times) for times in alone]
-    beside = [statistics.median([times[side] for times in sides]) for side in range(2)]
-    return CoRun(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in sides]), counts)
+    beside = [statistics.median([times[side] for times in ends_s]) for side in range(2)]
+    return PairTimes(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in ends_s]), counts)
 
 
-def _as_long(kernels: list[tuple[Bench, Issue]]) -> tuple[int, ...]:
-    """Repetitions that take equally long: a few times as long as a calibration graph, and at least a few kernels."""
+def _balanced_counts(kernels: list[tuple[Bench, Issue]]) -> tuple[int, ...]:
+    """Repetitions of each kernel that take equally long: several times as long as a calibration graph, and at least a few kernels."""
     seconds = []
     for bench, issue in kernels:
         bench.run(issue)
@@ -93,8 +93,8 @@ def _as_long(kernels: list[tuple[Bench, Issue]]) -> tuple[int, ...]:
     return tuple(max(1, round(target_s / s)) for s in seconds)
 
 
-def _fork(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: list[Event]) -> None:
-    """Issue both works between a fork and a join, with events of the replay at the fork and at either's end."""
+def _issue_pair(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: list[Event]) -> None:
+    """Issue both works between a fork and a join, with one event at the fork and one at the end of each work."""
     driver = first.driver
     begin.record(first.stream)
     fork(driver, first.stream, [second.stream])
@@ -106,8 +106,8 @@ def _fork(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: l
     driver.use(first.stream)
 
 
-def _side_by_side(bench: Bench, graph, begin: Event, ends: list[Event]) -> Iterator[tuple[float, ...]]:
-    """Seconds from the fork to either's end, by round; one replay at a time, as the next one overwrites the events."""
+def _pair_seconds(bench: Bench, graph, begin: Event, ends: list[Event]) -> Iterator[tuple[float, ...]]:
+    """Seconds from the fork to the end of each work, by round. Each replay is waited for, since the next one overwrites the events."""
     bench.run(graph.replay)
     for _ in range(bench.effort.rounds):
         bench.run(graph.replay)

@@ -1,12 +1,12 @@
-"""A GPU per process, joined by NCCL. Ops are timed on the first process's GPU, and stand for those of the others."""
+"""The testbed of one GPU per process, joined by NCCL. Ops are timed on the first process's GPU and represent those of the others."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from calibrate.cpu.session import Progress
 from calibrate.cuda.testbed import GpuTestbed
-from calibrate.distributed.testbed import measure_collectives
+from calibrate.distributed.collectives import measure_collectives
+from calibrate.testbed import Progress
 from executors.cuda.driver import Driver
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
@@ -19,21 +19,24 @@ NCCL = "nccl"
 
 
 class GpuGroupTestbed(GpuTestbed):
-    """GPUs of one kind, one for each process."""
+    """GPUs of one kind, one per process."""
 
     def __init__(self, channel: ControlChannel, driver: Driver, mode: str = "eager", precision: str = "fp32"):
-        """`driver`: of this process's GPU. Raises StepcastError for graphs: a capture would have to hold every process's collectives."""
+        """`driver` is that of this process's GPU.
+
+        Raises StepcastError for graphs: a capture would have to contain every process's collectives.
+        """
         if mode != "eager":
             raise StepcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
         super().__init__(driver, mode, precision)
-        self._team = channel
+        self._channel = channel
 
     def machine(self, profile: Profile | None) -> Machine:
-        """As many of this GPU as there are processes."""
-        return several(super().machine(profile), self._team.ranks.world)
+        """A machine with one GPU like this one per process."""
+        return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this process's GPU, and collectives with all."""
+        """Measure missing keys on this process's GPU, and collectives with all processes."""
         plans = list(plans)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
@@ -43,17 +46,17 @@ class GpuGroupTestbed(GpuTestbed):
         self.backend = self._backend(machine)
 
     def _backend(self, machine: Machine) -> DistributedBackend:
-        return DistributedBackend(machine, self._team, "cuda", self.precision)
+        return DistributedBackend(machine, self._channel, "cuda", self.precision)
 
     def about(self) -> dict[str, object]:
-        """With the number of processes."""
-        return {**super().about(), "processes": self._team.ranks.world, "library": NCCL}
+        """The GPU, with the number of processes and their library."""
+        return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
 
 
-def several(one: Machine, count: int) -> Machine:
-    """`count` of a machine's only GPU, each with a memory, a host lane and links to the host of its own, whose collectives NCCL makes.
+def replicated(one: Machine, count: int) -> Machine:
+    """A machine with `count` copies of the only GPU of `one`, each with its own memory, host lane and links to the host.
 
-    Until those are measured they are priced as if they passed through the host.
+    Its collectives are NCCL's. Until those are measured, they are priced as if they passed through the host.
     """
     device, memory = one.devices[0], one.memories[0]
     names = [f"cuda:{rank}" for rank in range(count)]

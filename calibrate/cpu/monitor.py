@@ -1,4 +1,4 @@
-"""Was the machine ours while we measured? Steal and foreign CPU time from /proc/stat; a thread's interruptions."""
+"""Disturbances of a CPU measurement: steal time and other processes' CPU time from /proc/stat, and preemptions of a thread."""
 
 import os
 import time
@@ -17,7 +17,7 @@ LARGEST_FOREIGN = 0.03
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Shares of all cores' time taken by the hypervisor and by other processes."""
+    """Shares of all cores' time taken by the hypervisor (`steal`) and by other processes (`foreign`)."""
 
     steal: float
     foreign: float
@@ -28,15 +28,16 @@ class Disturbance:
         return self.steal > LARGEST_STEAL or self.foreign > LARGEST_FOREIGN
 
 
-class Watch:
-    """Measures the disturbance between its creation and `stop`. `own_s`: CPU seconds so far of what is measured; default: this process."""
+class CpuMonitor:
+    """Measures the disturbance between its creation and `stop`."""
 
     def __init__(self, own_s: Callable[[], float] | None = None):
+        """`own_s` returns the CPU seconds so far of what is being measured (default: of this process)."""
         self._own_s = own_s or cpu_s
         self._start = _read(self._own_s)
 
     def stop(self) -> Disturbance:
-        """Shares since the start; zeros where /proc/stat does not exist."""
+        """The disturbance since the start. Its shares are 0 on systems without /proc/stat."""
         if self._start is None:
             return Disturbance(0.0, 0.0)
         (steal_0, busy_0, own_0, wall_0), (steal_1, busy_1, own_1, wall_1) = self._start, _read(self._own_s)
@@ -52,7 +53,7 @@ def cpu_s() -> float:
 
 
 def _read(own_s: Callable[[], float]) -> tuple[float, float, float, float] | None:
-    """(steal, busy without steal, what is measured) CPU seconds, and the time."""
+    """CPU seconds so far (stolen, busy without stolen, own) and the current time; None without /proc/stat."""
     try:
         fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     except OSError:
@@ -62,15 +63,15 @@ def _read(own_s: Callable[[], float]) -> tuple[float, float, float, float] | Non
     return steal, user + nice + system + irq + softirq, own_s(), time.monotonic()
 
 
-def own_s(call: Callable[[], None]) -> float:
-    """Seconds that `call` takes this thread, waiting included; where another took its core meanwhile, only those on the core."""
-    interrupted, begin, begin_cpu = _interruptions(), time.perf_counter_ns(), time.thread_time_ns()
+def undisturbed_s(call: Callable[[], None]) -> float:
+    """Seconds that `call` takes this thread: wall time, or CPU time if another thread preempted this one meanwhile."""
+    preemptions, begin, begin_cpu = _preemptions(), time.perf_counter_ns(), time.thread_time_ns()
     call()
     end_cpu, end = time.thread_time_ns(), time.perf_counter_ns()
-    return (end - begin if _interruptions() == interrupted else end_cpu - begin_cpu) * 1e-9
+    return (end - begin if _preemptions() == preemptions else end_cpu - begin_cpu) * 1e-9
 
 
-def _interruptions() -> int:
-    """How often this thread has lost its core without waiting for anything; 0 where the system does not say."""
+def _preemptions() -> int:
+    """How often this thread has lost its core without waiting for anything; 0 if the system does not count it."""
     who = getattr(resource, "RUSAGE_THREAD", None)
     return 0 if who is None else resource.getrusage(who).ru_nivcsw

@@ -1,0 +1,127 @@
+"""How tasks on different cores slow each other down: co-runs of the plans' own keys, from which multipliers are fitted."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from calibrate.cpu.co_runs import KeyGroup, run_rounds
+from calibrate.cpu.sampler import Sampler
+from calibrate.samples import store_samples
+from executors.cpu.backend import CpuBackend
+from simulator.costs.contention import fit, group_of, pairs_that_meet, typical
+from simulator.costs.model import CostModel, measurable
+from simulator.engine.co_runs import modelled_slow_downs
+from simulator.machine.machine import Machine
+from simulator.plan.keys import cost_key
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from traces.profile import Contention, CoRun, Profile
+
+#: Keys per group that are fitted; as many others are held out.
+KEYS = 4
+#: Tasks that take longer than this are left out if their group has shorter ones: a few of them would take longer than all the rest.
+LONGEST_S = 0.02
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A key that may be co-run. `seconds`: the estimated time of one task; `weight`: of all tasks with this key in a period."""
+
+    key: str
+    plan: Plan
+    task: Task
+    seconds: float
+    weight: float
+
+
+def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+    """Measure the pairs of groups that meet in `plans` and that `profile` lacks, and fit the profile's multipliers again.
+
+    Pairs measured while other work ran count as lacking. Returns whether anything was measured.
+    """
+    old = Contention() if profile.contention.disturbed else profile.contention
+    copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
+    plain = profile.model_copy(update=copied)  # with it the engine applies no multipliers
+    model = CostModel(machine, plain)
+    pairs_by_plan = [(plan, pairs_that_meet(plan, machine, model.resolve(plan))) for plan in plans]
+    pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - old.known
+    backend = CpuBackend(machine) if pairs else None
+    if backend is None or len(backend.workers.cores) < 2:
+        return False
+    sampler = _warm_sampler([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, backend)
+    groups = _key_groups(sampler, machine, pairs)
+    rounds, disturbed = run_rounds(sampler, groups, pairs)
+    store_samples(sampler.samples, sampler.failures, plain, [1])
+    co_runs = [*old.co_runs, *_rows(groups, rounds, CostModel(machine, plain), sampler, machine)]
+    fitted = fit(co_runs, "cpu")
+    unmeasured = sorted({*old.unmeasured, *("|".join(pair) for pair in pairs - fitted.known)})
+    profile.contention = fitted.model_copy(update={"disturbed": disturbed, "unmeasured": unmeasured})
+    return True
+
+
+def _warm_sampler(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, backend: CpuBackend) -> Sampler:
+    """A sampler that has taken two samples of a few keys of every group; the first sample is not a typical one."""
+    sampler = Sampler(backend)
+    for group in sorted({group for pair in pairs for group in pair}):
+        for candidate in _spread(_candidates(plans, model, group), 2 * KEYS):
+            sampler.add(candidate.plan, {candidate.key: candidate.task})
+    for number in range(2):
+        sampler.sample(list(sampler.samples), number)
+    return sampler
+
+
+def _candidates(plans: Sequence[Plan], model: CostModel, group: str) -> list[_Candidate]:
+    """The keys of `group` in `plans`, the shortest first."""
+    candidates: dict[str, _Candidate] = {}
+    for plan in plans:
+        for task, cost in zip(plan.tasks, model.resolve(plan), strict=True):
+            if not measurable(task) or cost.group != group:
+                continue
+            key, seconds = cost_key(task, model.machine), (cost.warm_s + cost.cold_s) / 2
+            weight = seconds + (candidates[key].weight if key in candidates else 0.0)
+            candidates[key] = _Candidate(key, plan, task, seconds, weight)
+    short = [c for c in candidates.values() if c.seconds <= LONGEST_S]
+    return sorted(short or candidates.values(), key=lambda c: (c.seconds, c.key))
+
+
+def _spread(candidates: list[_Candidate], most: int) -> list[_Candidate]:
+    """At most `most` of the candidates, chosen so that each represents the same share of the group's time, as far as possible."""
+    total, passed, chosen = sum(c.weight for c in candidates), 0.0, []
+    for position, candidate in enumerate(candidates):
+        passed += candidate.weight
+        left = len(candidates) - position
+        if passed >= total * (len(chosen) + 0.5) / most or left <= most - len(chosen):
+            chosen.append(candidate)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def _key_groups(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]]) -> list[KeyGroup]:
+    """The sampled keys by contention group, according to their own samples.
+
+    Every second key of a group is held out. The longest key, which weighs most, is fitted.
+    """
+    keys_by_group: dict[str, list[str]] = {}
+    for key, samples in sampler.samples.items():
+        if key not in sampler.failures:
+            work = samples.task.body.work(samples.task)
+            kind = machine.device(samples.task.device).kind
+            group = group_of(work.op_class, (samples.cold_s[1] + samples.warm_s[1]) / 2, kind)
+            keys_by_group.setdefault(group, []).append(key)
+    wanted = {group for pair in pairs for group in pair}
+    by_length = {g: sorted(keys, key=lambda key: -sampler.samples[key].cold_s[1]) for g, keys in keys_by_group.items() if g in wanted}
+    return [KeyGroup(g, held_out, keys[held_out::2]) for g, keys in by_length.items() for held_out in (False, True) if keys[held_out::2]]
+
+
+def _rows(groups: list[KeyGroup], rounds: list[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[CoRun]:
+    """A row per key and group that it ran beside: the slow-down that was measured, and the one that the engine models."""
+    task_of = {key: samples.task for key, samples in sampler.samples.items()}
+    lanes = {(group.group, group.held_out): [model.cost(task_of[key]) for key in group.keys] for group in groups}
+    for group in groups:
+        for (key, other), seconds in group.beside_s.items():
+            cost, others = model.cost(task_of[key]), lanes[other, group.held_out]
+            times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
+            modelled, _ = modelled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
+            slow_down = typical([seconds[r] / group.alone_s[key][r] for r in rounds])
+            yield CoRun(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)

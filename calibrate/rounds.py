@@ -1,0 +1,114 @@
+"""The interleaved rounds of a validation.
+
+In each round, a few steps of every program, of a second baseline (for the A/A spread) and of plain PyTorch run in turn. On an interleaved
+testbed every key is sampled once before each program's steps. A machine that speeds up or slows down then does so for all of them. If its
+speed changes within a second, as that of shared machines does, only the number of samples helps.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from calibrate.numerics import Numerics
+from calibrate.testbed import Progress, Testbed
+from executors.measured import Measured
+from executors.reference import Reference
+from executors.run import WARM_UP, Executable
+from simulator.plan.plan import Plan
+
+#: Rounds that count; each gives every program some step times.
+ROUNDS = 10
+
+
+@dataclass
+class Candidate:
+    """One strategy in a validation: its plan, its program, and what was measured of it.
+
+    `steps_s` are step times and `chunks` task times, both by round. `peak_bytes` is by device.
+    """
+
+    plan: Plan
+    program: Executable
+    steps_s: list[list[float]] = field(default_factory=list)
+    chunks: list[list[Measured]] = field(default_factory=list)
+    numerics: Numerics | None = None
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+
+    def run(self, steps: int) -> None:
+        """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches."""
+        chunk = self.program.run(steps)
+        self.chunks.append(list(chunk.times))
+        self.steps_s.append(list(chunk.steps_s))
+
+    def step_s(self, rounds: Sequence[int]) -> float:
+        """Median step time over the given rounds."""
+        return statistics.median(s for r in rounds for s in self.steps_s[r])
+
+    def typical_times(self, rounds: Sequence[int]) -> list[Measured]:
+        """Task times of the chunk whose last step (the one that pictures show) is nearest to the median.
+
+        Where chunks have no task times, they come from an extra run.
+        """
+        if not self.chunks[rounds[0]]:
+            return self.program.trace()
+        median_s = self.step_s(rounds)
+        return self.chunks[min(rounds, key=lambda r: abs(self.steps_s[r][-1] - median_s))]
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """What the rounds measured.
+
+    `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
+    warm-up). `disturbed` is how many rounds were disturbed. Seconds are those of the counted rounds: `plain_s` of plain PyTorch's steps,
+    `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op during the baseline's steps and during key samples.
+    """
+
+    counted: list[int]
+    key_samples: list[int]
+    disturbed: int
+    plain_s: list[float]
+    anchor_in_steps_s: list[float]
+    anchor_in_samples_s: list[float]
+
+
+def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Reference, progress: Progress) -> RoundTimes:
+    """Warm up, then run rounds until `ROUNDS` of them were undisturbed, or half as many again were run.
+
+    The last candidate's plan must be the baseline's. If fewer than half of `ROUNDS` rounds were undisturbed, all rounds count.
+    """
+    for candidate in candidates:
+        candidate.program.run(WARM_UP + candidate.program.unit)
+    testbed.time_plain(plain, WARM_UP)
+    testbed.sample_keys(0)
+    total = ROUNDS + 2
+    undisturbed: list[int] = []
+    plain_s: list[list[float]] = []
+    anchors: list[tuple[list[float], list[float]]] = []
+    count = len(candidates)
+    for number in range(ROUNDS + ROUNDS // 2):
+        monitor = testbed.monitor()
+        in_steps, in_samples = [], []
+        for place in range(count):
+            in_samples += testbed.sample_keys(1 + number * count + place)
+            candidate = candidates[(number + place) % count]
+            candidate.run(testbed.units_per_round * candidate.program.unit)
+            if candidate.plan is candidates[-1].plan:  # only the baseline's: beside other lanes the anchor takes longer without any drift
+                in_steps += testbed.anchor_samples()
+        anchors.append((in_steps, in_samples))
+        plain_s.append(testbed.time_plain(plain, testbed.plain_steps_per_round)[1:])
+        if not monitor.stop().rejected:
+            undisturbed.append(number)
+        progress(min(2 + number, total - 1), total, f"round {number + 1}")
+        if len(undisturbed) >= ROUNDS or (number + 1 >= ROUNDS and len(undisturbed) >= ROUNDS // 2):
+            break
+    progress(total, total, "done")
+    counted = undisturbed if len(undisturbed) >= ROUNDS // 2 else list(range(len(plain_s)))
+    return RoundTimes(
+        counted,
+        [1 + r * count + place for r in counted for place in range(count)],
+        len(plain_s) - len(undisturbed),
+        [s for r in counted for s in plain_s[r]],
+        [s for r in counted for s in anchors[r][0]],
+        [s for r in counted for s in anchors[r][1]],
+    )

@@ -1,0 +1,44 @@
+"""A validation on this CPU: which error counts when keys are measured in the rounds, and when costs come from another time."""
+
+import pytest
+
+from calibrate import rounds
+from calibrate.cpu import co_runs
+from calibrate.cpu.testbed import CpuTestbed
+from calibrate.validation import validate
+from simulator.job import Job
+from tests.support import mlp
+from tests.support.page_samples import result, skipped, validation
+from traces.profile import Profile
+from traces.shipped import shipped_validations
+
+
+def test_drift_corrects_only_costs_from_another_time(monkeypatch):
+    for module, name in ((rounds, "ROUNDS"), (co_runs, "ROUNDS"), (co_runs, "FEWEST")):
+        monkeypatch.setattr(module, name, 2)
+    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=CpuTestbed().identity)
+    interleaved = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), timelines=False).validation
+    assert interleaved.calibration == "interleaved"
+    assert [row.strategy for row in interleaved.ran] == ["baseline", "forward-fusion"]
+    assert all(row.scored_error == row.error == row.error_drift_corrected for row in interleaved.ran)
+    assert profile.costs, "the keys that the rounds measured are in the profile"
+    profile.anchor_s = 1.0  # as if the machine were far slower when the profile was measured
+    again = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), calibrate=False, timelines=False).validation
+    assert again.calibration == "profile"
+    assert 0 < again.anchor_drift < 0.5
+    for row in again.ran:
+        assert row.scored_error == row.error_drift_corrected == pytest.approx((1 + row.error) * again.anchor_drift - 1)
+
+
+@pytest.mark.parametrize(("calibration", "scored"), [("interleaved", 0.1), ("profile", 0.2), (None, 0.2)])
+def test_the_error_that_counts(calibration, scored):
+    document = validation(result(error=0.1, error_drift_corrected=0.2, calibration=calibration), skipped())
+    assert (document.calibration, document.scored_errors, document.median_abs_error) == (calibration, (scored,), scored)
+    assert document.worst.scored_error == scored
+    assert document.result("gpipe").scored_error is None
+
+
+def test_the_committed_validations_are_interleaved_so_that_their_raw_error_counts():
+    documents = shipped_validations()
+    assert {document.calibration for document in documents} == {"interleaved"}
+    assert all(row.scored_error == row.error for document in documents for row in document.ran)
