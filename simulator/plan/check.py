@@ -46,9 +46,9 @@ def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
     """The lines of up to `around` tasks before and after the task at index `fault`, in issue order, with an arrow at that one.
 
     >>> print(excerpt(plan.tasks, 1))                                       # doctest: +SKIP
-    # task     lane      phase    layer  body                       operands
-    forward.1  cuda:0/0  forward  1      op target=aten.mm.default  reads x, w1  writes h
-    forward.2  cuda:1/0  forward  2      op target=aten.mm.default  reads h, w2  writes y  <-- here
+    # task     lane      phase    layer  body                operands
+    forward.1  cuda:0/0  forward  1      op aten.mm.default  reads x, w1  writes h
+    forward.2  cuda:1/0  forward  2      op aten.mm.default  reads h, w2  writes y  <-- here
     """
     first = max(0, fault - around)
     names, *lines = abridged_lines(tasks[first : fault + around + 1])

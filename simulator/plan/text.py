@@ -90,8 +90,10 @@ def render(plan: Plan) -> str:
 
 def outline(plan: Plan) -> str:
     """The tasks of a plan for people, a line each. Values, geometry, arguments and the ends of long lists are left out."""
-    about = {**plan.options, **plan.semantics}
-    blocks = [[f"plan {plan.strategy}", *(f"  {name}: {content}" for name, content in about.items())]]
+    blocks = [[f"plan {plan.strategy}"]]
+    for title, contents in (("options", plan.options), ("semantics", plan.semantics)):
+        if contents:
+            blocks[0].append(f"  {title:<9}  {', '.join(f'{name}={content}' for name, content in contents.items())}")
     for segment in plan.segments:
         count = f"{len(segment.tasks)} tasks a period"
         title = count if segment.repeat is None else f"{count}, {segment.repeat} periods"
@@ -133,8 +135,8 @@ def _value_cells(value: Value) -> list[str]:
 def _task_cells(task: Task, body: Mapping[str, Any], own: Mapping[str, Operand]) -> list[str]:
     """The cells of a task's line, with everything in it. `body` is its JSON form, `own` every value's own operand."""
     texts = [[full_operand_text(o, own.get(o.value)) for o in operands] for operands in (task.reads, task.writes, task.mutates)]
-    named = {name: content for name, content in body.items() if name != "kind"}
-    return task_cells(task, named, [*texts, [word(name) for name in task.after]])
+    contents = [f"{name}={field_text(content)}" for name, content in body.items() if name != "kind"]
+    return task_cells(task, contents, [*texts, [word(name) for name in task.after]])
 
 
 class _Reader:
@@ -146,6 +148,7 @@ class _Reader:
         self._headers: dict[str, Any] = {}
         self._geometries: dict[str, dict[str, Any]] = {}
         self._entries: list[tuple[int, str, Any]] = []  # (line, list of the document, what goes there)
+        self._parameters: set[str] = set()
         self._section = ""
 
     def read(self, line: Line, indented: bool) -> None:
@@ -163,8 +166,9 @@ class _Reader:
             self._read_value(line)
         elif self._section == "gradients":
             parameter = line.name("a parameter")
-            if any(entry[1] == "gradients" and entry[2][0] == parameter for entry in self._entries):
+            if parameter in self._parameters:
                 line.fail("a parameter that has no gradient yet", 0)
+            self._parameters.add(parameter)
             self._add(line, (parameter, line.operand(self._geometries.get)))
         elif self._section == "segment":
             self._read_task(line)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
 
 from simulator.plan.task import Operand, Task, ViewStep
@@ -119,21 +119,22 @@ def expanded(text: str) -> str:
     return re.sub(r"\$(\d+)", r'{"$":\1}', text)
 
 
-def task_cells(task: Task, body: Mapping[str, object], operands: Sequence[Sequence[str]]) -> list[str]:
-    """The cells of a task's line. `body`: the fields to show, as JSON data. `operands`: texts of the reads, writes, mutates and `after`."""
+def task_cells(task: Task, body: Sequence[str], operands: Sequence[Sequence[str]]) -> list[str]:
+    """The cells of a task's line. `body`: texts of its body's fields. `operands`: texts of its reads, writes, mutates and `after`."""
     settings = zip(SETTINGS, (task.priority, task.lag, task.micro_batch), strict=True)
     nonzero = [f"{name}={number}" for name, number in settings if number]
-    calls = [task.body.kind, *(f"{name}={field_text(content)}" for name, content in body.items())]
     lists = [f"{verb} {', '.join(texts)}" for verb, texts in zip(CLAUSES, operands, strict=True) if texts]
     lane, layer = f"{word(task.device)}/{task.stream}", word(task.layer) if task.layer else NO_LAYER
-    return [word(task.name), lane, task.phase, layer, " ".join(nonzero), " ".join(calls), "  ".join(lists)]
+    return [word(task.name), lane, task.phase, layer, " ".join(nonzero), " ".join([task.body.kind, *body]), "  ".join(lists)]
 
 
 def abridged_cells(task: Task) -> list[str]:
     """The cells of a task's line for people: no geometry, only body fields that hold a name or a number, few operands of a kind."""
     body = {field.name: content for field in fields(task.body) if _is_short(content := getattr(task.body, field.name), field)}
+    first = fields(task.body)[0].name
+    texts = [content if name == first and isinstance(content, str) else f"{name}={field_text(content)}" for name, content in body.items()]
     names = [[operand_text(operand) for operand in operands] for operands in (task.reads, task.writes, task.mutates)]
-    return task_cells(task, body, [_first(texts) for texts in (*names, [word(name) for name in task.after])])
+    return task_cells(task, texts, [_first(items) for items in (*names, [word(name) for name in task.after])])
 
 
 def abridged_lines(tasks: Sequence[Task]) -> list[str]:

@@ -36,10 +36,10 @@ def test_the_tasks_around_the_fault_are_shown_with_an_arrow():
     error = fault(with_task(copied(), 2, priority=-1), devices=2, levels=1)
     assert str(error) == "plan 'test': task 'forward.2' has priority -1; cuda:1 has 1 levels (only 0)"
     assert error.details.splitlines() == [
-        "# task     lane      phase     layer  settings     body                                      operands",
-        "forward.1  cuda:0/0  forward   -                   op target=aten.mm.default flops=524288.0  reads x, w1  writes h",
-        "send       cuda:1/1  transfer  -                   copy source=cuda:0 target=cuda:1          reads h  writes h'",
-        "forward.2  cuda:1/0  forward   -      priority=-1  op target=aten.mm.default flops=81920.0   reads h', w2'  writes z  <-- here",
+        "# task     lane      phase     layer  settings     body                               operands",
+        "forward.1  cuda:0/0  forward   -                   op aten.mm.default flops=524288.0  reads x, w1  writes h",
+        "send       cuda:1/1  transfer  -                   copy cuda:0 target=cuda:1          reads h  writes h'",
+        "forward.2  cuda:1/0  forward   -      priority=-1  op aten.mm.default flops=81920.0   reads h', w2'  writes z  <-- here",
     ]
 
 

@@ -80,18 +80,17 @@ def test_the_outline_shows_tasks_alone():
         outline(plan)
         == """\
 plan forward-fusion
-  form: fused
-  degrees: [1, 2]
-  staleness: {'0': 0}
+  options    form=fused, degrees=[1, 2]
+  semantics  staleness={'0': 0}
 
 2 tasks a period, 3 periods
-  # task     lane      phase    layer  settings  body                                      operands
-  update.1   cuda:0/0  update   1      lag=1     update optimizer=sgd form=fused           reads g1  mutates w1
-  forward.1  cuda:0/0  forward  1                op target=aten.mm.default flops=524288.0  reads x, w1  writes h
+  # task     lane      phase    layer  settings  body                               operands
+  update.1   cuda:0/0  update   1      lag=1     update sgd form=fused              reads g1  mutates w1
+  forward.1  cuda:0/0  forward  1                op aten.mm.default flops=524288.0  reads x, w1  writes h
 
 1 tasks a period
-  # task  lane      phase    layer  body                             operands
-  update  cuda:0/0  forward  -      update optimizer=sgd form=fused  reads g0, g1, g2, g3, ... (5 more)
+  # task  lane      phase    layer  body                   operands
+  update  cuda:0/0  forward  -      update sgd form=fused  reads g0, g1, g2, g3, ... (5 more)
 """
     )
 
