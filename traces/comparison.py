@@ -3,7 +3,6 @@
 Floats are finite or null. A quantity that does not exist (a skipped strategy was never measured) is null, never 0 and never NaN.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, Self
@@ -12,7 +11,7 @@ from pydantic import Field, model_validator
 
 from traces.documents import Data, Document
 from traces.memory_use import AtPeak
-from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
+from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
 #: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
 SIGN_MARGIN = 0.03
@@ -157,20 +156,10 @@ class Validation(Document):
         asked = [sign for r in self.ran if (sign := r.sign_right(self.aa_spread or 0.0)) is not None]
         return sum(asked), len(asked)
 
-    @property
-    def signs_right(self) -> bool:
-        """Whether every speed-up that has a sign was predicted with it."""
-        right, asked = self.signs
-        return right == asked
-
-    def result(self, strategy: str) -> ValidationResult | None:
-        """The first row of `strategy`, or None."""
-        return next((r for r in self.results if r.strategy == strategy), None)
-
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Task seconds of one phase, layer or task within one steady period (0 where it does not occur)."""
+    """Task seconds of one phase within one steady period; 0 for a phase that does not occur."""
 
     predicted_s: float
     measured_s: float
@@ -191,26 +180,14 @@ class Comparison:
 
     def phases(self) -> dict[str, Seconds]:
         """Task seconds per phase within one steady period; tasks that run at the same time both count."""
-        return self._seconds(lambda span: span.phase)
-
-    def layers(self) -> dict[str, Seconds]:
-        """Task seconds per layer within one steady period ("" collects what belongs to no layer)."""
-        return self._seconds(lambda span: span.layer)
-
-    def tasks(self) -> dict[str, Seconds]:
-        """Task seconds per task within one steady period."""
-        return self._seconds(lambda span: span.task)
-
-    def _seconds(self, key: Callable[[Span], str]) -> dict[str, Seconds]:
-        predicted, measured = seconds_by(self.predicted, key), seconds_by(self.measured, key)
-        return {name: Seconds(predicted.get(name, 0.0), measured.get(name, 0.0)) for name in predicted | measured}
+        predicted, measured = phase_seconds(self.predicted), phase_seconds(self.measured)
+        return {phase: Seconds(predicted.get(phase, 0.0), measured.get(phase, 0.0)) for phase in predicted | measured}
 
 
-def seconds_by(timeline: Timeline, key: Callable[[Span], str]) -> dict[str, float]:
-    """Span seconds within the steady period, summed by `key`; spans that cross its border count with the part inside."""
+def phase_seconds(timeline: Timeline) -> dict[str, float]:
+    """Span seconds per phase within the steady period. A span that crosses its border counts with the part inside."""
     start, end = timeline.window_s
-    total: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for span in timeline.window():
-        name = key(span)
-        total[name] = total.get(name, 0.0) + min(span.end_s, end) - max(span.start_s, start)
-    return total
+        seconds[span.phase] = seconds.get(span.phase, 0.0) + min(span.end_s, end) - max(span.start_s, start)
+    return seconds

@@ -4,7 +4,7 @@ Times are microseconds with three decimals (the viewer's resolution is a nanosec
 periods begin together.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,15 @@ from traces.lanes import lanes
 from traces.timeline import Cause, Span, Timeline
 
 Event = dict[str, Any]
-#: (task, later task, how many periods later): an arrow between two tasks of a plan.
-PlanEdge = tuple[str, str, int]
 
 
-def export(path: Path | str, timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> Path:
-    """Write the timelines, each under its label ("predicted", "measured"), as one trace file (gzip when the name ends in .gz).
-
-    `plan_edges` adds an arrow for each of these dependencies to those of the critical path.
-    """
-    return write_json(path, trace_document(timelines, plan_edges))
+def export(path: Path | str, timelines: Mapping[str, Timeline]) -> Path:
+    """Write the timelines, each under its label ("predicted", "measured"), as one trace file (gzip when the name ends in .gz)."""
+    return write_json(path, trace_document(timelines))
 
 
-def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> dict[str, Any]:
+def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     """The trace as a JSON object: metadata first, then events in order of time, a slice before the arrows that end in it."""
-    edges = tuple(plan_edges or ())
     origin = max((timeline.window_s[0] for timeline in timelines.values()), default=0.0)
     metadata: list[Event] = []
     events: list[Event] = []
@@ -38,7 +32,7 @@ def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanE
         clock = _Clock(origin - timeline.window_s[0])
         tracks = _Tracks(timeline, first_process, clock)
         metadata += tracks.metadata(label)
-        events += _Writer(timeline, tracks, clock, f"{label} ").events(edges)
+        events += _Writer(timeline, tracks, clock, f"{label} ").events()
         first_process += len(tracks.processes)
     events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
     steps = {label: {"step_s": timeline.step_s, "mode": timeline.mode} for label, timeline in timelines.items()}
@@ -99,13 +93,12 @@ class _Writer:
         self.timeline, self.tracks, self.clock, self.prefix = timeline, tracks, clock, prefix
         self.critical = critical_spans(timeline)
 
-    def events(self, edges: tuple[PlanEdge, ...]) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """All events, unsorted."""
         causes = {span: link.cause for span, link in self.critical}
         for span in self.timeline.spans:
             yield self._slice(span, causes.get(span))
         arrows = [(source, target, f"critical path: {link.cause}") for (source, _), (target, link) in pairwise(self.critical)]
-        arrows += [(source, target, "dependency") for source, target in self._edge_spans(edges)]
         for number, (source, target, name) in enumerate(arrows):
             yield from self._arrow(source, target, name, f"{self.prefix}{number}")
         for device, steps in self.timeline.memory.items():
@@ -136,14 +129,6 @@ class _Writer:
             process, thread = self.tracks.place[span]
             event = {"ph": phase, "name": name, "cat": "arrow", "id": arrow, "pid": process, "tid": thread, "ts": time / 1000}
             yield event | ({"bp": "e"} if phase == "f" else {})
-
-    def _edge_spans(self, edges: tuple[PlanEdge, ...]) -> Iterator[tuple[Span, Span]]:
-        spans: dict[str, dict[int, Span]] = {}
-        for span in self.timeline.spans if edges else ():
-            spans.setdefault(span.task, {})[span.period] = span
-        for source, target, later in edges:
-            targets = spans.get(target, {})
-            yield from ((span, targets[period + later]) for period, span in spans.get(source, {}).items() if period + later in targets)
 
 
 def _metadata(kind: str, process: int, thread: int, **args: Any) -> Event:

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from traces.collectives import CollectiveLaw
-from traces.errors import StepcastError, UnusableFileError
+from traces.collectives import CollectiveLaw, Measure
+from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
 
 SCHEMA = "stepcast.profile/1"
 
-Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
 
@@ -186,10 +185,6 @@ class Contention(_Part):
     unmeasured: list[str] = []
     co_runs: list[CoRun] = []
 
-    def multiplier(self, group: str, beside: str) -> float:
-        """How many times longer a task of `group` takes beside one of `beside`; 1 where the pair was not measured."""
-        return self.multipliers.get(f"{group}|{beside}", 1.0)
-
     @property
     def known(self) -> frozenset[tuple[str, str]]:
         """The pairs (group, beside) of which there are co-runs, or can be none."""
@@ -245,38 +240,3 @@ class Profile(_Part):
     def matches(self, other: Identity) -> list[str]:
         """The ways in which this profile is not of the machine `other`, in words; empty when it is."""
         return self.identity.differences(other)
-
-    def merge(self, other: "Profile") -> "Profile":
-        """A profile with both sides' measurements, those of `other` winning. Raises StepcastError where the machines differ."""
-        different = self.matches(other.identity)
-        if different:
-            raise StepcastError(f"profiles of different machines cannot be merged: {'; '.join(different)}; write to another file")
-        failures = {k: why for k, why in self.failures.items() if k not in other.costs} | other.failures
-        return self.model_copy(
-            update={
-                "identity": other.identity,
-                "updated": max(self.updated, other.updated),
-                "costs": {k: cost for k, cost in self.costs.items() if k not in other.failures} | other.costs,
-                "failures": failures,
-                "dispatch": _newer(self.dispatch, other.dispatch),
-                "transfers": self.transfers | other.transfers,
-                "collectives": self.collectives | other.collectives,
-                "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
-                "peak_flops": self.peak_flops | other.peak_flops,
-                "partition_sms": self.partition_sms | other.partition_sms,
-                "notes": list(dict.fromkeys([*self.notes, *other.notes])),
-                **{name: _either(self, other, name) for name in _SINGLE},
-            }
-        )
-
-
-_SINGLE = ("anchor_s", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "priority_levels")
-
-
-def _either(mine: BaseModel, theirs: BaseModel, name: str):
-    given = getattr(theirs, name)
-    return getattr(mine, name) if given is None else given
-
-
-def _newer(mine: Dispatch, theirs: Dispatch) -> Dispatch:
-    return Dispatch(**{name: _either(mine, theirs, name) for name in Dispatch.model_fields})

@@ -3,13 +3,11 @@
 import gzip
 import json
 import os
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
 
-from traces.errors import UnusableFileError
 from traces.files import cannot_write
 
 
@@ -63,16 +61,3 @@ def _append(path: Path, data: bytes) -> None:
         else:
             path.unlink(missing_ok=True)
         raise
-
-
-def read_samples(profile: Path | str) -> Iterator[dict]:
-    """Yield the raw samples beside a profile, oldest first; none where there is no file. Raises UnusableFileError where it is damaged."""
-    path = samples_path(profile)
-    if not path.exists():
-        return
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise UnusableFileError(f"samples {path} are damaged ({error}); the profile itself is not affected, delete them") from error
