@@ -92,8 +92,8 @@ class _Run:
             if before is not None and before.status == "failed":
                 self.records[part.name] = before
             if there is not None:
-                flags = before.flags if before is not None and before.there else there.flags
-                seconds = before.seconds if before is not None and before.there else None
+                flags = before.flags if before is not None and before.measured else there.flags
+                seconds = before.seconds if before is not None and before.measured else None
                 self.records[part.name] = _record(part, "skipped", seconds, same_numbers=there.same_numbers, flags=flags)
         todo = [part for part in self.parts if self.records[part.name].status != "skipped"]
         todo.sort(key=lambda part: self.records[part.name].status == "failed")
@@ -155,7 +155,7 @@ class _Run:
     def ratio(self, kind: str) -> float:
         """What parts of a kind took of what was guessed."""
         guesses = {part.name: part.guess_s for part in self.parts if part.kind == kind and part.guess_s > 0}
-        done = [r for r in self.records.values() if r.there and r.name in guesses and r.seconds is not None]
+        done = [r for r in self.records.values() if r.measured and r.name in guesses and r.seconds is not None]
         return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
 
     def write(self) -> GpuReport:
