@@ -1,6 +1,6 @@
-"""What was predicted beside what was measured: the documents of `stepcast predict` and `stepcast validate`, and one strategy's timelines.
+"""Predictions and measurements compared: the documents of `stepcast predict` and `stepcast validate`, and the timelines of one strategy.
 
-Floats are finite or null. A quantity that does not exist (a skipped strategy was never measured) is null, never 0 and never NaN.
+Floats are finite or null. A quantity that does not exist, such as the measured time of a skipped strategy, is null, never 0 and never NaN.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from traces.documents import Data, Document
 from traces.memory_use import AtPeak
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
-#: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
+#: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.
 SIGN_MARGIN = 0.03
 
 
 class Shares(Data):
-    """Which part of the predicted task seconds rests on measured, fitted and guessed costs. They add up to 1."""
+    """The shares of the predicted task seconds that rest on measured, fitted and guessed costs. They add up to 1."""
 
     measured: float = Field(ge=0, le=1)
     fitted: float = Field(ge=0, le=1)
@@ -26,11 +26,11 @@ class Shares(Data):
 
 
 class Prediction(Document):
-    """The step time of one strategy on one machine, and why. Document `stepcast.prediction/1`.
+    """The predicted step time of one strategy on one machine, with its explanation. Document `stepcast.prediction/1`.
 
-    `tasks` counts task executions over all simulated periods; `simulate_wall_s` runs from a plan with derived dependencies and resolved
-    costs to the last event; `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak`: what each device's memory holds when
-    it holds the most.
+    `tasks` counts task executions over all simulated periods. `simulate_wall_s` is the time of the simulation alone, after dependencies
+    are derived and costs are resolved. `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak` lists the contents of each
+    device's memory at its peak.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -56,11 +56,11 @@ class Prediction(Document):
 
 
 class ValidationResult(Data):
-    """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline.
+    """The row of one strategy in a validation. `error` is predicted/measured − 1. Speed-ups are against the executor's baseline.
 
-    `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
-    Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
-    kept.
+    `twin_overhead` (GPU only): the share by which the run with task times was slower than the run that step times come from. Peak bytes
+    are those of the device that needs the most. The fields by device name a memory instead if all its devices are counted together; they
+    are null in old documents.
     """
 
     strategy: str
@@ -93,13 +93,13 @@ class ValidationResult(Data):
 
     @property
     def ok(self) -> bool:
-        """Whether it ran."""
+        """Whether the strategy ran."""
         return self.status == "ok"
 
     def sign_right(self, aa_spread: float) -> bool | None:
-        """Whether predicted and measured speed-up lie on the same side of 1.
+        """Whether the predicted and the measured speed-up are on the same side of 1.
 
-        None where the measured one differs from 1 by no more than `aa_spread` + SIGN_MARGIN: there is no sign to get right.
+        None if the measured speed-up differs from 1 by at most `aa_spread` + SIGN_MARGIN, or if one of them is missing.
         """
         if self.measured_speedup is None or self.predicted_speedup is None:
             return None
@@ -112,7 +112,8 @@ class ValidationResult(Data):
 class Validation(Document):
     """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
 
-    `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
+    `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time. `reference_step_s` is the step time of
+    plain PyTorch.
     """
 
     schema_name = "stepcast.validation/1"
@@ -141,20 +142,20 @@ class Validation(Document):
 
     @property
     def median_abs_error(self) -> float | None:
-        """Median absolute drift-corrected error; None when nothing ran."""
+        """Median absolute drift-corrected error; None if no strategy ran."""
         return median(map(abs, self.drift_corrected_errors)) if self.drift_corrected_errors else None
 
     @property
     def worst(self) -> ValidationResult | None:
-        """The result with the largest absolute drift-corrected error; None when nothing ran."""
+        """The result with the largest absolute drift-corrected error; None if no strategy ran."""
         scored = [r for r in self.ran if r.error_drift_corrected is not None]
         return max(scored, key=lambda r: abs(r.error_drift_corrected), default=None)
 
     @property
     def signs(self) -> tuple[int, int]:
-        """(right, asked): of the results whose measured speed-up has a sign, how many were predicted on the right side of 1."""
-        asked = [sign for r in self.ran if (sign := r.sign_right(self.aa_spread or 0.0)) is not None]
-        return sum(asked), len(asked)
+        """(right, scored): how many speed-ups were predicted on the right side of 1, out of those whose sign is scored (`sign_right`)."""
+        scored = [right for r in self.ran if (right := r.sign_right(self.aa_spread or 0.0)) is not None]
+        return sum(scored), len(scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One strategy's predicted and measured timeline with its row of the validation."""
+    """The predicted and the measured timeline of one strategy, with its row of the validation."""
 
     predicted: Timeline
     measured: Timeline
