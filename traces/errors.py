@@ -14,11 +14,11 @@ class UnusableFileError(StepcastError):
 class UnknownNameError(StepcastError):
     """A model, strategy, option, device or machine that does not exist."""
 
-    def __init__(self, kind: str, given: str, known: "list[str] | tuple[str, ...]", do: str = ""):
-        """`kind` is the noun in the message, `known` the accepted names, `do` a hint such as the command that lists them."""
+    def __init__(self, kind: str, name: str, accepted: "list[str] | tuple[str, ...]", do: str = ""):
+        """`kind` is the noun in the message, `accepted` the names that exist, `do` a hint such as the command that lists them."""
         import difflib
 
-        near = difflib.get_close_matches(given, known, n=1)
+        near = difflib.get_close_matches(name, accepted, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        shown = ", ".join(known) if len(known) <= 20 else f"{len(known)} names"
-        super().__init__(f"unknown {kind} {given!r}{hint}; expected one of: {shown or 'none'}" + (f"; {do}" if do else ""))
+        listed = ", ".join(accepted) if len(accepted) <= 20 else f"{len(accepted)} names"
+        super().__init__(f"unknown {kind} {name!r}{hint}; expected one of: {listed or 'none'}" + (f"; {do}" if do else ""))
