@@ -1,1 +1,1 @@
-"""What was predicted or measured: profiles, timelines, comparisons and their exports. Imports nothing of ours."""
+"""Predictions and measurements as data: profiles, timelines, validations, and their files. Imports no other package of the project."""

@@ -1,18 +1,18 @@
-"""What collectives of a library take, as calibration measured them. Seconds and bytes."""
+"""How long a library's collectives take, by size, as calibration measured it. Seconds and bytes."""
 
 from bisect import bisect_left
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: How a law is used on a number of ranks that was not measured, for the sources of a machine.
-SCALED = "on other numbers of ranks scaled from the nearest by the algorithm's rounds and bytes"
+#: How the duration on a number of ranks that was not measured is obtained. Shown among the sources of a machine.
+SCALED = "for other numbers of ranks, scaled from the nearest measured one by the algorithm's communication rounds and bytes"
 
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class LawPiece(NamedTuple):
-    """Up to so many bytes a collective takes `latency_s + s_per_byte * bytes`."""
+    """A collective of at most `up_to_bytes` takes `latency_s + s_per_byte * bytes` seconds."""
 
     up_to_bytes: Measure
     latency_s: Measure
@@ -20,11 +20,11 @@ class LawPiece(NamedTuple):
 
 
 class CollectiveLaw(BaseModel):
-    """Seconds of a collective that runs alone, by the bytes of one device's operands.
+    """The duration of a collective that runs alone, as a function of the bytes of one device's operands.
 
-    A library chooses an algorithm (ring, tree) and a protocol by the size; each takes a latency and a time per byte. So the law is a line
-    per range of sizes, and may jump between two. Beyond the last piece that goes on. `points`: the (bytes, seconds) it was fitted on, in
-    order of bytes; `held_out_error`: mean relative error on points that a fit did not see.
+    A library chooses an algorithm (ring, tree) and a protocol by size, each with its own latency and time per byte. So the law has one line
+    per range of sizes and may jump between ranges. The last piece also holds beyond its end. `points` are the measured (bytes, seconds), in
+    order of bytes. `held_out_error` is the mean relative error on points that were left out of a fit.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -34,20 +34,19 @@ class CollectiveLaw(BaseModel):
     held_out_error: Measure | None = None
 
     def parts(self, payload_bytes: float) -> tuple[float, float]:
-        """Seconds of latency, and seconds in which bytes move. Of a size that was measured, as measured."""
-        place = bisect_left([piece.up_to_bytes for piece in self.pieces[:-1]], payload_bytes)
-        piece = self.pieces[place]
-        found = bisect_left(self.points, (payload_bytes, 0.0))
-        if found < len(self.points) and self.points[found][0] == payload_bytes:
-            whole_s = self.points[found][1]
-            return min(piece.latency_s, whole_s), max(0.0, whole_s - piece.latency_s)
+        """(latency, transfer time) in seconds. For a measured size they add up to the measured time."""
+        piece = self.pieces[bisect_left([piece.up_to_bytes for piece in self.pieces[:-1]], payload_bytes)]
+        index = bisect_left(self.points, (payload_bytes, 0.0))
+        if index < len(self.points) and self.points[index][0] == payload_bytes:
+            measured_s = self.points[index][1]
+            return min(piece.latency_s, measured_s), max(0.0, measured_s - piece.latency_s)
         return piece.latency_s, piece.s_per_byte * payload_bytes
 
     def seconds(self, payload_bytes: float) -> float:
-        """Both together."""
+        """Latency and transfer time together."""
         return sum(self.parts(payload_bytes))
 
 
 def law_name(operation: str, library: str, ranks: int, nodes: int = 1) -> str:
-    """What a profile calls the law of `ranks` devices on `nodes` nodes: `all-reduce|nccl|8`, on two nodes `all-reduce|nccl|8/2`."""
+    """The key of a law in a profile: `all-reduce|nccl|8` for 8 ranks on one node, `all-reduce|nccl|8/2` for 8 ranks on 2 nodes."""
     return f"{operation}|{library}|{ranks}" + (f"/{nodes}" if nodes > 1 else "")

@@ -1,9 +1,8 @@
-"""What was predicted beside what was measured: the documents of `stepcast predict` and `stepcast validate`, and one strategy's timelines.
+"""Predictions and measurements compared: the documents of `stepcast predict` and `stepcast validate`, and the timelines of one strategy.
 
-Floats are finite or null. A quantity that does not exist (a skipped strategy was never measured) is null, never 0 and never NaN.
+Floats are finite or null. A quantity that does not exist, such as the measured time of a skipped strategy, is null, never 0 and never NaN.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, Self
@@ -12,16 +11,16 @@ from pydantic import Field, model_validator
 
 from traces.documents import Data, Document
 from traces.memory_use import AtPeak
-from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
+from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
 INTERLEAVED, PROFILE = "interleaved", "profile"
-#: A measured speed-up closer to 1 than the A/A spread plus this much has no sign that a prediction could get right or wrong.
+#: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.
 SIGN_MARGIN = 0.03
 
 
 class Shares(Data):
-    """Which part of the predicted task seconds rests on measured, fitted and guessed costs. They add up to 1."""
+    """The shares of the predicted task seconds that rest on measured, fitted and guessed costs. They add up to 1."""
 
     measured: float = Field(ge=0, le=1)
     fitted: float = Field(ge=0, le=1)
@@ -29,11 +28,11 @@ class Shares(Data):
 
 
 class Prediction(Document):
-    """The step time of one strategy on one machine, and why. Document `stepcast.prediction/1`.
+    """The predicted step time of one strategy on one machine, with its explanation. Document `stepcast.prediction/1`.
 
-    `tasks` counts task executions over all simulated periods; `simulate_wall_s` runs from a plan with derived dependencies and resolved
-    costs to the last event; `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak`: what each device's memory holds when
-    it holds the most.
+    `tasks` counts task executions over all simulated periods. `simulate_wall_s` is the time of the simulation alone, after dependencies
+    are derived and costs are resolved. `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak` lists the contents of each
+    device's memory at its peak.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -59,7 +58,7 @@ class Prediction(Document):
 
 
 class ValidationResult(Data):
-    """One strategy's row of a validation. `error` is predicted/measured − 1; speed-ups are against the executor's baseline.
+    """The row of one strategy in a validation. `error` is predicted/measured − 1. Speed-ups are against the executor's baseline.
 
     `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the anchor
     corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
@@ -101,7 +100,7 @@ class ValidationResult(Data):
 
     @property
     def ok(self) -> bool:
-        """Whether it ran."""
+        """Whether the strategy ran."""
         return self.status == "ok"
 
     @property
@@ -113,9 +112,9 @@ class ValidationResult(Data):
         return self.error if self.calibration == INTERLEAVED else self.error_drift_corrected
 
     def sign_right(self, aa_spread: float) -> bool | None:
-        """Whether predicted and measured speed-up lie on the same side of 1.
+        """Whether the predicted and the measured speed-up are on the same side of 1.
 
-        None where the measured one differs from 1 by no more than `aa_spread` + SIGN_MARGIN: there is no sign to get right.
+        None if the measured speed-up differs from 1 by at most `aa_spread` + SIGN_MARGIN, or if one of them is missing.
         """
         if self.measured_speedup is None or self.predicted_speedup is None:
             return None
@@ -174,24 +173,14 @@ class Validation(Document):
 
     @property
     def signs(self) -> tuple[int, int]:
-        """(right, asked): of the results whose measured speed-up has a sign, how many were predicted on the right side of 1."""
-        asked = [sign for r in self.ran if (sign := r.sign_right(self.aa_spread or 0.0)) is not None]
-        return sum(asked), len(asked)
-
-    @property
-    def signs_right(self) -> bool:
-        """Whether every speed-up that has a sign was predicted with it."""
-        right, asked = self.signs
-        return right == asked
-
-    def result(self, strategy: str) -> ValidationResult | None:
-        """The first row of `strategy`, or None."""
-        return next((r for r in self.results if r.strategy == strategy), None)
+        """(right, scored): how many speed-ups were predicted on the right side of 1, out of those whose sign is scored (`sign_right`)."""
+        scored = [right for r in self.ran if (right := r.sign_right(self.aa_spread or 0.0)) is not None]
+        return sum(scored), len(scored)
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Task seconds of one phase, layer or task within one steady period (0 where it does not occur)."""
+    """Task seconds of one phase within one steady period; 0 for a phase that does not occur."""
 
     predicted_s: float
     measured_s: float
@@ -199,7 +188,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One strategy's predicted and measured timeline with its row of the validation."""
+    """The predicted and the measured timeline of one strategy, with its row of the validation."""
 
     predicted: Timeline
     measured: Timeline
@@ -212,26 +201,14 @@ class Comparison:
 
     def phases(self) -> dict[str, Seconds]:
         """Task seconds per phase within one steady period; tasks that run at the same time both count."""
-        return self._seconds(lambda span: span.phase)
-
-    def layers(self) -> dict[str, Seconds]:
-        """Task seconds per layer within one steady period ("" collects what belongs to no layer)."""
-        return self._seconds(lambda span: span.layer)
-
-    def tasks(self) -> dict[str, Seconds]:
-        """Task seconds per task within one steady period."""
-        return self._seconds(lambda span: span.task)
-
-    def _seconds(self, key: Callable[[Span], str]) -> dict[str, Seconds]:
-        predicted, measured = seconds_by(self.predicted, key), seconds_by(self.measured, key)
-        return {name: Seconds(predicted.get(name, 0.0), measured.get(name, 0.0)) for name in predicted | measured}
+        predicted, measured = phase_seconds(self.predicted), phase_seconds(self.measured)
+        return {phase: Seconds(predicted.get(phase, 0.0), measured.get(phase, 0.0)) for phase in predicted | measured}
 
 
-def seconds_by(timeline: Timeline, key: Callable[[Span], str]) -> dict[str, float]:
-    """Span seconds within the steady period, summed by `key`; spans that cross its border count with the part inside."""
+def phase_seconds(timeline: Timeline) -> dict[str, float]:
+    """Span seconds per phase within the steady period. A span that crosses its border counts with the part inside."""
     start, end = timeline.window_s
-    total: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for span in timeline.window():
-        name = key(span)
-        total[name] = total.get(name, 0.0) + min(span.end_s, end) - max(span.start_s, start)
-    return total
+        seconds[span.phase] = seconds.get(span.phase, 0.0) + min(span.end_s, end) - max(span.start_s, start)
+    return seconds

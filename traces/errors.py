@@ -1,24 +1,24 @@
-"""The errors that a user's request can cause. Each message is one line: what was given, what is expected, what to do."""
+"""Errors that a user's request can cause. A message is one line: what was given, what is expected, what to do."""
 
 
 class StepcastError(Exception):
-    """A request that cannot be served; the command line prints its message on one line and exits with `exit_status`."""
+    """A request that cannot be carried out. The command line prints the message on one line and exits with `exit_status`."""
 
     exit_status = 2
 
 
 class UnusableFileError(StepcastError):
-    """A file that is missing, truncated, of another kind, or of a schema newer than this version reads."""
+    """A file that is missing, damaged, of another kind, or of a newer schema than this version reads."""
 
 
 class UnknownNameError(StepcastError):
     """A model, strategy, option, device or machine that does not exist."""
 
-    def __init__(self, kind: str, given: str, known: "list[str] | tuple[str, ...]", do: str = ""):
-        """`kind` is the noun shown; `known` the accepted names; `do` the command that lists them."""
+    def __init__(self, kind: str, name: str, accepted: "list[str] | tuple[str, ...]", do: str = ""):
+        """`kind` is the noun in the message, `accepted` the names that exist, `do` a hint such as the command that lists them."""
         import difflib
 
-        near = difflib.get_close_matches(given, known, n=1)
+        near = difflib.get_close_matches(name, accepted, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        shown = ", ".join(known) if len(known) <= 20 else f"{len(known)} names"
-        super().__init__(f"unknown {kind} {given!r}{hint}; expected one of: {shown or 'none'}" + (f"; {do}" if do else ""))
+        listed = ", ".join(accepted) if len(accepted) <= 20 else f"{len(accepted)} names"
+        super().__init__(f"unknown {kind} {name!r}{hint}; expected one of: {listed or 'none'}" + (f"; {do}" if do else ""))

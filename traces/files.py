@@ -1,6 +1,6 @@
-"""Reading and writing files so that neither a crash, a full disk nor a damaged file can do harm.
+"""Safe reading and writing of files: a crash, a full disk or a damaged file does no harm.
 
-Writes are atomic (a temporary file in the same folder, then a rename). Everything is JSON, plain or gzip; nothing is ever unpickled.
+Writes are atomic (a temporary file in the same folder, then a rename). All data is JSON, plain or gzip; nothing is unpickled.
 """
 
 import errno
@@ -18,9 +18,9 @@ from traces.errors import StepcastError, UnusableFileError
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> Path:
-    """Replace `path` by `content` in one step; on any failure the old file stays and no partial one is left.
+    """Replace the file at `path` by `content` in one step. On failure the old file stays and no partial file is left.
 
-    Raises StepcastError when the folder cannot be written or the disk is full.
+    Raises StepcastError if the folder cannot be written or the disk is full.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
@@ -44,40 +44,40 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
 
 
 def cannot_write(path: Path | str, error: OSError) -> StepcastError:
-    """What to tell the user about a failed write."""
+    """The error that tells the user about a failed write."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return StepcastError(f"cannot write {path}: {error.filename or path} is not a folder; choose another place")
     return StepcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place")
 
 
 def check_writable(path: Path | str, folder: bool = False) -> None:
-    """Raise StepcastError where a file (or a `folder`) cannot be written at `path`. Asked before long work; leaves nothing behind."""
+    """Raise StepcastError if a file (or a `folder`) cannot be written at `path`. Called before long work; leaves no file behind."""
     path = Path(path)
     if path.is_dir() != folder and path.exists():
-        expected, found = ("a folder", "a file") if folder else ("a file", "a folder")
-        raise StepcastError(f"cannot write {path}: it is {found}, expected the name of {expected}; choose another place")
-    place = path if folder and path.exists() else path.parent
-    while not place.exists() and place != place.parent:
-        place = place.parent
+        expected, actual = ("a folder", "a file") if folder else ("a file", "a folder")
+        raise StepcastError(f"cannot write {path}: it is {actual}, expected the name of {expected}; choose another place")
+    existing = path if folder and path.exists() else path.parent
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     try:
-        if not place.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
-        with tempfile.TemporaryFile(dir=place):
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
 def write_json(path: Path | str, document: Any, indent: int | None = None) -> Path:
-    """Write `document` as JSON, gzip-compressed when the name ends in `.gz`."""
+    """Write `document` as JSON, compressed with gzip if the name ends in `.gz`."""
     text = json.dumps(document, indent=indent, allow_nan=False)
     return write_atomic(path, gzip.compress(text.encode(), mtime=0) if str(path).endswith(".gz") else text)
 
 
 def read_json(path: Path | str, what: str) -> Any:
-    """Read JSON (plain or gzip, told by its first bytes); `what` names the expected kind in messages.
+    """Read JSON, plain or gzip (recognized by its first bytes). `what` is the kind of file that messages name.
 
-    Raises UnusableFileError for a file that is missing, unreadable, truncated or not JSON.
+    Raises UnusableFileError if the file is missing, unreadable, truncated or not JSON.
     """
     path = Path(path)
     try:
@@ -97,23 +97,23 @@ def read_json(path: Path | str, what: str) -> Any:
 
 
 def read_document(path: Path | str, what: str, schema: str) -> dict:
-    """Read a JSON object whose "schema" is `NAME/VERSION` as given, or an older version of it.
+    """Read a JSON object whose "schema" is `schema` (`NAME/VERSION`) or an older version of it.
 
-    Raises UnusableFileError for another kind of document or a newer version.
+    Raises UnusableFileError for another kind of document and for a newer version.
     """
     document = read_json(path, what)
     name, _, version = schema.partition("/")
-    given = document.get("schema") if isinstance(document, dict) else None
-    given_name, _, given_version = given.partition("/") if isinstance(given, str) else ("", "", "")
-    if given_name != name or not given_version.isdigit():
-        raise UnusableFileError(f"{path} is not a {what} (expected schema {schema}, found {given!r}); check the name")
-    if int(given_version) > int(version):
-        raise UnusableFileError(f"{what} {path} has schema {given}, newer than {schema} of this version; upgrade stepcast")
+    actual = document.get("schema") if isinstance(document, dict) else None
+    actual_name, _, actual_version = actual.partition("/") if isinstance(actual, str) else ("", "", "")
+    if actual_name != name or not actual_version.isdigit():
+        raise UnusableFileError(f"{path} is not a {what} (expected schema {schema}, found {actual!r}); check the name")
+    if int(actual_version) > int(version):
+        raise UnusableFileError(f"{what} {path} has schema {actual}, newer than {schema}, the newest this version reads; upgrade stepcast")
     return document
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing wrong with a document, on one line: `at costs > aten.mm|... > 0 > 0: Input should be ...`."""
+    """The first validation error of a document, on one line: `at costs > aten.mm|... > 0 > 0: Input should be ...`."""
     fault = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = " > ".join(map(str, fault["loc"])) or "its top level"
     return " ".join(f"at {where}: {fault['msg']}".split())

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, out of the way of code that makes very many small objects."""
+"""Pauses Python's garbage collector for code that creates a great many small objects."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """No cycles are collected meanwhile: where nothing dies in cycles, walking a heap with torch in it takes longer than the work does."""
+    """Pause the collection of reference cycles: with torch loaded, walking the heap would take longer than the work and free nothing."""
     collecting = gc.isenabled()
     gc.disable()
     try:

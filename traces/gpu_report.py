@@ -1,6 +1,7 @@
-"""The document of `stepcast gpu-report`: what was measured on one GPU, part by part, and how well it was predicted.
+"""The document of `stepcast gpu-report`: the measurements made on one GPU, part by part, and how well they were predicted.
 
-A folder of `data` beside this file, or any other, holds it as `report.json` beside the profiles, `facts.json` and `validations/NAME.json`.
+The document is `report.json` in a folder that also holds the profiles, `facts.json` and `validations/NAME.json`. Committed reports are
+folders of `data` beside this file.
 """
 
 import os
@@ -15,18 +16,18 @@ from traces.comparison import Validation, ValidationResult
 from traces.documents import Data, Document
 
 REPORT, FACTS, README, VALIDATIONS = "report.json", "facts.json", "README.md", "validations"
-#: A result is good whose error is at most this, or twice the spread of the baseline interleaved with itself.
+#: A result is good if its error is at most GOOD_ERROR, or at most GOOD_SPREADS times the A/A spread.
 GOOD_ERROR, GOOD_SPREADS = 0.05, 2.0
 
 Status = Literal["done", "failed", "left", "skipped", "unsuited"]
 
 
 class PartRecord(Data):
-    """What became of one part: `skipped` was there from an earlier run, `left` did not fit or was cut short, and `why` says so.
+    """The outcome of one part of the report.
 
-    `unsuited`: the GPU cannot do what it is about, `why` says what it lacks.
-
-    `where` names the innermost functions of an error that is none of the user's. `same_numbers`: whether plans computed what PyTorch does.
+    `status`: `skipped` if an earlier run measured it, `left` if it did not fit in the time or was cut short, `unsuited` if the GPU lacks a
+    feature that the part needs. `why` gives the reason. `where` names the innermost functions of an error that the user did not cause.
+    `same_numbers`: whether the plans computed the same numbers as PyTorch.
     """
 
     name: str
@@ -41,13 +42,13 @@ class PartRecord(Data):
     flags: tuple[str, ...] = ()
 
     @property
-    def there(self) -> bool:
-        """Whether it was measured, now or earlier."""
+    def measured(self) -> bool:
+        """Whether this run or an earlier one measured it."""
         return self.status in ("done", "skipped")
 
 
 class ModeSummary(Data):
-    """Predicted against measured step times of one mode. Shares and errors are None where nothing ran."""
+    """Predicted against measured step times of one mode. Shares and errors are None if no strategy ran."""
 
     mode: str
     results: int = Field(ge=0)
@@ -60,9 +61,9 @@ class ModeSummary(Data):
 
 
 class GpuReport(Document):
-    """Everything that `stepcast gpu-report` measured on one GPU. Document `stepcast.gpu-report/1`.
+    """All measurements of `stepcast gpu-report` on one GPU. Document `stepcast.gpu-report/1`.
 
-    `seconds` is this run's duration, `minutes` what it was given; `parts` are in the order of their priority.
+    `seconds` is the duration of this run, `minutes` its limit. `parts` are in the order of their priority.
     """
 
     schema_name = "stepcast.gpu-report/1"
@@ -80,16 +81,16 @@ class GpuReport(Document):
 
     @property
     def same_numbers(self) -> bool:
-        """Whether no part found numbers that differ from plain PyTorch's."""
+        """False if any part found numbers that differ from plain PyTorch's."""
         return all(part.same_numbers is not False for part in self.parts)
 
     @property
     def validations(self) -> tuple[PartRecord, ...]:
-        """The parts whose file is a validation that is there."""
-        return tuple(part for part in self.parts if part.there and (part.file or "").startswith(f"{VALIDATIONS}/"))
+        """The measured parts whose file is a validation."""
+        return tuple(part for part in self.parts if part.measured and (part.file or "").startswith(f"{VALIDATIONS}/"))
 
     def read_validations(self, folder: Path | str) -> dict[str, Validation]:
-        """The validations by their part's name. Raises UnusableFileError for one that is missing or damaged."""
+        """The validations by the name of their part. Raises UnusableFileError if one is missing or damaged."""
         return {part.name: Validation.load(Path(folder) / part.file) for part in self.validations}
 
 
@@ -122,6 +123,6 @@ def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummar
 
 
 def find_reports(folder: Path) -> list[tuple[Path, GpuReport]]:
-    """The reports in the folders of `folder`, by name; none where there is no such folder. Raises UnusableFileError for a damaged one."""
-    places = sorted(entry for entry in os.listdir(folder)) if folder.is_dir() else []
-    return [(folder / name, GpuReport.load(folder / name / REPORT)) for name in places if (folder / name / REPORT).is_file()]
+    """The reports in the subfolders of `folder`, by name; none if it does not exist. Raises UnusableFileError if one is damaged."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    return [(folder / name, GpuReport.load(folder / name / REPORT)) for name in names if (folder / name / REPORT).is_file()]

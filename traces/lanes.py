@@ -1,4 +1,4 @@
-"""The order in which lanes are drawn: devices as the timeline lists them, lanes of a device by name with numbers in order."""
+"""The order in which lanes are drawn: devices as the timeline lists them, the lanes of a device by name, with numbers in numeric order."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from traces.timeline import Span, Timeline
 
 
 def lanes(timeline: Timeline, spans: Sequence[Span]) -> tuple[tuple[str, str], ...]:
-    """Every (device, lane) of these spans of the timeline, in drawing order."""
+    """Every (device, lane) that `spans` of the timeline use, in drawing order."""
     rank: dict[str, int] = {}
     for name in [*(use.name for use in timeline.devices), *(span.device for span in spans)]:
         rank.setdefault(name, len(rank))

@@ -1,4 +1,4 @@
-"""What a device's memory holds: by kind of value over time, and at its peak."""
+"""The contents of a device's memory: by kind of value over time, and at the peak."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from traces.documents import Data
 
 @dataclass(frozen=True, slots=True)
 class HeldByKind:
-    """Bytes by kind of value from each instant on until the next. Every kind has as many figures as there are instants."""
+    """Bytes by kind of value. Entry i of a kind holds from `time_s[i]` until the next instant; every kind has one entry per instant."""
 
     time_s: tuple[float, ...]
     held_bytes: dict[str, tuple[int, ...]]
 
 
 class Holder(Data):
-    """One storage at the peak; `layer` is that of the task that writes it first, or of the parameter that it is or serves."""
+    """One storage at the peak. `layer` is the layer of the task that writes it first, or of the parameter that it holds or belongs to."""
 
     storage: str
     kind: str
@@ -25,11 +25,11 @@ class Holder(Data):
 
 
 class AtPeak(Data):
-    """What one device holds when it holds the most.
+    """The contents of one device's memory at its peak.
 
-    `time_s` from the start of the steady period, below 0 where the peak comes before it. `task`, `layer` and `phase` are what runs
-    there then ("" for nothing). `by_kind`: the largest kind first; `largest`: a few storages that are not carried, the largest first.
-    `replicated_bytes`: of parameters, optimizer state and buffers that other devices hold too.
+    `time_s` counts from the start of the steady period and is negative if the peak comes earlier. `task`, `layer` and `phase` describe the
+    task that runs on the device at that time ("" if none does). `by_kind` has the largest kind first. `largest` lists a few storages that
+    are not carried, the largest first. `replicated_bytes` counts parameters, optimizer state and buffers that other devices hold too.
     """
 
     device: str

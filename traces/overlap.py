@@ -1,4 +1,4 @@
-"""How much runs at once: seconds in which at least two spans overlap, and what of a step each phase takes on the clock."""
+"""How much work overlaps: the time in which at least two spans run, and the wall-clock time of each phase of a step."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,9 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
 
 def overlapped_seconds(spans: Iterable[Span], start_s: float, end_s: float) -> float:
-    """Length of the part of [start_s, end_s] in which at least two of the spans run.
+    """Seconds within [start_s, end_s] in which at least two of the spans run.
 
-    A span runs from its start up to its end, the end excluded: two that touch do not overlap.
+    A span does not include its end, so two spans that touch do not overlap.
     """
     edges = []
     for span in spans:
@@ -27,20 +27,20 @@ def overlapped_seconds(spans: Iterable[Span], start_s: float, end_s: float) -> f
 
 
 def overlapped_kernel_seconds(timeline: Timeline) -> float:
-    """Seconds of the steady period in which at least two computing tasks (forward, backward, update) run at once."""
+    """Seconds of the steady period in which at least two tasks that compute (forward, backward, update) run at once."""
     kernels = [span for span in timeline.window() if span.phase in (FORWARD, BACKWARD, UPDATE)]
     return overlapped_seconds(kernels, *timeline.window_s)
 
 
 def phase_stretches(timeline: Timeline) -> dict[str, float]:
-    """The steady period cut where its last forward and its last backward task end, in seconds: what a clock read there would show.
+    """Seconds of the steady period by phase, as a clock read at the end of the last forward and of the last backward task would show them.
 
-    `forward` begins where the period before ended, so that waiting for the host counts; updates that run between forward or backward
-    tasks count with those, and `update` is what comes after the last backward task. The three add up to the period.
+    `forward` begins at the end of the previous period, so it includes waiting for the host. Updates that run between forward or backward
+    tasks count as that phase; `update` is what follows the last backward task. The three add up to the period.
     """
     start, end = timeline.window_s
     period = max((span.period for span in timeline.spans if span.end_s <= end), default=0)
-    own = [span for span in timeline.spans if span.period == period]
-    forward_end = max((span.end_s for span in own if span.phase == FORWARD), default=start)
-    backward_end = max((span.end_s for span in own if span.phase == BACKWARD), default=forward_end)
+    spans = [span for span in timeline.spans if span.period == period]
+    forward_end = max((span.end_s for span in spans if span.phase == FORWARD), default=start)
+    backward_end = max((span.end_s for span in spans if span.phase == BACKWARD), default=forward_end)
     return {FORWARD: forward_end - start, BACKWARD: backward_end - forward_end, UPDATE: end - backward_end}

@@ -1,10 +1,10 @@
-"""Timelines as a Chrome trace, to open in ui.perfetto.dev: a process per device, a thread per lane, arrows along the critical path.
+"""Exports timelines as a Chrome trace for ui.perfetto.dev: one process per device, one thread per lane, arrows along the critical path.
 
-Times are microseconds with three decimals (the viewer's resolution is a nanosecond). Several timelines are shifted so that their steady
-periods begin together.
+Times are microseconds with three decimals (the viewer's resolution is a nanosecond). Timelines are shifted so that their steady periods
+begin at the same time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,15 @@ from traces.lanes import lanes
 from traces.timeline import Cause, Span, Timeline
 
 Event = dict[str, Any]
-#: (task, later task, how many periods later): an arrow between two tasks of a plan.
-PlanEdge = tuple[str, str, int]
 
 
-def export(path: Path | str, timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> Path:
-    """Write the timelines, each under its label ("predicted", "measured"), as one trace file (gzip when the name ends in .gz).
-
-    `plan_edges` adds an arrow for each of these dependencies to those of the critical path.
-    """
-    return write_json(path, trace_document(timelines, plan_edges))
+def export(path: Path | str, timelines: Mapping[str, Timeline]) -> Path:
+    """Write the timelines, each with its label ("predicted", "measured"), as one trace file (gzip if the name ends in .gz)."""
+    return write_json(path, trace_document(timelines))
 
 
-def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanEdge] | None = None) -> dict[str, Any]:
-    """The trace as a JSON object: metadata first, then events in order of time, a slice before the arrows that end in it."""
-    edges = tuple(plan_edges or ())
+def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
+    """The trace as a JSON object: metadata, then events in order of time, each slice before the arrows that end in it."""
     origin = max((timeline.window_s[0] for timeline in timelines.values()), default=0.0)
     metadata: list[Event] = []
     events: list[Event] = []
@@ -38,7 +32,7 @@ def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanE
         clock = _Clock(origin - timeline.window_s[0])
         tracks = _Tracks(timeline, first_process, clock)
         metadata += tracks.metadata(label)
-        events += _Writer(timeline, tracks, clock, f"{label} ").events(edges)
+        events += _Writer(timeline, tracks, clock, f"{label} ").events()
         first_process += len(tracks.processes)
     events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
     steps = {label: {"step_s": timeline.step_s, "mode": timeline.mode} for label, timeline in timelines.items()}
@@ -46,7 +40,7 @@ def trace_document(timelines: Mapping[str, Timeline], plan_edges: Iterable[PlanE
 
 
 class _Clock:
-    """Seconds of a timeline as whole nanoseconds of the trace, `shift_s` later."""
+    """Converts seconds of a timeline to whole nanoseconds of the trace, shifted by `shift_s`."""
 
     def __init__(self, shift_s: float):
         self.shift_s = shift_s
@@ -56,11 +50,11 @@ class _Clock:
 
 
 class _Tracks:
-    """Numbers for devices and lanes. A lane whose measured spans overlap (by timer error) gets further rows, since slices must nest."""
+    """Process and thread numbers of devices and lanes. A lane whose measured spans overlap (timer error) gets extra rows."""
 
     def __init__(self, timeline: Timeline, first_process: int, clock: _Clock):
-        spoken_of = (use.name for use in timeline.devices), (span.device for span in timeline.spans), timeline.memory, timeline.memory_kinds
-        devices = dict.fromkeys(chain.from_iterable(spoken_of))
+        names = (use.name for use in timeline.devices), (span.device for span in timeline.spans), timeline.memory, timeline.memory_kinds
+        devices = dict.fromkeys(chain.from_iterable(names))
         self.processes = {device: first_process + i for i, device in enumerate(devices)}
         self.place: dict[Span, tuple[int, int]] = {}
         self.rows: dict[tuple[int, int], str] = {}
@@ -93,31 +87,30 @@ class _Tracks:
 
 
 class _Writer:
-    """Slices, arrows and counters of one timeline; `prefix` keeps its arrows apart from other timelines'."""
+    """Writes slices, arrows and counters of one timeline. `prefix` makes the ids of its arrows unique among timelines."""
 
     def __init__(self, timeline: Timeline, tracks: _Tracks, clock: _Clock, prefix: str):
         self.timeline, self.tracks, self.clock, self.prefix = timeline, tracks, clock, prefix
         self.critical = critical_spans(timeline)
 
-    def events(self, edges: tuple[PlanEdge, ...]) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """All events, unsorted."""
         causes = {span: link.cause for span, link in self.critical}
         for span in self.timeline.spans:
             yield self._slice(span, causes.get(span))
         arrows = [(source, target, f"critical path: {link.cause}") for (source, _), (target, link) in pairwise(self.critical)]
-        arrows += [(source, target, "dependency") for source, target in self._edge_spans(edges)]
         for number, (source, target, name) in enumerate(arrows):
             yield from self._arrow(source, target, name, f"{self.prefix}{number}")
         for device, steps in self.timeline.memory.items():
-            for time_s, held in steps:
+            for time_s, used_bytes in steps:
                 at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
-                yield {"ph": "C", "name": "memory", **at, "args": {"MB": round(held / 1e6, 3)}}
-        for device, known in self.timeline.memory_kinds.items():
-            for place, time_s in enumerate(known.time_s):
+                yield {"ph": "C", "name": "memory", **at, "args": {"MB": round(used_bytes / 1e6, 3)}}
+        for device, use in self.timeline.memory_kinds.items():
+            for index, time_s in enumerate(use.time_s):
                 at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
-                for kind, held in known.held_bytes.items():
-                    if place == 0 or held[place] != held[place - 1]:
-                        yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(held[place] / 1e6, 3)}}
+                for kind, used_bytes in use.held_bytes.items():
+                    if index == 0 or used_bytes[index] != used_bytes[index - 1]:
+                        yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(used_bytes[index] / 1e6, 3)}}
 
     def _slice(self, span: Span, cause: Cause | None) -> Event:
         process, thread = self.tracks.place[span]
@@ -129,21 +122,13 @@ class _Writer:
         return {"ph": "X", "name": span.task, "cat": span.phase, **at, "args": args}
 
     def _arrow(self, source: Span, target: Span, name: str, arrow: str) -> Iterator[Event]:
-        """From the last nanosecond of one slice to the start of another: an end binds to the slice that is open at its time."""
+        """An arrow from the last nanosecond of one slice to the start of another. An end binds to the slice that is open at its time."""
         leave = max(self.clock(source.start_s), self.clock(source.end_s) - 1)
         arrive = max(leave, self.clock(target.start_s))
         for phase, span, time in (("s", source, leave), ("f", target, arrive)):
             process, thread = self.tracks.place[span]
             event = {"ph": phase, "name": name, "cat": "arrow", "id": arrow, "pid": process, "tid": thread, "ts": time / 1000}
             yield event | ({"bp": "e"} if phase == "f" else {})
-
-    def _edge_spans(self, edges: tuple[PlanEdge, ...]) -> Iterator[tuple[Span, Span]]:
-        spans: dict[str, dict[int, Span]] = {}
-        for span in self.timeline.spans if edges else ():
-            spans.setdefault(span.task, {})[span.period] = span
-        for source, target, later in edges:
-            targets = spans.get(target, {})
-            yield from ((span, targets[period + later]) for period, span in spans.get(source, {}).items() if period + later in targets)
 
 
 def _metadata(kind: str, process: int, thread: int, **args: Any) -> Event:

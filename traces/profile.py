@@ -1,7 +1,7 @@
-"""A profile: what calibration measured on one machine. Seconds, bytes, FLOPs.
+"""A profile: the measurements that calibration made on one machine. Seconds, bytes, FLOPs.
 
-One JSON file per machine; calibration adds to it. Each cost key is one compact row (20,000 keys load in about 0.2 s); the raw samples lie
-beside it in `NAME.samples.jsonl.gz` (`append_samples`).
+There is one JSON file per machine, to which calibration adds. Each cost key is one compact row (20,000 keys load in about 0.2 s). The raw
+samples are in `NAME.samples.jsonl.gz` beside it (`append_samples`).
 """
 
 import statistics
@@ -12,20 +12,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from traces.collectives import CollectiveLaw
-from traces.errors import StepcastError, UnusableFileError
+from traces.collectives import CollectiveLaw, Measure
+from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
 
 SCHEMA = "stepcast.profile/1"
 
-Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Stats(NamedTuple):
-    """Summary of one key's samples, in seconds. `mean_s` is winsorised: samples above twice the median count as twice the median."""
+    """Summary of the samples of one key, in seconds. `mean_s` is winsorized: samples above twice the median count as twice the median."""
 
     median_s: Measure
     mean_s: Measure
@@ -35,9 +34,9 @@ class Stats(NamedTuple):
 
     @staticmethod
     def of(samples_s: Sequence[float]) -> "Stats":
-        """Summarise samples, to six digits. Raises ValueError for none."""
+        """Summarize samples, to six digits. Raises ValueError if there are none."""
         if not samples_s:
-            raise ValueError("no samples to summarise; expected at least one duration in seconds")
+            raise ValueError("no samples to summarize; expected at least one duration in seconds")
         median = statistics.median(samples_s)
         mean = statistics.fmean(min(sample, 2 * median) for sample in samples_s)
         quarters = statistics.quantiles(samples_s, n=4, method="inclusive") if len(samples_s) > 1 else [median] * 3
@@ -50,12 +49,12 @@ class Stats(NamedTuple):
 
 
 class KeyCost(NamedTuple):
-    """What one cost key costs alone: `warm` with its reads in the cache, `cold` without (None: not measured, as warm).
+    """The cost of one key when it runs alone: `warm` with its reads in the cache, `cold` without (None: not measured, same as warm).
 
-    `grid` and `blocks_per_sm` are the kernel's geometry where it is known; `op_class`, `flops` and `bytes` as the task's body counts them.
-    `issue_s`: what issuing the task takes the host in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
-    measured). `geometry_from`: "profiler", "partitions" (from its times at several SM counts), "table" or "" (unknown).
-    `launches`: kernels (on a CPU: op calls) of an op that is a loop of many, as a recurrent layer is; 1 of all others.
+    `grid` and `blocks_per_sm` are the kernel's geometry, if known. `op_class`, `flops` and `bytes` are those of the task's body.
+    `issue_s` is the host's time to issue the task in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
+    measured). `geometry_from` is "profiler", "partitions" (fitted to times at several SM counts), "table" or "" (unknown).
+    `launches` is the number of kernels (on a CPU: op calls) of an op that is a loop, such as a recurrent layer; 1 for all others.
     """
 
     warm: Stats
@@ -71,16 +70,16 @@ class KeyCost(NamedTuple):
 
 
 def slug(text: str) -> str:
-    """`text` fit for the name of a file: lower case, words joined by `-`."""
+    """`text` as part of a file name: lower case, words joined by `-`."""
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
-class _Part(BaseModel):
+class _Data(BaseModel):
     model_config = ConfigDict(extra="ignore", validate_assignment=True)
 
 
-class Identity(_Part):
-    """The machine and software that a profile holds for. `throttle` and `extras` are recorded but do not tell machines apart."""
+class Identity(_Data):
+    """The machine and software that a profile is valid for. `throttle` and `extras` are recorded but do not distinguish machines."""
 
     kind: Literal["cpu", "gpu"]
     cpu: str = ""
@@ -99,18 +98,18 @@ class Identity(_Part):
 
     @property
     def name(self) -> str:
-        """A short name fit for a file: `gpu-nvidia-h100-132`, with TF32 `gpu-nvidia-h100-132-tf32`, `cpu-amd-epyc-2`."""
+        """A short name for files: `gpu-nvidia-h100-132` (with TF32 `gpu-nvidia-h100-132-tf32`), `cpu-amd-epyc-2`."""
         words = [self.kind, self.gpu or self.cpu or "unknown", str(self.sms or self.cores), "tf32" if self.tf32 else ""]
         return slug(" ".join(words))
 
     def differences(self, other: "Identity") -> list[str]:
         """The fields in which another machine differs, in words: `torch is 2.11.0 here, 2.13.0 there`."""
-        found = []
+        differences = []
         for field in type(self).model_fields:
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs and field not in ("throttle", "extras"):
-                found.append(f"{_WORDS.get(field, field)} is {_shown(mine)} here, {_shown(theirs)} there")
-        return found
+                differences.append(f"{_WORDS.get(field, field)} is {_shown(mine)} here, {_shown(theirs)} there")
+        return differences
 
 
 _WORDS = {
@@ -123,13 +122,13 @@ def _shown(value: object) -> str:
     return str(value) if value not in ("", {}) else "not recorded"
 
 
-class Dispatch(_Part):
-    """Seconds the host or the executor spends around a task; None where not measured. Names as in `simulator.machine`.
+class Dispatch(_Data):
+    """Seconds that the host or the executor spends around a task; None if not measured. Fields have the names of `simulator.machine`.
 
-    On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` comes on top. A key's
-    warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0, and `cross_gap_s` what crossing streams adds.
-    `queue_depth` counts the launches that a stream takes before the host blocks. `callback_s`: how long a stream stands still for a call of
-    the host that returns at once, in a graph, with the gap to the next node; `call_s`: what issuing it takes the host besides `dispatch_s`.
+    On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` is added to it. A key's
+    warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0 and `cross_gap_s` is what crossing streams
+    adds. `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
+    returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the host's time to issue it besides `dispatch_s`.
     """
 
     task_overhead_s: Measure | None = None
@@ -146,8 +145,8 @@ class Dispatch(_Part):
     queue_depth: Count | None = None
 
 
-class Transfer(_Part):
-    """One route's line `latency_s + bytes / bytes_per_s`, and the (bytes, seconds) points it was fitted on."""
+class Transfer(_Data):
+    """The cost of one route, `latency_s + bytes / bytes_per_s`, and the (bytes, seconds) points it was fitted on."""
 
     latency_s: Measure
     bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -155,8 +154,10 @@ class Transfer(_Part):
 
 
 class CoRun(NamedTuple):
-    """One op timed alone and beside others: how many times longer it took (`slow_down`), and what the engine says without multipliers
-    (`modelled`, from SMs and memory bandwidth). `held_out`: kept out of the fit, to score it. `key`: of the op, or a name.
+    """One op timed alone and together with others.
+
+    `slow_down`: how many times longer it took. `modelled`: the slow-down that the engine predicts without multipliers, from SMs and memory
+    bandwidth. `beside`: the group of the other ops. `held_out`: left out of the fit, to score it. `key`: the op's cost key, or a name.
     """
 
     group: str
@@ -167,14 +168,14 @@ class CoRun(NamedTuple):
     key: str = ""
 
 
-class Contention(_Part):
-    """Slow-downs of tasks that run side by side, by group of op classes: `multipliers["a|b"]` is a's beside b.
+class Contention(_Data):
+    """Slow-downs of tasks that run at the same time, by group of op classes: `multipliers["a|b"]` is the slow-down of a when b runs too.
 
-    `held_out_error`: mean relative error of the fitted multipliers on co-runs that were not fitted, `held_out_error_without` the same with
-    every multiplier 1, when only SMs and memory bandwidth slow tasks down. Where multipliers do not lower the error they are not used:
-    `multipliers` is empty, and `rejected` says what they would have been. `co_runs`: all that this rests on. `saturation_share`: of a
-    GPU's SMs that saturate its memory, fitted likewise; None where co-runs do not tell. `disturbed`: other work ran meanwhile, so that they
-    should be measured again. `unmeasured`: pairs of which no co-run could be made, as no task of either was at hand.
+    `held_out_error` is the mean relative error of the fitted multipliers on co-runs that were left out of the fit; `held_out_error_without`
+    is the error with every multiplier 1, when only SMs and memory bandwidth slow tasks down. If multipliers do not lower the error,
+    `multipliers` is empty and `rejected` holds the fitted ones. `co_runs` are the measurements of the fit. `saturation_share` is the share
+    of a GPU's SMs that saturates its memory, also fitted; None if the co-runs do not determine it. `disturbed`: other work ran meanwhile,
+    so the co-runs should be measured again. `unmeasured` lists pairs without a co-run, because no task of one group was available.
     """
 
     multipliers: dict[str, Measure] = {}
@@ -186,13 +187,9 @@ class Contention(_Part):
     unmeasured: list[str] = []
     co_runs: list[CoRun] = []
 
-    def multiplier(self, group: str, beside: str) -> float:
-        """How many times longer a task of `group` takes beside one of `beside`; 1 where the pair was not measured."""
-        return self.multipliers.get(f"{group}|{beside}", 1.0)
-
     @property
     def known(self) -> frozenset[tuple[str, str]]:
-        """The pairs (group, beside) of which there are co-runs, or can be none."""
+        """The pairs (group, other group) that need no measurement: they have co-runs, or cannot have any."""
         return frozenset((run.group, run.beside) for run in self.co_runs) | frozenset(tuple(pair.split("|")) for pair in self.unmeasured)
 
 
@@ -200,13 +197,13 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Profile(_Part):
-    """Everything calibration knows about one machine. Change it in place and `save` it.
+class Profile(_Data):
+    """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says per key why it could not be measured. `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is
-    the anchor op's time at calibration. The memory figures and `peak_flops` (by precision) are measured ones, None or absent where they
-    were not. `partition_sms`: how many SMs each part of an n-way split has, by n as text. `notes` say in words what was odd, such as
-    throttling.
+    `failures` says for a key why it could not be measured. `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s`
+    is the time of the anchor op at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None
+    or absent if not. `partition_sms` is the number of SMs of each partition of an n-way split, by n as text. `notes` describe anything
+    unusual, such as throttling.
     """
 
     identity: Identity
@@ -229,7 +226,7 @@ class Profile(_Part):
 
     @staticmethod
     def load(path: Path | str) -> "Profile":
-        """Read a profile written by `save`. Raises UnusableFileError for anything else: damaged, newer, or not a profile."""
+        """Read a profile written by `save`. Raises UnusableFileError if the file is damaged, newer, or not a profile."""
         try:
             with gc_paused():
                 return Profile.model_validate(read_document(path, "profile", SCHEMA))
@@ -237,46 +234,11 @@ class Profile(_Part):
             raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error
 
     def save(self, path: Path | str) -> Path:
-        """Write atomically and note the date in `updated`. Raises StepcastError where the disk refuses."""
+        """Write atomically, with the current time in `updated`. Raises StepcastError if the file cannot be written."""
         self.updated = _now()
         document: dict[str, Any] = {"schema": SCHEMA, **self.model_dump(mode="json", exclude={"costs"})}
         return write_json(path, document | {"costs": self.costs})
 
     def matches(self, other: Identity) -> list[str]:
-        """The ways in which this profile is not of the machine `other`, in words; empty when it is."""
+        """The differences between this profile's machine and `other`, in words; empty if they are the same."""
         return self.identity.differences(other)
-
-    def merge(self, other: "Profile") -> "Profile":
-        """A profile with both sides' measurements, those of `other` winning. Raises StepcastError where the machines differ."""
-        different = self.matches(other.identity)
-        if different:
-            raise StepcastError(f"profiles of different machines cannot be merged: {'; '.join(different)}; write to another file")
-        failures = {k: why for k, why in self.failures.items() if k not in other.costs} | other.failures
-        return self.model_copy(
-            update={
-                "identity": other.identity,
-                "updated": max(self.updated, other.updated),
-                "costs": {k: cost for k, cost in self.costs.items() if k not in other.failures} | other.costs,
-                "failures": failures,
-                "dispatch": _newer(self.dispatch, other.dispatch),
-                "transfers": self.transfers | other.transfers,
-                "collectives": self.collectives | other.collectives,
-                "contention": other.contention if other.contention.co_runs or other.contention.multipliers else self.contention,
-                "peak_flops": self.peak_flops | other.peak_flops,
-                "partition_sms": self.partition_sms | other.partition_sms,
-                "notes": list(dict.fromkeys([*self.notes, *other.notes])),
-                **{name: _either(self, other, name) for name in _SINGLE},
-            }
-        )
-
-
-_SINGLE = ("anchor_s", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "priority_levels")
-
-
-def _either(mine: BaseModel, theirs: BaseModel, name: str):
-    given = getattr(theirs, name)
-    return getattr(mine, name) if given is None else given
-
-
-def _newer(mine: Dispatch, theirs: Dispatch) -> Dispatch:
-    return Dispatch(**{name: _either(mine, theirs, name) for name in Dispatch.model_fields})

@@ -1,44 +1,42 @@
-"""Where profiles lie, and the raw samples beside them."""
+"""Paths of profiles and of the raw samples beside them."""
 
 import gzip
 import json
 import os
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
 
-from traces.errors import UnusableFileError
 from traces.files import cannot_write
 
 
 def default_folder() -> Path:
-    """The platform's data folder for profiles; the environment variable STEPCAST_DATA names another one."""
+    """The folder for profiles in the platform's data folder, or in the folder that the environment variable STEPCAST_DATA names."""
     return Path(os.environ.get("STEPCAST_DATA") or platformdirs.user_data_dir("stepcast")) / "profiles"
 
 
 def default_path(identity_name: str) -> Path:
-    """Where the profile of the machine called `identity_name` (`Identity.name`) lies unless told otherwise."""
+    """The default path of the profile of the machine called `identity_name` (`Identity.name`)."""
     return default_folder() / f"{identity_name}.json"
 
 
 def list_profiles() -> list[Path]:
-    """The profiles in the default folder, by name."""
+    """Paths of the profiles in the default folder, sorted by name."""
     return sorted(default_folder().glob("*.json"))
 
 
 def samples_path(profile: Path | str) -> Path:
-    """`NAME.samples.jsonl.gz` beside the profile `NAME.json` (or `NAME.json.gz`)."""
+    """The path of the samples: `NAME.samples.jsonl.gz` beside the profile `NAME.json` or `NAME.json.gz`."""
     path = Path(profile)
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return path.with_name(f"{name}.samples.jsonl.gz")
 
 
 def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
-    """Append raw samples, one JSON object per line (say `{"key", "state", "samples_s"}`), as one more gzip member.
+    """Append raw samples as one more gzip member, one JSON object per line, such as `{"key", "state", "samples_s"}`.
 
-    Raises StepcastError where the file cannot be written.
+    Raises StepcastError if the file cannot be written.
     """
     path = samples_path(profile)
     lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
@@ -51,28 +49,15 @@ def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append all of `data`, or on any failure nothing: half a gzip member would damage what comes after it."""
-    before = path.stat().st_size if path.exists() else None
+    """Append all of `data`, or nothing on failure: half a gzip member would make later members unreadable."""
+    old_size = path.stat().st_size if path.exists() else None
     try:
         with path.open("ab", buffering=0) as file:
             while data:
                 data = data[file.write(data) :]
     except BaseException:
-        if before is not None:
-            os.truncate(path, before)
+        if old_size is not None:
+            os.truncate(path, old_size)
         else:
             path.unlink(missing_ok=True)
         raise
-
-
-def read_samples(profile: Path | str) -> Iterator[dict]:
-    """Yield the raw samples beside a profile, oldest first; none where there is no file. Raises UnusableFileError where it is damaged."""
-    path = samples_path(profile)
-    if not path.exists():
-        return
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise UnusableFileError(f"samples {path} are damaged ({error}); the profile itself is not affected, delete them") from error

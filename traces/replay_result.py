@@ -1,4 +1,4 @@
-"""What a replay says beside the recording: the document of `stepcast replay`."""
+"""The document of `stepcast replay`: a recording compared with its simulation."""
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ class ReplayStep(Data):
 
 
 class StreamBusy(Data):
-    """Seconds of the recording in which a stream ran something."""
+    """Busy seconds of one stream, per iteration."""
 
     device: str
     stream: str
@@ -23,7 +23,7 @@ class StreamBusy(Data):
 
 
 class MisplacedKernel(Data):
-    """A kernel whose simulated start is far from its recorded one, and why it started then."""
+    """A kernel whose simulated start is far from its recorded start, and the reason for the simulated start."""
 
     task: str
     device: str
@@ -34,7 +34,7 @@ class MisplacedKernel(Data):
 
 
 class WhatIf(Data):
-    """What rules made of the replay's period. `speedup` is before/after; both are simulated."""
+    """The effect of what-if rules on the replay's period. `speedup` is before/after; both are simulated."""
 
     rules: tuple[str, ...]
     assumptions: tuple[str, ...]
@@ -44,10 +44,11 @@ class WhatIf(Data):
 
 
 class ReplayResult(Document):
-    """A recording replayed. Document `stepcast.replay/1`.
+    """A replayed recording. Document `stepcast.replay/1`.
 
-    The period is that of the GPU end to end. `error` = simulated / measured − 1. `streams` counts streams, `unmatched_kernels` device work
-    whose launch was not recorded. Communication is exposed where a device runs collectives and nothing else.
+    The period is the GPU's time per iteration, end to end. `error` = simulated / measured − 1. `streams` is the number of streams,
+    `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
+    collectives and nothing else.
     """
 
     schema_name = "stepcast.replay/1"

@@ -1,7 +1,7 @@
-"""What papers published beside what is predicted: the document of `stepcast reproduce`.
+"""The document of `stepcast reproduce`: figures that papers published, next to predicted ones.
 
-A paper has tables of rows of figures, each a predicted quantity with, where the paper prints it, the published one; checks of what the
-paper claims; and charts. Floats are finite or null; a quantity that neither the paper nor the model gives is null.
+A paper has tables, checks of its claims, and charts. A table has rows of figures; a figure is a predicted quantity with the published one
+if the paper prints it. Floats are finite or null; a quantity that neither the paper nor the model gives is null.
 """
 
 from typing import Any, Literal
@@ -11,13 +11,13 @@ from pydantic import Field, computed_field
 from traces.comparison import Shares
 from traces.documents import Data, Document
 
-#: Seconds, a speed-up, a share of 1, bytes, a number of things.
+#: Seconds, a speed-up, a share of 1, bytes, a count.
 Unit = Literal["s", "x", "share", "bytes", "count"]
 OK = "ok"
 
 
 class Figure(Data):
-    """One quantity, in SI units. `interval`: of 90 %, where the model gives one."""
+    """One quantity, in SI units. `interval` is the 90 % interval, if the model gives one."""
 
     name: str
     unit: Unit
@@ -33,7 +33,7 @@ class Figure(Data):
 
 
 class Row(Data):
-    """One case: what it is called, column by column, and its figures. `status`: "ok", or what is wrong with the case, in words."""
+    """One case: its labels by column, and its figures. `status` is "ok" or says in words what is wrong with the case."""
 
     labels: dict[str, str]
     figures: tuple[Figure, ...]
@@ -45,7 +45,7 @@ class Row(Data):
 
 
 class Table(Data):
-    """Rows of one kind. `about` says what the figures are and where the published ones stand."""
+    """Rows of one kind. `about` says what the figures are and where in the paper the published ones are."""
 
     name: str
     title: str
@@ -54,9 +54,10 @@ class Table(Data):
 
 
 class Check(Data):
-    """A claim of the paper, judged from the predictions alone. `said`: its figures in a sentence; `reason`: why it may not have come out.
+    """A claim of the paper, judged by the predictions alone.
 
-    `holds` is None where too little could be predicted to judge.
+    `holds` is None if too little could be predicted to judge. `said` states the figures in a sentence. `reason` says why the claim may not
+    have been reproduced.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Check(Data):
 
 
 class Series(Data):
-    """One line of a chart. `published`: the paper's own figures. `names`: what each point is, where x does not say it."""
+    """One line of a chart. `published`: whether these are the paper's own figures. `names`: labels of points that x does not identify."""
 
     name: str
     x: tuple[float, ...]
@@ -85,9 +86,9 @@ class Panel(Data):
 
 
 class Chart(Data):
-    """Panels side by side with the same quantities.
+    """Panels in a row that show the same quantities.
 
-    `level`: where a line is drawn across, such as a speed-up of 1. `ticks`: what stands at x = 1, 2, ... in place of numbers.
+    `level`: y of a horizontal line, such as a speed-up of 1. `ticks`: labels of x = 1, 2, ... in place of numbers.
     """
 
     name: str
@@ -103,7 +104,7 @@ class Chart(Data):
 
 
 class Paper(Data):
-    """One paper's reproduction. `shares`: on what the predicted costs rest; `measured`: documents of validations on this machine."""
+    """The reproduction of one paper. `shares`: the origin of the predicted costs. `measured`: documents of validations on this machine."""
 
     name: str
     title: str
@@ -123,7 +124,7 @@ class Paper(Data):
 
 
 class Reproduction(Document):
-    """Everything that `stepcast reproduce` found. Document `stepcast.reproduction/1`."""
+    """All papers that `stepcast reproduce` reproduced. Document `stepcast.reproduction/1`."""
 
     schema_name = "stepcast.reproduction/1"
     kind = "reproduction"
@@ -132,7 +133,7 @@ class Reproduction(Document):
 
 
 class RnnEpoch(Data):
-    """Predicted seconds of one epoch of an RNN: sequences of `T` steps, mini-batches of `B`. All are totals, the forward included."""
+    """Predicted seconds of one epoch of an RNN: sequences of `T` steps, mini-batches of `B`. All totals include the forward pass."""
 
     T: int
     B: int
@@ -142,7 +143,7 @@ class RnnEpoch(Data):
 
 
 class GruEpoch(Data):
-    """The same of a GRU, by set of features. `forward_overhead_s`: the forward together with what BPPSA adds to it."""
+    """Predicted seconds of one epoch of a GRU, by set of features. `forward_overhead_s`: the forward pass with what BPPSA adds to it."""
 
     set: str
     B: int
@@ -153,7 +154,7 @@ class GruEpoch(Data):
 
 
 class BppsaReproduction(Reproduction):
-    """The document of the BPPSA paper alone: its epochs as flat lists beside `papers`. `fitted_on`: what the model's constants rest on."""
+    """The document of the BPPSA paper alone, with its epochs as flat lists. `fitted_on`: the data behind the fitted constants."""
 
     paper: Literal["bppsa"] = "bppsa"
     fitted_on: str

@@ -1,4 +1,4 @@
-"""A timeline: which task ran where and when, predicted or measured. Seconds from the start of the first step."""
+"""A timeline: when and where each task ran, predicted or measured. Times are seconds from the start of the first step."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,19 +14,19 @@ SCHEMA = "stepcast.timeline/1"
 
 
 class Cause(StrEnum):
-    """Why a task on the critical path started when it did, and not earlier."""
+    """Why a task on the critical path did not start earlier."""
 
-    DEPENDENCY = "dependency"  # waited for a value another task wrote, or for readers of one it overwrites
-    LANE = "lane"  # waited for the task before it in its own lane
+    DEPENDENCY = "dependency"  # waited for a value that another task writes, or for the readers of a value that it overwrites
+    LANE = "lane"  # waited for the previous task of its own lane
     LAUNCH = "launch"  # waited for the host to issue it
     LINK = "link"  # waited for, or shared, a link
     SMS = "sms"  # waited for SMs (CPU: cores)
-    START = "start"  # nothing before it
+    START = "start"  # waited for nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One execution of one task. `iteration` is the training iteration it works on, `period` the round it was issued in."""
+    """One execution of one task. `iteration` is the training iteration it works on, `period` the period it was issued in."""
 
     task: str
     device: str
@@ -42,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class CriticalSpan:
-    """One link of the critical path of a steady-state period."""
+    """One entry of the critical path of a steady-state period."""
 
     task: str
     start_s: float
@@ -54,7 +54,7 @@ class CriticalSpan:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """How busy one device was in a steady-state period, and its highest memory use."""
+    """The busy share of one device in a steady-state period, and its peak memory use."""
 
     name: str
     busy_share: float
@@ -63,11 +63,11 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans of all simulated or measured periods, with what was derived from the steady state.
+    """Spans of all simulated or measured periods, with quantities derived from the steady state.
 
-    `window_s` is the steady period (start, end) that plots and critical path refer to. `memory` maps a device to
-    (time_s, bytes) steps; `memory_kinds` says what the bytes of the steady period are, and `limits_bytes` how many fit the memory of a
-    device (with what the other devices of that memory hold). `settled` is False when successive periods did not agree.
+    `window_s` is the steady period (start, end) that plots and the critical path refer to. `memory` maps a device to (time_s, bytes) steps.
+    `memory_kinds` splits the bytes of the steady period by kind of value. `limits_bytes` is the size of a device's memory, which devices
+    may share. `settled` is False if the lengths of successive periods did not agree.
     """
 
     kind: str  # "predicted" or "measured"
@@ -91,12 +91,12 @@ class Timeline:
         return tuple(sorted((s for s in self.spans if s.end_s > start and s.start_s < end), key=lambda s: s.start_s))
 
     def save(self, path: Path | str) -> Path:
-        """Write as JSON (gzip when the name ends in .gz)."""
+        """Write as JSON, compressed with gzip if the name ends in .gz."""
         return write_json(path, {"schema": SCHEMA, **_ADAPTER.dump_python(self, mode="json")})
 
     @staticmethod
     def load(path: Path | str) -> "Timeline":
-        """Read a timeline written by `save`. Raises UnusableFileError for anything else."""
+        """Read a timeline written by `save`. Raises UnusableFileError for any other file."""
         document = read_document(path, "timeline", SCHEMA)
         document.pop("schema")
         try:

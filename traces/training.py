@@ -1,4 +1,4 @@
-"""What `stepcast run` measured: the losses and times of one training, and of others on the same batches."""
+"""The document of `stepcast run`: losses and times of a training, and of others on the same batches."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,14 +8,15 @@ from pydantic import model_validator
 
 from traces.documents import Data, Document
 
-#: What a model without a data set trains on.
+#: The data of a model without a data set.
 ONE_BATCH = "one batch, repeated"
 
 
 class Curve(Data):
-    """One training: a loss per iteration (null where it is not finite), and when the iteration ended.
+    """One training: the loss of every iteration (null if not finite) and the time at which the iteration ended.
 
-    `seconds` count steps alone, from the start of training: not what is done between them, such as making data. `about`: how it trained.
+    `seconds` count from the start of training and include steps only, not the work between them, such as making data. `about` says how it
+    was trained.
     """
 
     name: str
@@ -33,10 +34,11 @@ class Curve(Data):
 
 
 class TrainingRun(Document):
-    """The document of `stepcast run`. `losses`, `step_s` (median) and `step_runs_s` are those of the strategy, the first of `curves`.
+    """The document of `stepcast run`.
 
-    `steps` were completed; `complete` is False where Ctrl-C ended it before as many were as had been asked for. `step_s` is null when no
-    step after a first one was. `max_loss_difference` is that of the other curves from the first, see `largest_difference`.
+    `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy, which is the first of `curves`. `steps` is the number of
+    completed steps; `complete` is False if Ctrl-C ended the run early. `step_s` is null if only the first step was completed.
+    `max_loss_difference` is the `largest_difference` of the other curves from the first.
     """
 
     schema_name: ClassVar[str] = "stepcast.run/1"
@@ -59,10 +61,9 @@ class TrainingRun(Document):
     complete: bool = True
 
 
-def parted(curve: Curve, other: Curve, tolerance: float) -> int | None:
-    """The first iteration, counted from 1, at which losses differ by more than `tolerance` of the largest of `curve`; None for none."""
-    known = [abs(loss) for loss in curve.losses if loss is not None]
-    limit = tolerance * max(known, default=0.0)
+def first_difference(curve: Curve, other: Curve, tolerance: float) -> int | None:
+    """The first iteration, counted from 1, whose losses differ by more than `tolerance` times the largest loss of `curve`, or None."""
+    limit = tolerance * max((abs(loss) for loss in curve.losses if loss is not None), default=0.0)
     for iteration, (a, b) in enumerate(zip(curve.losses, other.losses, strict=False), start=1):
         if (a is None) != (b is None) or (a is not None and abs(a - b) > limit):
             return iteration
@@ -70,10 +71,10 @@ def parted(curve: Curve, other: Curve, tolerance: float) -> int | None:
 
 
 def largest_difference(curve: Curve, others: Sequence[Curve]) -> float | None:
-    """max|a - b| / max|a| over the iterations at which all curves have a finite loss; None where there is none, or no other curve."""
+    """max|a - b| / max|a| over the iterations in which all curves have a finite loss; None without such iterations or other curves."""
     rows = [row for row in zip(curve.losses, *(other.losses for other in others), strict=False) if None not in row]
     if not others or not rows:
         return None
     difference = max(abs(loss - row[0]) for row in rows for loss in row)
-    largest = max(abs(row[0]) for row in rows)
-    return difference / largest if largest else difference
+    largest_loss = max(abs(row[0]) for row in rows)
+    return difference / largest_loss if largest_loss else difference

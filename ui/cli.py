@@ -148,6 +148,9 @@ def predict(
     profile: ProfilePath = None,
     machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
     timeline: TimelinePath = None,
+    show_plan: Annotated[
+        bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
+    ] = False,
     json: AsJson = False,
 ):
     """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
@@ -157,7 +160,7 @@ def predict(
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
     _commands("predicting").predict(
-        job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, json
+        job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, show_plan, json
     )
 
 

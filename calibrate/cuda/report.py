@@ -100,7 +100,7 @@ class _Run:
             if record is not None and record.status == "failed":
                 self.records[part.name] = record
             if result is not None:
-                recorded = record is not None and record.there
+                recorded = record is not None and record.measured
                 flags, seconds = (record.flags, record.seconds) if recorded else (result.flags, None)
                 self.records[part.name] = _record(part, "skipped", seconds, same_numbers=result.same_numbers, flags=flags)
         todo = [part for part in self.parts if self.records[part.name].status != "skipped"]
@@ -163,7 +163,7 @@ class _Run:
     def ratio(self, kind: str) -> float:
         """Median ratio of the time that parts of a kind took to the time guessed; 1 if none was measured."""
         guesses = {part.name: part.guess_s for part in self.parts if part.kind == kind and part.guess_s > 0}
-        done = [r for r in self.records.values() if r.there and r.name in guesses and r.seconds is not None]
+        done = [r for r in self.records.values() if r.measured and r.name in guesses and r.seconds is not None]
         return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
 
     def write(self) -> GpuReport:

@@ -1,12 +1,13 @@
-"""Refuse a plan that cannot run on a machine, and show the lanes around the fault."""
+"""Refuse a plan that cannot run on a machine, and show the tasks around the fault."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
 from simulator.plan.task import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
+from simulator.plan.text_lines import abridged_lines
 from traces.errors import StepcastError
 
 #: Kinds that have content before the first step.
@@ -16,7 +17,7 @@ CROSSING = frozenset({"copy", "collective"})
 
 
 class PlanError(StepcastError):
-    """A plan that cannot run. `details` draws the lanes around the fault, a row per task, an arrow at the guilty one ("" if none is)."""
+    """A plan that cannot run. `details` shows the tasks around the fault, a line each, with an arrow at the faulty one; "" without one."""
 
     def __init__(self, message: str, details: str = ""):
         """`message` is one line; `details` may be several."""
@@ -37,28 +38,22 @@ def check(plan: PlanContents, machine: Machine) -> None:
     for segment in plan.segments:
         for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
             task = segment.tasks[fault.index]
-            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", grid(segment.tasks, fault.index))
+            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(segment.tasks, fault.index))
         filled |= plan.carried & {plan.storage_of(o) for task in segment.tasks for o in (*task.writes, *task.mutates)}
 
 
-def grid(tasks: tuple[Task, ...], fault: int, around: int = 4) -> str:
-    """The tasks up to `around` before and after `fault` in issue order, a column per lane, an arrow at the fault.
+def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
+    """The lines of up to `around` tasks before and after the task at index `fault`, in issue order, with an arrow at that one.
 
-    >>> print(grid(plan.tasks, 1))                                          # doctest: +SKIP
-    cuda:0/0   cuda:1/0
-    forward.1
-               forward.2  <-- here
+    >>> print(excerpt(plan.tasks, 1))                                       # doctest: +SKIP
+    # task     lane      phase    layer  body                operands
+    forward.1  cuda:0/0  forward  1      op aten.mm.default  reads x, w1  writes h
+    forward.2  cuda:1/0  forward  2      op aten.mm.default  reads h, w2  writes y  <-- here
     """
     first = max(0, fault - around)
-    shown = tasks[first : fault + around + 1]
-    lanes = sorted({task.lane for task in shown})
-    columns = {lane: f"{lane[0]}/{lane[1]}" for lane in lanes}
-    widths = {lane: max(len(columns[lane]), *(len(t.name) for t in shown if t.lane == lane)) for lane in lanes}
-    rows = ["  ".join(columns[lane].ljust(widths[lane]) for lane in lanes)]
-    for index, task in enumerate(shown, first):
-        cells = [(task.name if task.lane == lane else "").ljust(widths[lane]) for lane in lanes]
-        rows.append("  ".join(cells) + ("  <-- here" if index == fault else ""))
-    return "\n".join(row.rstrip() for row in rows)
+    names, *lines = abridged_lines(tasks[first : fault + around + 1])
+    lines[fault - first] += "  <-- here"
+    return "\n".join([names, *lines])
 
 
 def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:

@@ -14,7 +14,7 @@ from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from traces.errors import UnusableFileError
-from traces.training import Curve, TrainingRun, largest_difference, parted
+from traces.training import Curve, TrainingRun, first_difference, largest_difference
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn
@@ -128,9 +128,9 @@ def test_how_far_curves_are_apart():
     assert largest_difference(first, [first, curve("b", 2.0, 1.0, 0.5, 0.1)]) == 0.0  # only iterations at which all are finite
     assert largest_difference(first, []) is None
     assert largest_difference(curve("a", None), [curve("b", None)]) is None
-    assert parted(first, curve("b", 2.0, 1.1, 0.5, None), 0.01) == 2
-    assert parted(first, curve("b", 2.0, 1.1, 0.5, None), 0.1) is None
-    assert parted(first, curve("b", 2.0, 1.0, 0.5, 0.1), 0.1) == 4
+    assert first_difference(first, curve("b", 2.0, 1.1, 0.5, None), 0.01) == 2
+    assert first_difference(first, curve("b", 2.0, 1.1, 0.5, None), 0.1) is None
+    assert first_difference(first, curve("b", 2.0, 1.0, 0.5, 0.1), 0.1) == 4
 
 
 DOCUMENT = {

@@ -141,8 +141,6 @@ def test_derived_figures():
     assert summary.ran == rows[:3]
     assert summary.median_abs_error == pytest.approx(0.2)
     assert validation(*rows, result("deepa", 0.06, 0.04, drift=1.0)).worst.strategy == "deepa"
-    assert summary.result("gpipe") is rows[2]
-    assert summary.result("none") is None
 
 
 def test_nothing_ran():
@@ -150,7 +148,6 @@ def test_nothing_ran():
     assert summary.median_abs_error is None
     assert summary.worst is None
     assert summary.signs == (0, 0)
-    assert summary.signs_right
 
 
 @pytest.mark.parametrize(
@@ -160,7 +157,7 @@ def test_nothing_ran():
 def test_sign_of_the_speedup(predicted, measured, right):
     row = result(predicted_speedup=predicted, measured_speedup=measured)
     assert row.sign_right(aa_spread=0.01) is right
-    assert validation(row).signs_right is (right is not False)
+    assert validation(row).signs == (int(right is True), int(right is not None))
 
 
 def test_seconds_within_the_steady_period():
@@ -175,5 +172,3 @@ def test_seconds_within_the_steady_period():
     both = Comparison(timeline("predicted", 1.0), timeline("measured", 2.0), result())
     assert both.strategy == "turbodl"
     assert both.phases() == {"forward": Seconds(2.0, 4.0), "backward": Seconds(3.0, 6.0)}
-    assert both.layers() == {"a": Seconds(4.0, 8.0), "b": Seconds(1.0, 2.0)}
-    assert both.tasks()["f1"] == Seconds(1.0, 2.0)

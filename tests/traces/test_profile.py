@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces.errors import StepcastError, UnusableFileError
+from tests.support.samples import read_samples
+from traces.errors import UnusableFileError
 from traces.profile import SCHEMA, Contention, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.profile_files import append_samples, default_path, list_profiles, read_samples, samples_path
+from traces.profile_files import append_samples, default_path, list_profiles
 
 H100 = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.11.0", tf32=True, clocks_mhz={"sm": 1980.0})
 RELU = KeyCost(
@@ -60,40 +61,12 @@ def test_a_stall_counts_as_twice_the_median_in_the_mean():
         Stats.of([])
 
 
-def test_a_pair_that_was_not_measured_does_not_slow_down():
-    contention = profile().contention
-    assert contention.multiplier("conv", "elementwise") == 1.2
-    assert contention.multiplier("elementwise", "conv") == 1.0
-
-
-def test_merging_keeps_both_and_prefers_the_newer():
-    newer = Profile(
-        identity=H100.model_copy(update={"throttle": {"hw_thermal": 1}}),
-        costs={"aten.bad.default|@132": RELU, "new": RELU},
-        failures={"other": "out of memory"},
-        dispatch=Dispatch(record_s=1e-6),
-        anchor_s=2e-3,
-        partition_sms={"4": 24, "8": 16},
-        notes=["another process used the GPU", *profile().notes],
-    )
-    merged = profile().merge(newer)
-    assert set(merged.costs) == {"aten.relu.default|f32[1000000]|[]@132", "aten.bad.default|@132", "new"}
-    assert merged.failures == {"other": "out of memory"}, "a key that is measured now is no failure any more"
-    assert merged.dispatch == Dispatch(dispatch_s=5e-6, record_s=1e-6)
-    assert (merged.anchor_s, merged.cache_bytes) == (2e-3, 50 * 2**20)
-    assert merged.contention == profile().contention
-    assert (merged.priority_levels, merged.partition_sms) == (6, {"2": 64, "4": 24, "8": 16})
-    assert merged.notes == ["the GPU was throttled (power cap) in 2 of 40 rounds", "another process used the GPU"]
-
-
-def test_another_machine_is_refused_in_words():
+def test_another_machine_is_described_in_words():
     other = H100.model_copy(update={"torch": "2.13.0", "clocks_mhz": {}})
     assert profile().matches(other) == [
         "the clocks in MHz is {'sm': 1980.0} here, not recorded there",
         "torch is 2.11.0 here, 2.13.0 there",
     ]
-    with pytest.raises(StepcastError, match=r"different machines cannot be merged: .*torch is 2.11.0 here, 2.13.0 there"):
-        profile().merge(Profile(identity=other))
 
 
 def test_profiles_lie_in_the_data_folder_under_the_machines_name(tmp_path, monkeypatch):
@@ -112,8 +85,7 @@ def test_profiles_of_one_gpu_with_and_without_tf32_lie_in_two_files():
     fp32 = H100.model_copy(update={"tf32": False})
     assert fp32.name == "gpu-nvidia-h100-80gb-hbm3-132"
     assert fp32.differences(H100) == ["TF32 is False here, True there"]
-    with pytest.raises(StepcastError, match="TF32 is True here, False there"):
-        profile().merge(Profile(identity=fp32))
+    assert profile().matches(fp32) == ["TF32 is True here, False there"]
 
 
 def test_samples_are_appended_and_read_in_order(tmp_path):
@@ -122,9 +94,6 @@ def test_samples_are_appended_and_read_in_order(tmp_path):
     append_samples(path, [{"key": "a"}, {"key": "b"}])
     append_samples(path, [{"key": "c"}])
     assert [record["key"] for record in read_samples(path)] == ["a", "b", "c"]
-    samples_path(path).write_bytes(samples_path(path).read_bytes()[:-9])
-    with pytest.raises(UnusableFileError, match="are damaged"):
-        list(read_samples(path))
 
 
 @pytest.mark.parametrize(

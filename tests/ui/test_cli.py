@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.plan.text import parse
 from tests.support.cli_process import environment, start
 from tests.support.places import SUPPORT
 from traces.comparison import Prediction, Validation
@@ -116,6 +117,17 @@ def test_predict_says_where_it_guesses(stepcast):
     assert done.document["shares"]["guessed"] == 1.0
     assert "not calibrated: costs are guessed" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_predict_shows_the_plan(stepcast):
+    job = ("predict", *JOB, "--strategy", "forward-fusion", "--machine", "this-cpu")
+    text = stepcast.call(*job, "--show-plan").out
+    assert "\nplan forward-fusion\n" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("  features.0/update "))
+    assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
+    document = stepcast.call(*job, "--show-plan", "--json").document
+    assert parse(document["plan"]).strategy == "forward-fusion"
+    assert set(document) == PREDICTION | {"plan"}
 
 
 def test_predict_in_graph_mode_on_a_preset(stepcast):

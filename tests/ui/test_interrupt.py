@@ -8,8 +8,8 @@ import pytest
 
 from calibrate.cpu import session
 from tests.support.cli_process import start
+from tests.support.samples import read_samples
 from traces.profile import Profile
-from traces.profile_files import read_samples
 from traces.training import TrainingRun
 
 #: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time, and then waits a while.

@@ -1,1 +1,1 @@
-"""Recorded runs. In: traces of torch.profiler. Out: device work, host calls, and what waited for what."""
+"""Recorded runs. In: traces of torch.profiler. Out: device work, host calls, and the order between them."""

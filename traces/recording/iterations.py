@@ -1,6 +1,6 @@
-"""The iterations of a recording: by profiler steps, else by optimizer steps, else by the repeating pattern of kernels.
+"""Divides a recording into iterations: by profiler steps, else by optimizer steps, else by the repeating pattern of kernels.
 
-Device work belongs to the iteration in which it was launched, since the host may run ahead by more than one.
+Device work belongs to the iteration in which it was launched, since the host may be more than one iteration ahead of the device.
 """
 
 import re
@@ -15,15 +15,17 @@ import numpy as np
 from traces.recording.recording import Recording, Work, by_lane
 
 _PROFILER = re.compile(r"^ProfilerStep#\d+$")
-#: Candidates for the length of a pattern, and the share of kernels that must repeat.
+#: The number of pattern lengths to try, and the share of kernels that must repeat.
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
+#: The iteration of what was launched before the first iteration.
 BEFORE = -1
 
 
 class Iterations(NamedTuple):
-    """`names` of the iterations; `of_work` and `of_call` say by index which one each belongs to.
+    """The names of the iterations, and the iteration of every work and of every call, by index.
 
-    `BEFORE`: launched before the first one; `len(names)`: after the last.
+    `BEFORE` stands for work launched before the first iteration, `len(names)` for work launched after the last. `source` says how the
+    iterations were recognized.
     """
 
     names: tuple[str, ...]
@@ -33,7 +35,7 @@ class Iterations(NamedTuple):
 
 
 def find(recording: Recording) -> Iterations:
-    """The iterations of a recording; all of it is one iteration where nothing repeats."""
+    """The iterations of a recording. If nothing repeats, all of it is one iteration."""
     windows, source = _annotated(recording), "profiler steps"
     if not windows:
         windows, source = _optimizer(recording), "optimizer steps"
@@ -41,47 +43,47 @@ def find(recording: Recording) -> Iterations:
         windows, source = _pattern(recording), "the repeating pattern of kernels"
     if not windows:
         windows, source = [("recording", float("-inf"), float("inf"))], "the whole recording: nothing in it repeats"
-    moments = _moments(recording)
+    launch_times = _launch_times(recording)
     starts, ends = [start for _, start, _ in windows], [end for _, _, end in windows]
 
-    def at(time_s: float) -> int:
-        found = bisect_right(starts, time_s) - 1
-        return len(windows) if found == len(windows) - 1 and time_s >= ends[found] else found
+    def iteration_at(time_s: float) -> int:
+        index = bisect_right(starts, time_s) - 1
+        return len(windows) if index == len(windows) - 1 and time_s >= ends[index] else index
 
     names = tuple(name for name, _, _ in windows)
-    return Iterations(names, tuple(map(at, moments)), tuple(at(call.start_s) for call in recording.calls), source)
+    return Iterations(names, tuple(map(iteration_at, launch_times)), tuple(iteration_at(call.start_s) for call in recording.calls), source)
 
 
-def _moments(recording: Recording) -> list[float]:
-    """When each work was launched; work without a launch counts as launched with the work before it in its stream.
+def _launch_times(recording: Recording) -> list[float]:
+    """When each work was launched. Work without a recorded launch has the launch time of the work before it in its stream.
 
-    Where nothing was launched in the recording, the start stands for it.
+    If no launch was recorded at all, the start of the work is used instead.
     """
     works, calls = recording.works, recording.calls
     if recording.unmatched == len(works):
         return [work.start_s for work in works]
-    moments = [float("-inf")] * len(works)
+    launch_times = [float("-inf")] * len(works)
     for members in by_lane(works).values():
         latest = float("-inf")
         for index in members:
             if works[index].call >= 0:
                 latest = max(latest, calls[works[index].call].start_s)
-            moments[index] = latest
-    return moments
+            launch_times[index] = latest
+    return launch_times
 
 
 def _annotated(recording: Recording) -> list[tuple[str, float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+    steps: dict[str, tuple[float, float]] = {}
     for name, start, end in recording.annotations:
         if _PROFILER.match(name):
-            found.setdefault(name, (start, end))
-    windows = [(name, start, end) for name, (start, end) in found.items()]
+            steps.setdefault(name, (start, end))
+    windows = [(name, start, end) for name, (start, end) in steps.items()]
     windows.sort(key=lambda window: window[1])
     return [(n, s, e) for n, s, e in windows if e > s]
 
 
 def _optimizer(recording: Recording) -> list[tuple[str, float, float]]:
-    """An iteration ends with its optimizer step; the first begins with the recording."""
+    """Each iteration ends with its optimizer step. The first begins with the recording."""
     steps = [a for a in recording.annotations if a.name.startswith("Optimizer.step#")]
     outer, reached = [], float("-inf")
     for step in steps:  # an optimizer that wraps another is annotated twice
@@ -93,15 +95,15 @@ def _optimizer(recording: Recording) -> list[tuple[str, float, float]]:
 
 
 def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
-    """Iterations of the stream with the most work: the shortest distance at which its kernels repeat, counted back from the end."""
+    """Iterations of the stream with the most work. Their length is the period of its kernels; they are counted back from the end."""
     works = recording.works
     members = max(by_lane(works).values(), key=len)
     length = _period([works[index] for index in members])
     if not length:
         return []
-    moments = _moments(recording)
+    launch_times = _launch_times(recording)
     first = len(members) % length
-    cuts = [moments[members[position]] for position in range(first, len(members), length)] + [float("inf")]
+    cuts = [launch_times[members[position]] for position in range(first, len(members), length)] + [float("inf")]
     if not first:
         cuts[0] = float("-inf")
     return [(f"iteration {number}", begin, end) for number, (begin, end) in enumerate(pairwise(cuts), 1) if end > begin]
@@ -110,8 +112,8 @@ def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
 def _period(works: Sequence[Work]) -> int:
     """The number of works after which names repeat, 0 if they do not.
 
-    Candidates are the distances between occurrences of the rarest names that occur at least twice: a layer's kernels repeat within an
-    iteration, but some name, often the loss, occurs once in each.
+    The candidates are the distances between occurrences of the rarest names that occur at least twice: the kernels of a layer repeat within
+    an iteration, but some name, often that of the loss, occurs once per iteration.
     """
     numbers: dict[str, int] = {}
     names = np.array([numbers.setdefault(work.name, len(numbers)) for work in works])
@@ -120,8 +122,8 @@ def _period(works: Sequence[Work]) -> int:
     for number, count in sorted(counts.items(), key=lambda item: (item[1], item[0])):
         if count < 2:
             continue
-        places = np.flatnonzero(names == number)
-        for distance in np.diff(places).tolist():
+        positions = np.flatnonzero(names == number)
+        for distance in np.diff(positions).tolist():
             if 2 * distance <= len(names):
                 candidates.setdefault(distance)
         if len(candidates) >= MOST_CANDIDATES:

@@ -1,6 +1,6 @@
-"""A JSON document too large to hold: its top-level entries, and the items of one array, one at a time.
+"""Streams a JSON document that is too large for memory: its top-level entries, and the items of one array, one at a time.
 
-Memory is bounded by the largest single item (at most `LARGEST_ITEM` characters), whatever the file holds.
+Memory is bounded by the largest single item (at most `LARGEST_ITEM` characters), whatever the file contains.
 """
 
 import codecs
@@ -19,10 +19,10 @@ _BLANK = " \t\r\n"
 
 
 def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of a document's top-level entries; of the entry `array` an (array, item) pair per item, in file order.
+    """Yield (key, value) for the top-level entries of a document, and (array, item) for every item of the entry `array`, in file order.
 
-    A document that is a list counts as that array. Numbers with a fraction come as their text, so that no digit is lost. `what` names the
-    expected kind in messages. Raises UnusableFileError for a file that is missing, unreadable, damaged or truncated.
+    A document that is a list counts as that array. Numbers with a fraction are returned as text, so that no digit is lost. `what` is the
+    kind of file that messages name. Raises UnusableFileError if the file is missing, unreadable, damaged or truncated.
     """
     path = Path(path)
     try:
@@ -44,7 +44,7 @@ def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Reader:
-    """A window over the text, from the first character not yet used."""
+    """A window over the text that begins with the first unused character."""
 
     def __init__(self, file: BinaryIO, array: str):
         self._file, self._array = file, array
@@ -64,9 +64,9 @@ class _Reader:
             raise ValueError("there is more after its end")
 
     def _entries(self) -> Iterator[tuple[str, Any]]:
-        for key in self._parts("}"):
+        for key in self._values("}"):
             if not isinstance(key, str):
-                raise ValueError("a name in its outermost object is not a text")
+                raise ValueError("a name in its outermost object is not a string")
             self._expect(":")
             if key == self._array and self._peek() == "[":
                 yield from self._items()
@@ -74,11 +74,11 @@ class _Reader:
                 yield key, self._value()
 
     def _items(self) -> Iterator[tuple[str, Any]]:
-        for item in self._parts("]"):
+        for item in self._values("]"):
             yield self._array, item
 
-    def _parts(self, closing: str) -> Iterator[Any]:
-        """The values between the bracket here and the closing one; after each, the caller may read on before the comma."""
+    def _values(self, closing: str) -> Iterator[Any]:
+        """The values from the opening bracket to the closing one. After each value the caller may read on before the comma."""
         self._at += 1
         if self._peek() == closing:
             self._at += 1
@@ -98,7 +98,7 @@ class _Reader:
         self._at += 1
 
     def _peek(self) -> str:
-        """The next character that is not blank, "" at the end."""
+        """The next character that is not blank; "" at the end."""
         while True:
             text, at = self._text, self._at
             while at < len(text) and text[at] in _BLANK:
@@ -115,7 +115,7 @@ class _Reader:
         while True:
             try:
                 value, end = self._scan(self._text, self._at)
-                if end < len(self._text) or self._ended:  # a number at the very end may go on
+                if end < len(self._text) or self._ended:  # a number at the end of the window may continue
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
@@ -127,7 +127,7 @@ class _Reader:
             wanted *= 2
 
     def _fill(self, wanted: int = CHUNK_BYTES) -> bool:
-        """Read on; whether there was more."""
+        """Read more text. Returns False at the end of the file."""
         if self._ended:
             return False
         data = self._file.read(wanted)

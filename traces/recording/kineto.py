@@ -1,7 +1,7 @@
-"""Traces of torch.profiler (Kineto), from PyTorch 1.8 to today's schema, plain or gzip.
+"""Reads traces of torch.profiler (Kineto), plain or gzip, in the schemas since PyTorch 1.8.
 
-Of all events three kinds matter: device work (kernels, copies, sets), calls of the CUDA runtime and driver, and annotations (profiler
-steps, optimizer steps). Operators, Python frames and flow arrows are passed over while streaming: launches are joined by correlation ids.
+Three kinds of events are used: device work (kernels, copies, sets), calls of the CUDA runtime and driver, and annotations (profiler steps,
+optimizer steps). Operators, Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches.
 """
 
 import math
@@ -30,7 +30,7 @@ _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset
 _HOST = frozenset({"cuda_runtime", "runtime", "cuda_driver", "hip_runtime"})
 _PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
-#: A recording is shorter than this.
+#: No recording is longer than this.
 DAY_NS = 86_400 * 10**9
 _STEP = re.compile(r"^(ProfilerStep#\d+|Optimizer\.step#.*)$")
 _KINDS = {
@@ -62,13 +62,13 @@ class _RawCall(NamedTuple):
 
 
 def load_trace(path: Path | str) -> Recording:
-    """Read one rank's trace.
+    """Read the trace of one rank.
 
-    Raises UnusableFileError for a file that is missing, damaged, not a profiler trace, or without device work.
+    Raises UnusableFileError if the file is missing, damaged, not a profiler trace, or without device work.
     """
     reader = _Events()
     for key, item in items(path, "traceEvents", "trace"):
-        reader.take(key, item)
+        reader.add(key, item)
     if not reader.events:
         raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
     if not reader.works:
@@ -79,7 +79,7 @@ def load_trace(path: Path | str) -> Recording:
 
 
 class _Events:
-    """Collects what matters from a stream of events."""
+    """Collects the events that are used."""
 
     def __init__(self):
         self.works: list[_RawWork] = []
@@ -90,8 +90,8 @@ class _Events:
         self._base_ns, self._rank, self._world = 0, 0, 1
         self._damaged = 0
 
-    def take(self, key: str, item: Any) -> None:
-        """One top-level entry, or one event."""
+    def add(self, key: str, item: Any) -> None:
+        """Add a top-level entry, or an event."""
         if key == "traceEvents":
             if isinstance(item, dict):
                 self.events += 1
@@ -111,8 +111,8 @@ class _Events:
         if start is None or length is None or not 0 <= length <= DAY_NS:
             self._damaged += 1
             return
-        given = event.get("args")
-        args = given if isinstance(given, dict) else {}
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
         correlation = _integer(args.get("correlation"), -1)
         if on_device:
             self.works.append(_RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
@@ -121,11 +121,11 @@ class _Events:
         elif category == "cuda_sync":
             numbers = (_integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
             self._syncs[correlation] = Sync(*numbers)
-        elif not category.startswith("gpu"):  # device-side copies of annotations say nothing about the host
+        elif not category.startswith("gpu"):  # copies of annotations on the device do not describe the host
             self._annotations.append((name, start, start + length))
 
     def recording(self, source: str) -> Recording:
-        """Everything joined and in order."""
+        """The recording: work joined to its launches, in order of time."""
         notes = [f"{self._damaged} events without usable times were left out"] if self._damaged else []
         self._drop_strays(notes)
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
@@ -133,10 +133,10 @@ class _Events:
         origin = min([self.works[0].start_ns, *(call.start_ns for call in self._calls[:1])])
         launched = _join(self.works, self._calls, notes)
         kinds = [_kind(raw.name, index in launched.users) for index, raw in enumerate(self._calls)]
-        kept = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
+        new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
         threads: dict[str, int] = {}
         calls, syncs = [], {}
-        for old, new in kept.items():
+        for old, new in new_index.items():
             raw = self._calls[old]
             thread = threads.setdefault(raw.thread, len(threads))
             calls.append(Call(raw.name, kinds[old], thread, *_seconds(raw, origin), raw.correlation))
@@ -145,7 +145,7 @@ class _Events:
         works = []
         for raw, call in zip(self.works, launched.call_of, strict=True):
             start_s, end_s = _seconds(raw, origin)
-            works.append(raw.work._replace(start_s=start_s, end_s=end_s, call=kept.get(call, -1)))
+            works.append(raw.work._replace(start_s=start_s, end_s=end_s, call=new_index.get(call, -1)))
         early = sum(work.call >= 0 and work.start_s < calls[work.call].start_s for work in works)
         if early:
             notes.append(f"{early} kernels start before their own launch: the clocks of host and device disagree")
@@ -156,7 +156,7 @@ class _Events:
         return Recording(source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes))
 
     def _drop_strays(self, notes: list[str]) -> None:
-        """Leave out what lies further than a day from the median work: a clock that was reset, or no clock at all."""
+        """Leave out events more than a day away from the median work: their clock was reset, or they have none."""
         middle = sorted(raw.start_ns for raw in self.works)[len(self.works) // 2]
         total = len(self.works) + len(self._calls)
         self.works = [raw for raw in self.works if abs(raw.start_ns - middle) <= DAY_NS]
@@ -172,7 +172,7 @@ def _seconds(raw: _RawWork | _RawCall, origin_ns: int) -> tuple[float, float]:
 
 
 def _work(event: dict, args: dict, name: str, category: str) -> Work:
-    """Times and call follow once all events are known."""
+    """The work of an event, without its times and its call, which are known after all events are read."""
     if category == KERNEL and is_communication(name):
         category = COLLECTIVE
     device = _integer(args.get("device", event.get("pid")), 0)
@@ -193,12 +193,12 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
 
 
 def _volume(extents: Any) -> int:
-    """The product of a launch's extents; 0 where they were not recorded."""
+    """The product of the extents of a grid or block; 0 if they were not recorded."""
     return math.prod(max(0, _integer(extent, 0)) for extent in extents) if isinstance(extents, list) else 0
 
 
 def _kind(name: str, has_work: bool) -> CallKind | None:
-    """What a call means; None for one that neither orders nor launches anything recorded."""
+    """The meaning of a call; None if it neither launches nor orders recorded work."""
     if has_work:
         return CallKind.LAUNCH
     return _KINDS.get(_SUFFIX.sub("", _PREFIX.sub("", name)))
@@ -210,10 +210,10 @@ class _Joined(NamedTuple):
 
 
 def _join(works: list[_RawWork], calls: list[_RawCall], notes: list[str]) -> _Joined:
-    """The launching call of each work, -1 for none.
+    """The launching call of each work, -1 if there is none.
 
-    All nodes of a CUDA graph share the correlation id of its launch. Where several calls bear one id by mistake, calls and work are
-    paired in order of time if there are as many of each; else work belongs to the latest call that started before it.
+    All nodes of a CUDA graph share the correlation id of its launch. If several calls have one id by mistake, calls and work are paired in
+    order of time if there are as many of each; otherwise work belongs to the latest call that started before it.
     """
     callers: dict[int, list[int]] = {}
     for index, call in enumerate(calls):
@@ -222,48 +222,48 @@ def _join(works: list[_RawWork], calls: list[_RawCall], notes: list[str]) -> _Jo
     groups: dict[int, list[int]] = {}
     for index, raw in enumerate(works):
         groups.setdefault(raw.correlation, []).append(index)
-    call_of, twice = [-1] * len(works), 0
+    call_of, reused_ids = [-1] * len(works), 0
     for correlation, members in groups.items():
         candidates = callers.get(correlation, [])
         if len(candidates) <= 1:
             for index in members if candidates else ():
                 call_of[index] = candidates[0]
             if candidates and len(members) > 1 and "Graph" not in calls[candidates[0]].name:
-                twice += 1
+                reused_ids += 1
             continue
-        twice += 1
+        reused_ids += 1
         for position, index in enumerate(members):
             before = [c for c in candidates if calls[c].start_ns <= works[index].start_ns] or candidates[:1]
             call_of[index] = candidates[position] if len(candidates) == len(members) else before[-1]
-    if twice:
-        notes.append(f"{twice} correlation ids are used more than once: their work is joined to launches in order of time")
+    if reused_ids:
+        notes.append(f"{reused_ids} correlation ids are used more than once: their work is joined to launches in order of time")
     names = Counter(raw.work.category for raw, call in zip(works, call_of, strict=True) if call < 0)
     if names:
         lost = ", ".join(f"{count} {category}" for category, count in names.items())
-        notes.append(f"the launches of {names.total()} works were not recorded ({lost}): each starts no earlier after what ran before it")
+        notes.append(f"the launches of {names.total()} works were not recorded ({lost}): each is delayed after earlier work as recorded")
     return _Joined(call_of, set(call_of) - {-1})
 
 
-def _nanoseconds(given: Any) -> int | None:
-    """Microseconds, whole or as text with a fraction, to whole nanoseconds; None where it is no finite number."""
-    if isinstance(given, int):
-        return None if isinstance(given, bool) else given * 1000
-    if not isinstance(given, str):
+def _nanoseconds(microseconds: Any) -> int | None:
+    """Converts microseconds (an integer, or text with a fraction) to whole nanoseconds; None if they are not a finite number."""
+    if isinstance(microseconds, int):
+        return None if isinstance(microseconds, bool) else microseconds * 1000
+    if not isinstance(microseconds, str):
         return None
-    whole, _, fraction = given.strip().partition(".")
+    whole, _, fraction = microseconds.strip().partition(".")
     digits = whole.removeprefix("-")
     if digits.isdecimal() and len(digits) < 20 and (not fraction or fraction.isdecimal()):
         value = int(digits) * 1000 + int((fraction + "000")[:3])
         return -value if whole.startswith("-") else value
     try:
-        return round(float(given) * 1e3)
+        return round(float(microseconds) * 1e3)
     except (ValueError, OverflowError):
         return None
 
 
-def _integer(given: Any, otherwise: int) -> int:
-    """A number, or the number in a text such as "stream 7"."""
-    if isinstance(given, int):
-        return int(given)
-    found = re.search(r"-?\d+", given) if isinstance(given, str) else None
-    return int(found.group()) if found else otherwise
+def _integer(content: Any, default: int) -> int:
+    """The integer, or the integer in text such as "stream 7"; else `default`."""
+    if isinstance(content, int):
+        return int(content)
+    digits = re.search(r"-?\d+", content) if isinstance(content, str) else None
+    return int(digits.group()) if digits else default

@@ -1,6 +1,6 @@
-"""A recorded run: device work, the host calls that launched or waited for it, and the annotations around them.
+"""A recorded run: device work, the host calls that launched it or waited for it, and the annotations around them.
 
-Times are seconds from `Recording.origin_ns`, so that nanoseconds survive; recordings of several ranks share the clock behind it.
+Times are seconds since `Recording.origin_ns`, so that nanoseconds are not lost. Recordings of several ranks have origins on one clock.
 """
 
 import re
@@ -24,7 +24,7 @@ def is_communication(kernel: str) -> bool:
 class CallKind(StrEnum):
     """What a host call means for the order of device work."""
 
-    LAUNCH = "launch"  # submits work and returns
+    LAUNCH = "launch"  # submits work and returns at once
     STREAM_WAIT = "stream wait"  # later work of a stream waits for an event
     EVENT_RECORD = "event record"
     STREAM_SYNC = "stream sync"  # the host waits for one stream
@@ -33,9 +33,10 @@ class CallKind(StrEnum):
 
 
 class Work(NamedTuple):
-    """One kernel, copy, set or collective on a device. `call`: the index of the call that launched it, -1 where that was not recorded.
+    """One kernel, copy, set or collective on a device. `call` is the index of the call that launched it, -1 if that was not recorded.
 
-    `grid` in blocks, `block` in threads, registers per thread, shared memory per block; 0 where they were not recorded.
+    `grid` counts blocks, `block` threads per block, `registers` registers per thread, `shared_bytes` shared memory per block; 0 if not
+    recorded.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Work(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """Length, to the picosecond."""
+        """Duration, rounded to the picosecond."""
         return round(self.end_s - self.start_s, 12)
 
 
 class Call(NamedTuple):
-    """One call of the CUDA runtime or driver that matters for order. `thread`: by first appearance."""
+    """One call of the CUDA runtime or driver that launches or orders work. Threads are numbered by first appearance."""
 
     name: str
     kind: CallKind
@@ -74,7 +75,7 @@ class Call(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """What a synchronising call refers to, where the profiler recorded it; -1: unknown."""
+    """What a synchronizing call refers to, as the profiler recorded it; -1 if unknown."""
 
     stream: int = -1
     wait_on_stream: int = -1
@@ -91,9 +92,9 @@ class Annotation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One rank's trace. `works` are in order of (start, device, stream), `calls` of start.
+    """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
-    `syncs`: by call index. `world_size`: ranks of the job (1 where unknown). `notes`: what was odd, one line each.
+    `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each.
     """
 
     source: str
@@ -108,17 +109,17 @@ class Recording:
 
     @property
     def unmatched(self) -> int:
-        """Device work whose launch was not recorded."""
+        """How many works have no recorded launch."""
         return sum(work.call < 0 for work in self.works)
 
     @property
     def streams(self) -> int:
-        """Streams with work on them."""
+        """How many streams have work."""
         return len({work.lane for work in self.works})
 
     @property
     def begin_s(self) -> float:
-        """The first start of any work or call."""
+        """The earliest start of any work or call."""
         return min([self.works[0].start_s, *(call.start_s for call in self.calls[:1])])
 
 

@@ -1,4 +1,4 @@
-"""The streams of a recording as lanes without overlap, and what was launched to them and had ended by a time."""
+"""The streams of a recording as lanes without overlap, and lookups of the last work launched to a lane, or ended on it, by a time."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -7,11 +7,11 @@ from itertools import islice
 
 from traces.recording.recording import Recording, Work, by_lane
 
-#: How far starts and ends on a device, rounded to microseconds, may disagree.
+#: Starts and ends on one device, which are rounded to microseconds, may disagree by this much.
 DEVICE_CLOCK_S = 2e-6
-#: The streams used last that are looked at where a recording does not say which one is meant, and the works around a time.
+#: How many recently used streams are candidates if a recording does not identify one, and how many works around a time.
 MOST_STREAMS = 64
-#: Works of one stream that may run at once (branches of a CUDA graph); more are taken one after another.
+#: How many works of one stream may run at once (branches of a CUDA graph); more are treated as serial.
 MOST_ROWS = 64
 
 #: (device, stream).
@@ -19,8 +19,8 @@ Lane = tuple[int, int]
 
 
 def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, list[int]]]:
-    """Lanes without overlap, and by work the works of other lanes of its stream that ended last before it started."""
-    lanes, beside = by_lane(works), {}
+    """Lanes without overlap; and, for works of streams with several lanes, the last work to end on each other lane before it started."""
+    lanes, waits_for = by_lane(works), {}
     spare = 1 + max((stream for _, stream in lanes), default=0)
     for (device, stream), members in list(lanes.items()):
         rows: list[list[int]] = [[]]
@@ -34,23 +34,23 @@ def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, li
                 row = min(rows, key=lambda row: works[row[-1]].end_s)
             others = [ended for other in rows if other is not row and (ended := _ended(works, other, start)) >= 0]
             if others:
-                beside[index] = others
+                waits_for[index] = others
             row.append(index)
         lanes[device, stream] = rows[0]
         for row in rows[1:]:
             lanes[device, spare] = row
             spare += 1
-    return lanes, beside
+    return lanes, waits_for
 
 
 def _ended(works: Sequence[Work], row: list[int], by_s: float) -> int:
-    """The last work of a row that had ended, -1 for none."""
+    """The last work of a row that ended by `by_s`; -1 if none did."""
     at = bisect_right(row, by_s, key=lambda index: works[index].end_s)
     return row[at - 1] if at else -1
 
 
 class Streams:
-    """Per lane, what was launched by a time and had ended by another."""
+    """Finds, per lane, the last work that was launched before a time and ended by another."""
 
     def __init__(self, recording: Recording, lanes: Mapping[Lane, list[int]]):
         self.works = recording.works
@@ -68,29 +68,29 @@ class Streams:
                 launches.append(latest)
                 ends.append(reached)
             self.launches_s[lane], self._ends[lane] = launches, ends
-        #: Works with a launch, in the order of their launches.
+        #: Works with a recorded launch, in the order of their launches.
         self.by_launch = sorted((i for i, work in enumerate(self.works) if work.call >= 0), key=lambda i: (self.launched_s[i], i))
         self._by_id: dict[int, list[Lane]] = {}
         for lane in lanes:
             self._by_id.setdefault(lane[1], []).append(lane)
 
     def launched(self, lane: Lane, before_s: float) -> int:
-        """The last work of a lane launched before a time, -1 for none."""
+        """The last work of a lane launched before `before_s`; -1 if there is none."""
         position = bisect_left(self.launches_s[lane], before_s)
         return self.lanes[lane][position - 1] if position else -1
 
     def ended(self, lane: Lane, before_s: float, by_s: float) -> int:
-        """The last work of a lane launched before `before_s` that had ended by `by_s`, -1 for none."""
+        """The last work of a lane launched before `before_s` that ended by `by_s`; -1 if there is none."""
         position = min(bisect_left(self.launches_s[lane], before_s), bisect_right(self._ends[lane], by_s))
         return self.lanes[lane][position - 1] if position else -1
 
     def of_stream(self, stream: int) -> list[Lane]:
-        """The lanes of a stream id, on whichever device."""
+        """The lanes with this stream id, on all devices."""
         return self._by_id.get(stream, [])
 
 
 class Recent:
-    """The lanes in order of their latest launch, for times asked in order."""
+    """The lanes in order of their latest launch. Times must be queried in ascending order."""
 
     def __init__(self, streams: Streams):
         self._streams = streams
@@ -98,16 +98,16 @@ class Recent:
         self._position = 0
 
     def before(self, time_s: float) -> list[Lane]:
-        """The lanes launched to before a time, the latest first, at most MOST_STREAMS."""
+        """The lanes with a launch before `time_s`, the most recent first, at most MOST_STREAMS."""
         self._forward(time_s)
         return list(islice(reversed(self._lanes), MOST_STREAMS))
 
-    def take(self, time_s: float) -> list[Lane]:
-        """The lanes launched to before a time and not taken yet."""
+    def pop(self, time_s: float) -> list[Lane]:
+        """The lanes with a launch before `time_s` since the last call of `pop`."""
         self._forward(time_s)
-        taken = list(self._lanes)
+        lanes = list(self._lanes)
         self._lanes.clear()
-        return taken
+        return lanes
 
     def _forward(self, time_s: float) -> None:
         streams = self._streams
@@ -126,6 +126,6 @@ class Ends:
         self._ends = [works[i].end_s for i in self._members]
 
     def around(self, time_s: float) -> list[int]:
-        """The works that ended last before a time, and those that ended next."""
+        """The last works that ended before `time_s` and the next works to end after it."""
         at = bisect_right(self._ends, time_s + DEVICE_CLOCK_S)
         return self._members[max(0, at - MOST_STREAMS) : at + MOST_STREAMS]

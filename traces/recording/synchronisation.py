@@ -1,17 +1,18 @@
-"""Which device work waits for which, and which host calls wait for device work, recovered from a recording.
+"""Recovers from a recording which device work waits for other work, and which host calls wait for device work.
 
-Where the profiler recorded ids (`Recording.syncs`), they are used. Elsewhere the rules are conservative: an edge that may exist is taken
-unless the recorded times refute it (the waiting side went on before the other had ended).
+If the profiler recorded ids (`Recording.syncs`), they are used. Otherwise the rules are conservative: an edge that may exist is added,
+unless the recorded times rule it out because the waiting side continued before the other ended.
 
-- A stream-wait call concerns the next work that its thread launches. If the thread launched to another stream just before, that stream's
-  last work is waited for (`side.wait_stream(current)`); if not, or if several such calls stand in a row, the latest work of every other
-  recently used stream that had been launched by then and had ended when the waiting work started.
-- Work that starts later than its launch, its stream and its known waits explain waits for the work of another stream that ended last
-  before it started; failing that, for work that ran all the while and had nearly ended: it had all SMs until its last wave.
-- Work whose launch was not recorded waits for the last work of every other stream that had ended before it started.
-- A stream sync waits for the stream its thread used last, an event sync for the latest work that had ended when the call returned, a
-  device sync (and cudaFree) for every stream. Copies from or to pageable memory, and calls without Async, wait for their own copy.
-- A launch that took far longer than usual with a full queue waits for the work that had just ended: the queue is bounded.
+- A stream-wait call applies to the next work that its thread launches. If the thread's previous launch went to another stream, that work
+  waits for the stream's last work (`side.wait_stream(current)`). If not, or after several such calls in a row, it waits for the latest work
+  of every other recently used stream that was launched by then and ended before it started.
+- Work that starts later than its launch, its stream and its known waits explain waits for the work of another stream that was the last to
+  end before it started. Without such work, it waits for work that ran all the time and was about to end, which held all SMs until its last
+  wave.
+- Work whose launch was not recorded waits for the last work of every other stream that ended before it started.
+- A stream sync waits for the stream that its thread used last, an event sync for the latest work that ended before the call returned, a
+  device sync (and cudaFree) for all streams. Copies from or to pageable memory, and calls without Async, wait for their own copy.
+- A launch that took far longer than usual with a full queue waits for the work that had just ended, since the queue is bounded.
 """
 
 from bisect import bisect_right
@@ -23,24 +24,25 @@ from statistics import median
 from traces.recording.recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
 from traces.recording.streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, lanes_of
 
-#: How far the clocks of host and device may disagree.
+#: The clocks of host and device may disagree by this much.
 HOST_CLOCK_S = 5e-6
-#: A start this much later than explained has a cause that was not seen.
+#: A start that is later than explained by more than this has an unknown cause.
 UNEXPLAINED_S = 20e-6
-#: The last wave of work that held all SMs: at most this share of the time that the other waited.
+#: The last wave of work that held all SMs takes at most this share of the time that the other work waited.
 LAST_WAVE = 0.25
-#: A launch is throttled if it takes so many times the median while this much work of its stream is outstanding (CUDA takes about 1000).
+#: A launch waits for the queue if it takes this many times the median while this many works of its stream are outstanding (CUDA allows
+#: about 1000).
 SLOW_LAUNCH, FULL_QUEUE = 3.0, 256
 
 
 @dataclass(slots=True)
 class Order:
-    """Edges beyond the order of each stream and each thread.
+    """The edges of a recording that do not follow from the order within each stream and each thread.
 
-    `lanes`: works of each stream in order of start; the works of a stream that overlap (branches of a CUDA graph) are lanes of their own,
-    with a number above every stream's. `released_s`: when the launch of a work had arrived. `work_after`: by work, the works of other lanes
-    that it waits for. `call_after`: by call, the works that it waits for. `delayed`: works whose start nothing explains, with the
-    seconds. `launch_gap_s`: usual time between two works of one stream that were both launched in time.
+    `lanes`: the works of each stream in order of start; works of a stream that overlap (branches of a CUDA graph) have lanes of their own,
+    with numbers above those of all streams. `released_s`: for each work, when its launch arrived at the device. `work_after`: for a work,
+    the works of other lanes that it waits for. `call_after`: for a call, the works that it waits for. `delayed`: works with an unexplained
+    delay, in seconds. `launch_gap_s`: the usual time between two works of one stream if the second was launched in time.
     """
 
     lanes: dict[Lane, list[int]]
@@ -52,10 +54,10 @@ class Order:
 
 
 def recover(recording: Recording) -> Order:
-    """The order of a recording's work and calls."""
-    lanes, beside = lanes_of(recording.works)
+    """Recover the order of work and calls."""
+    lanes, waits_for = lanes_of(recording.works)
     order = Order(lanes, _released(recording, lanes))
-    for index, others in beside.items():
+    for index, others in waits_for.items():
         order.work_after[index] = others
     streams = Streams(recording, order.lanes)
     _stream_waits(recording, order, streams)
@@ -66,9 +68,9 @@ def recover(recording: Recording) -> Order:
 
 
 def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]:
-    """When each work's launch had arrived: the end of its call plus the usual latency, but not after the work started.
+    """When the launch of each work arrived: at the end of its call plus the usual latency, but at the latest when the work started.
 
-    The usual latency is the median over kernels that found their stream idle. Work without a launch has its stream's last release.
+    The usual latency is the median over kernels whose stream was idle. Work without a recorded launch has the previous time of its stream.
     """
     works, calls = recording.works, recording.calls
     latencies = []
@@ -93,9 +95,9 @@ def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]
 
 
 def _launch_gap(recording: Recording, order: Order) -> float:
-    """Mean gap between successive works of a stream where the second had been released in time and waited for no other stream.
+    """The mean gap between successive works of a stream if the second was launched in time and waited for no other stream.
 
-    Gaps that something unseen explains, far above the median, are left out.
+    Gaps far above the median have an unknown cause and are left out.
     """
     works, gaps = recording.works, []
     for members in order.lanes.values():
@@ -148,17 +150,17 @@ def _stream_waits(recording: Recording, order: Order, streams: Streams) -> None:
 
 
 def _records(calls: Sequence[Call]) -> dict[int, float]:
-    """When events were recorded, by the correlation id of the call."""
+    """The times at which events were recorded, by correlation id of the call."""
     return {call.correlation: call.start_s for call in calls if call.kind is CallKind.EVENT_RECORD and call.correlation > 0}
 
 
 def _wait(order: Order, works: Sequence[Work], index: int, others: Iterable[int]) -> None:
-    """Add edges from those of `others` (-1: none) that had ended when the work started."""
+    """Add edges from those of `others` (-1: none) that ended before the work started."""
     start_s = works[index].start_s + DEVICE_CLOCK_S
-    kept = [other for other in others if other >= 0 and other != index and works[other].end_s <= start_s]
-    if kept:
-        known = order.work_after.setdefault(index, [])
-        known += [other for other in dict.fromkeys(kept) if other not in known]
+    ended = [other for other in others if other >= 0 and other != index and works[other].end_s <= start_s]
+    if ended:
+        edges = order.work_after.setdefault(index, [])
+        edges += [other for other in dict.fromkeys(ended) if other not in edges]
 
 
 def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
@@ -171,36 +173,37 @@ def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
     for index, work in enumerate(works):
         if work.call >= 0:
             of_call.setdefault(work.call, []).append(index)
-    last: dict[int, Lane] = {}
-    recent, unsynchronised = Recent(streams), Recent(streams)
+    last_lane: dict[int, Lane] = {}
+    recent, unsynchronized = Recent(streams), Recent(streams)
     early = [lane for lane, members in streams.lanes.items() if works[members[0]].call < 0]  # launched before the recording
     for number, call in enumerate(calls):
         until = call.end_s + HOST_CLOCK_S
-        found: list[int] = []
+        waited_for: list[int] = []
         if call.kind is CallKind.LAUNCH:
             for index in of_call.get(number, ()):
                 work, lane = works[index], streams.lane_of[index]
-                last[call.thread] = lane
+                last_lane[call.thread] = lane
                 if _blocks(call, work) and work.end_s <= until:
-                    found.append(index)
+                    waited_for.append(index)
                 elif call.end_s - call.start_s > slow_s:
                     done = streams.ended(lane, call.start_s, call.end_s)
                     if done >= 0 and position[index] - position[done] >= FULL_QUEUE and works[done].end_s > call.start_s:
-                        found.append(done)
+                        waited_for.append(done)
         elif call.kind is CallKind.DEVICE_SYNC:
-            lanes = [*unsynchronised.take(call.start_s), *early]
+            lanes = [*unsynchronized.pop(call.start_s), *early]
             early = []
-            found = [streams.ended(lane, call.start_s, until) for lane in lanes]
+            waited_for = [streams.ended(lane, call.start_s, until) for lane in lanes]
         elif call.kind is CallKind.STREAM_SYNC:
-            found = _stream_sync(recording, number, last.get(call.thread), streams, recent, until)
+            waited_for = _stream_sync(recording, number, last_lane.get(call.thread), streams, recent, until)
         elif call.kind is CallKind.EVENT_SYNC:
-            found = _event_sync(recording, number, records, streams, recent, until)
-        kept = [index for index in dict.fromkeys(found) if index >= 0]
-        if kept:
-            order.call_after[number] = kept
+            waited_for = _event_sync(recording, number, records, streams, recent, until)
+        works_after = [index for index in dict.fromkeys(waited_for) if index >= 0]
+        if works_after:
+            order.call_after[number] = works_after
 
 
 def _blocks(call: Call, work: Work) -> bool:
+    """Whether the call returns only after its copy or set has ended."""
     if work.category not in (MEMCPY, MEMSET):
         return False
     return "Pageable" in work.name or (work.category == MEMCPY and "Async" not in call.name and "Graph" not in call.name)
@@ -211,10 +214,10 @@ def _stream_sync(recording: Recording, number: int, last: Lane | None, streams: 
     if sync is not None and sync.stream >= 0:
         return [streams.ended(lane, call.start_s, until) for lane in streams.of_stream(sync.stream)]
     if last is not None:
-        found = streams.launched(last, call.start_s)
-        if found >= 0 and recording.works[found].end_s <= until:
-            idle = call.end_s - max(call.start_s, recording.works[found].end_s)
-            return [found] if idle <= UNEXPLAINED_S else [found, _latest(recording.works, streams, recent, call.start_s, until)]
+        latest = streams.launched(last, call.start_s)
+        if latest >= 0 and recording.works[latest].end_s <= until:
+            idle_s = call.end_s - max(call.start_s, recording.works[latest].end_s)
+            return [latest] if idle_s <= UNEXPLAINED_S else [latest, _latest(recording.works, streams, recent, call.start_s, until)]
     return [_latest(recording.works, streams, recent, call.start_s, until)]
 
 
@@ -227,13 +230,13 @@ def _event_sync(recording: Recording, number: int, records: dict[int, float], st
 
 
 def _latest(works: Sequence[Work], streams: Streams, recent: Recent, before_s: float, by_s: float) -> int:
-    """Of all recently used lanes, the work that ended last by `by_s`, -1 for none."""
-    found = (streams.ended(lane, before_s, by_s) for lane in recent.before(before_s))
-    return max((index for index in found if index >= 0), key=lambda index: works[index].end_s, default=-1)
+    """The last work to end by `by_s` on any recently used lane; -1 if there is none."""
+    ended = (streams.ended(lane, before_s, by_s) for lane in recent.before(before_s))
+    return max((index for index in ended if index >= 0), key=lambda index: works[index].end_s, default=-1)
 
 
 def _explain(recording: Recording, order: Order, streams: Streams) -> None:
-    """Work that starts late for no known reason, or without a launch, waits for what ended last before it; note what stays unexplained."""
+    """Add a wait to work that starts late without a known reason, or without a launch, and note the delays that stay unexplained."""
     works = recording.works
     device_ends = {device: Ends(works, device) for device in {work.device for work in works}}
     for lane, members in order.lanes.items():
@@ -241,24 +244,24 @@ def _explain(recording: Recording, order: Order, streams: Streams) -> None:
         for index in members:
             work = works[index]
             call = recording.calls[work.call] if work.call >= 0 else None
-            known = max([before, order.released_s[index], *(works[other].end_s for other in order.work_after.get(index, ()))])
+            ready_s = max([before, order.released_s[index], *(works[other].end_s for other in order.work_after.get(index, ()))])
             if call is not None and _blocks(call, work):
-                known = max(known, min(call.end_s, work.start_s))  # the host may stage it first
+                ready_s = max(ready_s, min(call.end_s, work.start_s))  # the host may stage it first
             before = work.end_s
-            if work.start_s - known <= UNEXPLAINED_S:
+            if work.start_s - ready_s <= UNEXPLAINED_S:
                 continue
             launched = streams.launched_s[index] if call is not None else float("inf")
             near = [
                 i for i in device_ends[work.device].around(work.start_s) if streams.lane_of[i] != lane and streams.launched_s[i] <= launched
             ]
-            ended = [i for i in near if known < works[i].end_s <= work.start_s + DEVICE_CLOCK_S]
+            ended = [i for i in near if ready_s < works[i].end_s <= work.start_s + DEVICE_CLOCK_S]
             if ended:
                 cause = max(ended, key=lambda i: works[i].end_s)
                 _wait(order, works, index, [cause])
-                known = works[cause].end_s
-            delay = work.start_s - known
+                ready_s = works[cause].end_s
+            delay = work.start_s - ready_s
             if delay > UNEXPLAINED_S and call is not None:
-                full = [i for i in near if works[i].start_s <= known and 0.0 < works[i].end_s - work.start_s <= LAST_WAVE * delay]
+                full = [i for i in near if works[i].start_s <= ready_s and 0.0 < works[i].end_s - work.start_s <= LAST_WAVE * delay]
                 if full:
                     order.work_after.setdefault(index, []).append(min(full, key=lambda i: works[i].end_s))
                 else:

@@ -39,7 +39,7 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
     report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
     if as_json:
         print_document(report.document())
-    if not report.same_numbers or not any(part.there for part in report.parts):
+    if not report.same_numbers or not any(part.measured for part in report.parts):
         raise typer.Exit(1)
 
 

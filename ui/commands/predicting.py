@@ -8,6 +8,7 @@ from rich.console import Console
 from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
 from simulator.job import Job
+from simulator.plan.text import outline, render
 from simulator.predict.explain import explain
 from simulator.predict.forecast import check_shared, forecast_many, prediction
 from traces.errors import StepcastError
@@ -25,6 +26,7 @@ def predict(
     machine: str | None,
     placement: Placement,
     timeline: Path | None,
+    show_plan: bool,
     as_json: bool,
 ) -> None:
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
@@ -49,12 +51,14 @@ def predict(
         chosen.timeline.save(timeline)
     jobs.caution(model, profile)
     if as_json:
-        print_document(document.document())
+        print_document(document.document() | ({"plan": render(chosen.plan)} if show_plan else {}))
     else:
         console = Console(width=max(120, Console().width))
         shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
         console.print(tables.prediction_table(shown))
         for line in [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
             console.print(f"- {line}", highlight=False, markup=False)
+        if show_plan:
+            console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
     if not document.fits:
         raise typer.Exit(1)

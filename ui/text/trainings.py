@@ -3,7 +3,7 @@
 import statistics
 from itertools import pairwise
 
-from traces.training import Curve, TrainingRun, largest_difference, parted
+from traces.training import Curve, TrainingRun, first_difference, largest_difference
 from ui.text import units
 
 #: Losses that differ by this share of the largest are those of the same computation, in a precision.
@@ -32,7 +32,7 @@ def sentences(document: TrainingRun) -> list[str]:
     if first.losses:
         lines.append(f"loss {_loss(first.losses[0])} at the first step, {_loss(first.losses[-1])} at the last")
     lines += [_beside(first, other, close(document)) for other in others]
-    if document.job.get("precision") != "fp64" and any(parted(first, other, close(document)) for other in others):
+    if document.job.get("precision") != "fp64" and any(first_difference(first, other, close(document)) for other in others):
         lines.append("rounding grows from step to step: --precision fp64 shows whether that is all that sets the losses apart")
     return lines
 
@@ -57,7 +57,7 @@ def agreement(first: Curve, other: Curve, tolerance: float) -> str:
     if difference == 0:
         return "the losses are the same, bit for bit"
     most = f"losses differ by {difference:.0e} of the largest at most"
-    since = parted(first, other, tolerance)
+    since = first_difference(first, other, tolerance)
     return most if since is None else f"{most}, by more than {tolerance:.0e} from iteration {since} on"
 
 

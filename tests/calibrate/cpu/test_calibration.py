@@ -22,10 +22,11 @@ from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import default_plans
 from tests.support.places import USER_MODELS
+from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
 from traces.errors import StepcastError, UnusableFileError
 from traces.profile import Identity, Profile, Stats
-from traces.profile_files import default_path, read_samples
+from traces.profile_files import default_path
 
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 

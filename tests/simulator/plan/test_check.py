@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.bodies.copy import Copy
-from simulator.plan.check import PlanError, check
+from simulator.plan.check import PlanError, check, excerpt
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, Operand, Segment, Storage
 from tests.support.small_plans import W1, H, X, copied, forward_fused, machine, mm, plan_of, value
@@ -32,15 +32,21 @@ def test_plans_that_can_run_pass():
     with_task(forward_fused(), 1, priority=-2).validate(machine(levels=3))
 
 
-def test_the_lanes_are_drawn_with_an_arrow_at_the_fault():
+def test_the_tasks_around_the_fault_are_shown_with_an_arrow():
     error = fault(with_task(copied(), 2, priority=-1), devices=2, levels=1)
     assert str(error) == "plan 'test': task 'forward.2' has priority -1; cuda:1 has 1 levels (only 0)"
     assert error.details.splitlines() == [
-        "cuda:0/0   cuda:1/0   cuda:1/1",
-        "forward.1",
-        "                      send",
-        "           forward.2            <-- here",
+        "# task     lane      phase     layer  settings     body                               operands",
+        "forward.1  cuda:0/0  forward   -                   op aten.mm.default flops=524288.0  reads x, w1  writes h",
+        "send       cuda:1/1  transfer  -                   copy cuda:0 target=cuda:1          reads h  writes h'",
+        "forward.2  cuda:1/0  forward   -      priority=-1  op aten.mm.default flops=81920.0   reads h', w2'  writes z  <-- here",
     ]
+
+
+def test_only_the_neighbors_of_the_fault_are_shown():
+    lines = excerpt(forward_fused().tasks, 4, around=1).splitlines()
+    assert [line.split()[0] for line in lines] == ["#", "forward.2", "backward.2", "backward.1"]
+    assert [line.endswith("<-- here") for line in lines] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
