@@ -173,7 +173,7 @@ def test_a_plan_goes_to_json_and_back(two_cores):
         ("lstm8", "", "recurrent layer 'recurrent' is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU"),
         ("read_at_all_steps", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
         ("stacked", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
-        ("rnn_with_initial_state", "level=9", "level is 9; expected 0 to 3, where one block is left"),
+        ("rnn_with_initial_state", "level=9", "level is 9; expected 0 to 3, the level at which one block is left"),
     ],
 )
 def test_what_is_no_chain_is_refused(factory, options, said, two_cores):
