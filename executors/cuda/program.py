@@ -153,7 +153,8 @@ class EagerProgram:
     def _finish(self, period: int) -> None:
         """Collect losses that have been issued and forget iterations whose every tensor may be dropped."""
         lag, oldest = self._compiled.dependencies.largest_lag, self._compiled.releases.oldest
-        if self._compiled.releases.held:  # no order between lanes frees them, so wait for the GPU itself, far behind what is issued
+        # No order between lanes frees these storages, so wait for the GPU itself, far behind what is issued.
+        if self._compiled.releases.never_released:
             oldest = lag + BEHIND
             for event in self._ends.pop(period - BEHIND, ()):
                 event.synchronize()

@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from simulator.bodies.csr.mask import Mask
 
-TARGET = "stepcast.pruned.default"
-
 
 def _pruned(weight: Tensor, keep: float, seed: int) -> Tensor:
     return weight * _factors(Mask(keep, seed), weight.shape, weight.dtype, weight.device)

@@ -228,7 +228,7 @@ def test_what_no_lane_releases_is_dropped_far_behind_the_host(machine):
     plan = plan_of([mm("a", x, x, y), replace(mm("b", y, y, z), stream=1)], [x, y, z])
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
-        assert program._compiled.releases.held == {"y"}
+        assert program._compiled.releases.never_released == {"y"}
         program.run(60)
         assert len(program._instances) <= BEHIND + 2
 
