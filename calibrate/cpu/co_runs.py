@@ -15,7 +15,7 @@ from calibrate.cpu.noise import Watch, own_s
 from calibrate.cpu.sampler import Sampler
 from calibrate.cpu.session import store
 from executors.cpu.backend import CpuBackend
-from simulator.costs.contention import fit, group_of, pairs_that_meet, typical
+from simulator.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
 from simulator.costs.model import CostModel, measurable
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.machine.machine import Machine
@@ -63,7 +63,7 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
     copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
     plain = profile.model_copy(update=copied)  # for what the engine says without multipliers
     model = CostModel(machine, plain)
-    meeting = [(plan, pairs_that_meet(plan, machine, model.resolve(plan))) for plan in plans]
+    meeting = [(plan, concurrent_pairs(plan, machine, model.resolve(plan))) for plan in plans]
     pairs = {pair for _, found in meeting for pair in found} - old.known
     backend = CpuBackend(machine) if pairs else None
     if backend is None or len(backend.workers.cores) < 2:
@@ -186,5 +186,5 @@ def _rows(sides: list[_Side], rounds: list[int], model: CostModel, sampler: Samp
             cost, others = model.cost(sampled[key]), lanes[group, side.held_out]
             times = ceil(2 * cost.cold_s / max(sum(other.cold_s for other in others), 1e-9))
             modelled, _ = modelled_slow_downs([cost], others * times, machine.device(sampled[key].device), machine)
-            slow_down = typical([seconds[r] / side.alone[key][r] for r in rounds])
+            slow_down = typical_ratio([seconds[r] / side.alone[key][r] for r in rounds])
             yield CoRun(side.group, group, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), side.held_out, key)

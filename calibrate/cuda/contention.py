@@ -8,7 +8,7 @@ from calibrate.cuda.concurrency import CoRun, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
 from calibrate.cuda.parts import LoadedPlans
 from executors.cuda.driver import Driver
-from simulator.costs.contention import COMPUTE, MEMORY, best_share, fit
+from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.costs.cost import Cost
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.machine.machine import Machine
@@ -35,7 +35,7 @@ def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Si
     ]
     default = machine.memories[0].saturation_share
     by_share = {share: [row for run in runs for row in _rows(*run, machine, share)] for share in {*_SHARES, default}}
-    share = best_share(by_share, default)
+    share = best_saturation_share(by_share, default)
     return fit(by_share[share or default], "gpu").model_copy(update={"saturation_share": share})
 
 

@@ -20,7 +20,7 @@ from calibrate.identity import this_gpu
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.reference import Reference
-from simulator.costs.contention import pairs_that_meet
+from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
@@ -149,7 +149,7 @@ class GpuTestbed:
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-runs of fixed kernels, once, when lanes of a plan share the GPU. Where they fail, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
-        if profile.contention.co_runs or not any(pairs_that_meet(plan, machine, model.resolve(plan)) for plan in plans):
+        if profile.contention.co_runs or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
             return False
         try:
             with objects_kept():

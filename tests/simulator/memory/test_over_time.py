@@ -113,9 +113,7 @@ def test_bytes_by_kind():
     held |= {"input": (400, 400, 0), "activation": (400, 400, 0), "gradient": (0, 400, 400)}
     assert memory_by_kind(plan, spans, (0.0, 3.0)) == {"d": HeldByKind((0.0, 1.0, 2.0), held)}
     (highest,) = memory_by_kind(plan, spans, (0.0, 3.0), most=1).values()
-    assert highest == HeldByKind((1.0,), {kind: counts[1:2] for kind, counts in held.items()}), (
-        "the instant at which the most bytes are held"
-    )
+    assert highest == HeldByKind((1.0,), {kind: counts[1:2] for kind, counts in held.items()}), "the instant of the peak"
     (late,) = memory_by_kind(plan, spans, (2.5, 3.0)).values()
     assert (late.time_s, late.held_bytes["gradient"], late.held_bytes["input"]) == ((2.5,), (400,), (0,))
 
