@@ -42,7 +42,7 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
         here = _cpu(measured, placement)
     else:
         return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes)
-    here = here.limited(placement.memory_limit_bytes)
+    here = here.with_memory_limit(placement.memory_limit_bytes)
     return here, CostModel(here, measured, dense_precision(job))
 
 

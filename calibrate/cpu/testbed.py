@@ -101,7 +101,7 @@ class CpuTestbed:
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU in its groups of cores."""
-        return machine_here(profile, self._devices, self._link).limited(self.memory_limit_bytes)
+        return machine_here(profile, self._devices, self._link).with_memory_limit(self.memory_limit_bytes)
 
     def measure_machine(self, profile: Profile) -> None:
         """The executor's overheads, peak rates and the cache."""

@@ -82,10 +82,10 @@ class GpuTestbed:
         Raises StepcastError where it cannot be split into so many.
         """
         if profile is None:
-            return self._unmeasured().limited(self.memory_limit_bytes)
+            return self._unmeasured().with_memory_limit(self.memory_limit_bytes)
         self.measure_machine(profile)
         profile.partition_sms = {**profile.partition_sms, **self._own_sms()}
-        return gpu_machine(profile, self._partitions).limited(self.memory_limit_bytes)
+        return gpu_machine(profile, self._partitions).with_memory_limit(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
         """What is known of this GPU without measuring: enough to run on it."""

@@ -1,9 +1,9 @@
 """Task times on hardware that was not measured: the committed table `efficiencies.json`, a roofline per op class.
 
-t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum. Each
-number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under "sources".
-CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out by
-tests/benchmarks/efficiencies.py.
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum.
+Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
+"sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
+by tests/benchmarks/efficiencies.py.
 """
 
 import json
