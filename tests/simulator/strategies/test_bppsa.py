@@ -171,8 +171,8 @@ def test_a_plan_goes_to_json_and_back(two_cores):
     ("factory", "options", "said"),
     [
         ("lstm8", "", "recurrent layer 'recurrent' is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU"),
-        ("read_at_all_steps", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
-        ("stacked", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
+        ("read_at_all_steps", "", "the loss reads recurrent layer 'recurrent' at several steps; expected only its last state"),
+        ("stacked", "", "the loss reads recurrent layer 'recurrent' at several steps; expected only its last state"),
         ("rnn_with_initial_state", "level=9", "level is 9; expected 0 to 3, the level at which one block is left"),
     ],
 )
