@@ -42,7 +42,7 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
         chosen = _cpu(measured, placement)
     else:
         return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes)
-    chosen = chosen.limited(placement.memory_limit_bytes)
+    chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
     return chosen, CostModel(chosen, measured, dense_precision(job))
 
 

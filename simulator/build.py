@@ -180,7 +180,7 @@ class PlanBuilder:
         """
         means = LINK
         if machine.memory_name(HOST) == machine.memory_name(self.device):
-            means = KERNEL if machine.stated(HOST, self.device) else ALIAS
+            means = KERNEL if machine.link_between(HOST, self.device) else ALIAS
         found = []
         for value in [v for v in self._values.values() if v.kind == INPUT and v.device == self.device]:
             there = self._host_value(f"{value.name}@{HOST}@{self.device}", value)

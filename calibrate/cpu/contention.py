@@ -8,7 +8,7 @@ from calibrate.cpu.co_runs import KeyGroup, run_rounds
 from calibrate.cpu.sampler import Sampler
 from calibrate.samples import store_samples
 from executors.cpu.backend import CpuBackend
-from simulator.costs.contention import fit, group_of, pairs_that_meet, typical
+from simulator.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
 from simulator.costs.model import CostModel, measurable
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.machine.machine import Machine
@@ -43,7 +43,7 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
     copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
     plain = profile.model_copy(update=copied)  # with it the engine applies no multipliers
     model = CostModel(machine, plain)
-    pairs_by_plan = [(plan, pairs_that_meet(plan, machine, model.resolve(plan))) for plan in plans]
+    pairs_by_plan = [(plan, concurrent_pairs(plan, machine, model.resolve(plan))) for plan in plans]
     pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - old.known
     backend = CpuBackend(machine) if pairs else None
     if backend is None or len(backend.workers.cores) < 2:
@@ -123,5 +123,5 @@ def _rows(groups: list[KeyGroup], rounds: list[int], model: CostModel, sampler: 
             cost, others = model.cost(task_of[key]), lanes[other, group.held_out]
             times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
             modelled, _ = modelled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
-            slow_down = typical([seconds[r] / group.alone_s[key][r] for r in rounds])
+            slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds])
             yield CoRun(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)

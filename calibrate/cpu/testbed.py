@@ -48,7 +48,7 @@ class CpuTestbed:
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU, divided into its core groups."""
-        return cpu_machine(profile, self._devices, self._link).limited(self.memory_limit_bytes)
+        return cpu_machine(profile, self._devices, self._link).with_memory_limit(self.memory_limit_bytes)
 
     def measure_machine(self, profile: Profile) -> None:
         """Measure the executor's overheads, the peak rates and the cache size."""

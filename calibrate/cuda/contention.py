@@ -8,7 +8,7 @@ from calibrate.cuda.co_runs import PairTimes, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
 from executors.cuda.driver import Driver
-from simulator.costs.contention import COMPUTE, MEMORY, best_share, fit
+from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.costs.cost import Cost
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.machine.machine import Machine
@@ -34,7 +34,7 @@ def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Si
     ]
     default = machine.memories[0].saturation_share
     by_share = {share: [row for item in measured for row in _rows(*item, machine, share)] for share in {*_SHARES, default}}
-    share = best_share(by_share, default)
+    share = best_saturation_share(by_share, default)
     return fit(by_share[share or default], "gpu").model_copy(update={"saturation_share": share})
 
 

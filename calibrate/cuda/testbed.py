@@ -20,7 +20,7 @@ from calibrate.testbed import Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.reference import Reference
-from simulator.costs.contention import pairs_that_meet
+from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
@@ -85,10 +85,10 @@ class GpuTestbed:
         Raises StepcastError if the GPU cannot be split as asked.
         """
         if profile is None:
-            return self._unmeasured().limited(self.memory_limit_bytes)
+            return self._unmeasured().with_memory_limit(self.memory_limit_bytes)
         self.measure_machine(profile)
         profile.partition_sms = {**profile.partition_sms, **self._own_sms()}
-        return gpu_machine(profile, self._partitions).limited(self.memory_limit_bytes)
+        return gpu_machine(profile, self._partitions).with_memory_limit(self.memory_limit_bytes)
 
     def _unmeasured(self) -> Machine:
         """This GPU with what is known without measuring: enough to run plans."""
@@ -154,7 +154,7 @@ class GpuTestbed:
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
-        if profile.contention.co_runs or not any(pairs_that_meet(plan, machine, model.resolve(plan)) for plan in plans):
+        if profile.contention.co_runs or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
             return False
         try:
             with objects_kept():

@@ -23,7 +23,7 @@ def transfer_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
     body = task.body
     if body.kind != "copy" or body.means != KERNEL:
         return None
-    link = machine.stated(body.source, body.target)
+    link = machine.link_between(body.source, body.target)
     seconds = link.latency_s + moved_bytes(task) / link.bandwidth_bytes_per_s if link is not None else 0.0
     return ((body.source, body.target), seconds) if seconds else None
 

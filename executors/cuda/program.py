@@ -151,7 +151,8 @@ class EagerProgram:
     def _finish(self, period: int) -> None:
         """Collect the losses that have been issued, and drop the iterations whose tensors are all unused."""
         lag, oldest = self._compiled.dependencies.largest_lag, self._compiled.releases.oldest
-        if self._compiled.releases.held:  # the order of lanes does not show when these are unused, so wait for the GPU, many periods later
+        # The order of lanes does not show when these storages are unused, so wait for the GPU, many periods later.
+        if self._compiled.releases.never_released:
             oldest = lag + RUN_AHEAD
             for event in self._ends.pop(period - RUN_AHEAD, ()):
                 event.synchronize()

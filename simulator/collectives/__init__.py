@@ -1,1 +1,1 @@
-"""Collectives. In: an operation, an algorithm and its devices. Out: rounds of moves, tasks of a plan, and measured times."""
+"""Collectives. In: an operation, an algorithm and its devices. Out: communication rounds, tasks of a plan, and measured times."""

@@ -1,4 +1,4 @@
-"""What a library's collective takes alone, where it was measured (`Machine.collectives`)."""
+"""Measured times of a library's collectives that run alone (`Machine.collectives`)."""
 
 from math import log
 
@@ -7,41 +7,41 @@ from simulator.collectives.rounds import RING, TREE, rounds
 from simulator.machine.machine import Machine
 from traces.collectives import CollectiveLaw
 
-#: How libraries make collectives. Of a server, which is two of theirs, nothing is known on other numbers of ranks.
-MADE = frozenset({RING, TREE})
+#: Algorithms of a single library call, which scale to other numbers of ranks. A parameter server takes two calls and does not.
+SCALABLE = frozenset({RING, TREE})
 
 
-def measured_parts(machine: Machine, body: Collective, payload_bytes: float) -> tuple[float, float] | None:
-    """Seconds of latency, and seconds in which bytes move, by the law of the machine's library; None where it has none.
+def measured_times(machine: Machine, body: Collective, payload_bytes: float) -> tuple[float, float] | None:
+    """Latency in seconds and seconds in which bytes move, by the law of the machine's library; None if it has no law for the collective.
 
-    A law holds for as many nodes as it was measured on. On a number of ranks without one, the law of the nearest number is scaled as the
-    algorithm is: the latency by its rounds, the time per byte by the bytes that each device passes on.
+    A law holds for the number of nodes that it was measured on. For a number of ranks without a law, the law of the nearest number is
+    scaled by the algorithm: the latency by its rounds, the time per byte by the bytes that each device sends on.
     """
-    ranks, known = len(body.devices), _known(machine, body)
-    if not known or (body.algorithm not in MADE and ranks not in known):
+    ranks, laws = len(body.devices), _laws_by_ranks(machine, body)
+    if not laws or (body.algorithm not in SCALABLE and ranks not in laws):
         return None
-    nearest = min(known, key=lambda count: (abs(log(ranks / count)), count))
-    latency_s, moving_s = known[nearest].parts(payload_bytes)
+    nearest = min(laws, key=lambda count: (abs(log(ranks / count)), count))
+    latency_s, moving_s = laws[nearest].parts(payload_bytes)
     if nearest == ranks:
         return latency_s, moving_s
-    (steps, passed), (steps_there, passed_there) = (_extent(body, count) for count in (ranks, nearest))
-    return latency_s * steps / steps_there, moving_s * passed / passed_there
+    (count, sent), (nearest_count, nearest_sent) = (_extent(body, n) for n in (ranks, nearest))
+    return latency_s * count / nearest_count, moving_s * sent / nearest_sent
 
 
-def _known(machine: Machine, body: Collective) -> dict[int, CollectiveLaw]:
-    """The laws of this operation on as many nodes, by ranks."""
+def _laws_by_ranks(machine: Machine, body: Collective) -> dict[int, CollectiveLaw]:
+    """Number of ranks -> law of this operation on the same number of nodes."""
     if not machine.library or not machine.collectives:
         return {}
     start, nodes = f"{body.name}|{machine.library}|", machine.nodes(body.devices)
-    found = {}
+    laws = {}
     for name, law in machine.collectives.items():
-        ranks, _, on = name.removeprefix(start).partition("/")
-        if name.startswith(start) and int(on or 1) == nodes:
-            found[int(ranks)] = law
-    return found
+        ranks, _, law_nodes = name.removeprefix(start).partition("/")
+        if name.startswith(start) and int(law_nodes or 1) == nodes:
+            laws[int(ranks)] = law
+    return laws
 
 
 def _extent(body: Collective, ranks: int) -> tuple[int, float]:
-    """Rounds of the algorithm, and the share of the data that a device passes on in all of them."""
-    made = rounds(body.operation, body.algorithm, ranks)
-    return len(made), sum(1.0 if moves[0].chunk is None else 1 / ranks for moves in made)
+    """Number of rounds of the algorithm, and the fraction of the data that a device sends on in all of them."""
+    moves_by_round = rounds(body.operation, body.algorithm, ranks)
+    return len(moves_by_round), sum(1.0 if moves[0].chunk is None else 1 / ranks for moves in moves_by_round)

@@ -1,4 +1,4 @@
-"""The part of a plan that one process runs: its device's tasks, and the collectives that the device takes part in."""
+"""The share of a plan that one process runs: its device's tasks and the collectives in which the device takes part."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ from traces.errors import StepcastError
 
 @dataclass(frozen=True)
 class LocalPlan(Plan):
-    """A device's part of the plan `whole`. `numbers`: of each task of `tasks`, its place in `whole.tasks`."""
+    """A device's share of the plan `whole`. `numbers`: the index in `whole.tasks` of each task of `tasks`."""
 
     whole: Plan | None = None
     device: str = ""
@@ -20,31 +20,31 @@ class LocalPlan(Plan):
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """As in the whole plan."""
+        """Carried storages of the whole plan that this device has."""
         return self.whole.carried & self.storages.keys()
 
     @property
     def empty(self) -> bool:
-        """Whether the device has nothing to do."""
+        """Whether the device has no tasks."""
         return not self.tasks
 
 
 def local_plan(plan: Plan, device: str) -> LocalPlan:
-    """The part of `plan` that the process of `device` runs.
+    """The share of `plan` that the process of `device` runs.
 
-    A collective stands on the device's own lane of the same stream, with the device's operands alone, and orders what comes before and
-    after it by those. Pure orders (`after`) between two devices' tasks are left to collectives. Raises StepcastError for a task that moves
-    tensors between two devices.
+    A collective runs on the device's own lane of the same stream, with only the device's operands, which order it relative to the tasks
+    before and after it. `after` edges between tasks of two devices are dropped, since collectives order devices. Raises StepcastError for a
+    task that moves tensors between two devices.
     """
     segments = tuple(Segment(tuple(task for _, task in _tasks(segment, device)), segment.repeat) for segment in plan.segments)
     used = {o.value for segment in segments for task in segment.tasks for o in (*task.inputs, *task.writes)}
     values = {name: v for name, v in plan.values.items() if v.device == device or (v.device == HOST and name in used)}
-    kept = {value.storage for value in values.values()}
+    local_storages = {value.storage for value in values.values()}
     return LocalPlan(
         strategy=plan.strategy,
         segments=segments,
         values=values,
-        storages={name: storage for name, storage in plan.storages.items() if name in kept},
+        storages={name: storage for name, storage in plan.storages.items() if name in local_storages},
         losses=tuple(name for name in plan.losses if name in values),
         gradients={name: operand for name, operand in plan.gradients.items() if operand.value in values},
         options=plan.options,
@@ -56,29 +56,31 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
 
 
 def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
-    found = []
+    """The device's tasks, each with its index in the segment."""
+    numbered = []
     for number, task in enumerate(segment.tasks):
         body = task.body
         if body.kind == "collective":
             if device in body.devices:
-                found.append((number, replace(task, device=device, mutates=body.of(device, task))))
+                numbered.append((number, replace(task, device=device, mutates=body.of(device, task))))
             continue
         if body.kind == "copy" and HOST not in (body.source, body.target) and body.source != body.target:
             raise StepcastError(
-                f"task {task.name} copies from {body.source} to {body.target}: processes exchange tensors by collectives alone;"
+                f"task {task.name} copies from {body.source} to {body.target}: processes can exchange tensors only by collectives;"
                 " run the strategy in one process with --devices, or use image-parallel"
             )
         if task.device == device:
-            found.append((number, task))
-    names = {task.name for _, task in found}
-    return [(number, replace(task, after=tuple(name for name in task.after if name in names))) for number, task in found]
+            numbered.append((number, task))
+    names = {task.name for _, task in numbered}
+    return [(number, replace(task, after=tuple(name for name in task.after if name in names))) for number, task in numbered]
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Devices that take part in collectives of one stream: they need a communicator of their own.
+    """Devices that take part in the collectives of one stream; each group needs its own communicator.
 
-    Collectives of one communicator must be issued in one order everywhere: those of a stream are, those of two streams are not.
+    Collectives of one communicator must be issued in the same order on every device. Those of one stream are, those of two streams need not
+    be.
     """
 
     devices: tuple[str, ...]
@@ -86,11 +88,11 @@ class ProcessGroup:
 
 
 def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
-    """Those of a plan, in the order in which all processes must make them."""
-    found = {
+    """The process groups of a plan, in the order in which all processes must create them."""
+    groups = {
         ProcessGroup(task.body.devices, task.stream)
         for segment in plan.segments
         for task in segment.tasks
         if isinstance(task.body, Collective)
     }
-    return tuple(sorted(found, key=lambda group: (group.stream, group.devices)))
+    return tuple(sorted(groups, key=lambda group: (group.stream, group.devices)))

@@ -1,8 +1,9 @@
-"""Which chunk of whose data travels where in which round of a collective. Prices it on links, and spells it out as tasks.
+"""The communication rounds of a collective: which chunk moves from which rank to which. Rounds price a collective and expand it into tasks.
 
-Ring: n − 1 rounds in which every device adds a chunk of its neighbour's, and n − 1 in which it takes over a finished one: 2 (n − 1) / n of
-the data pass every device (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a
-binary tree and down again, 2 ceil(log2 n) rounds. Distributed: every device is the server of its chunk. Server: one is of all.
+Ring: n − 1 rounds in which every device adds a chunk of its neighbor's, and n − 1 in which it copies a finished one; 2 (n − 1) / n of the
+data pass every device (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a
+binary tree and down again, 2 ceil(log2 n) rounds. Distributed: every device is the parameter server of its chunk. Server: one rank serves
+all chunks.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ RING, TREE, DISTRIBUTED, SERVER = "ring", "tree", "distributed", "server"
 
 
 class Move(NamedTuple):
-    """`target` adds, or takes over, chunk `chunk` of `source`'s data; ranks, or -1 for the host. Chunk None: all of it."""
+    """One move: `target` adds (`add`) or copies chunk `chunk` of `source`'s data. Both are ranks, or -1 for the host; None: all chunks."""
 
     target: int
     source: int
@@ -26,7 +27,7 @@ Rounds = list[list[Move]]
 
 
 def rounds(operation: str, algorithm: str, ranks: int, root: int = 0) -> Rounds:
-    """The rounds of a collective, in order; the moves of one round are independent of each other, but for one target's, which add up."""
+    """The rounds of a collective in order. The moves of a round are independent, except that those to one target add up."""
     if ranks < 2:
         return []
     reduce, gather = _HALVES[algorithm](ranks, root)
@@ -34,7 +35,7 @@ def rounds(operation: str, algorithm: str, ranks: int, root: int = 0) -> Rounds:
 
 
 def _ring(n: int, _: int) -> tuple[Rounds, Rounds]:
-    """After the first half rank r holds the sum of chunk r."""
+    """After the first half, rank r holds the sum of chunk r."""
     reduce = [[Move(t, (t - 1) % n, (t - 2 - r) % n, True) for t in range(n)] for r in range(n - 1)]
     gather = [[Move(t, (t - 1) % n, (t - 1 - r) % n, False) for t in range(n)] for r in range(n - 1)]
     return reduce, gather
@@ -57,7 +58,7 @@ def _tree(n: int, _: int) -> tuple[Rounds, Rounds]:
 
 
 def _server(n: int, root: int) -> tuple[Rounds, Rounds]:
-    """Into the host's memory the first device's data are copied, the others' added."""
+    """A server on the host copies the first device's data and adds those of the others."""
     others = [rank for rank in range(n) if rank != root]
     reduce = [[Move(root, rank, None, root >= 0 or rank != others[0]) for rank in others]]
     return reduce, [[Move(rank, root, None, False) for rank in others]]

@@ -1,7 +1,7 @@
 """Collectives as tasks of a plan.
 
-Where the devices share a process and a memory a collective is spelled out as one `Copy` per move of its rounds (`rounds`), so that a plan
-says all there is to run. Where a library makes collectives (`Machine.library`) it is one `Collective`.
+If the devices share a process and a memory, a collective is expanded into one `Copy` per move of its rounds (`rounds`), so that the plan
+lists everything that runs. If a library runs collectives (`Machine.library`), it is one `Collective` task.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from simulator.plan.views import part
 
 
 class Piece(NamedTuple):
-    """Entries `first` to `end` along dimension 0 of the operand at a position; a scalar's are (0, 1)."""
+    """Entries `first` to `end` (exclusive) along dimension 0 of operand number `position`; (0, 1) for a scalar."""
 
     position: int
     first: int
@@ -25,12 +25,12 @@ class Piece(NamedTuple):
 
 
 def chunks(operands: Sequence[Operand], count: int) -> list[tuple[Piece, ...]]:
-    """`operands` one after another, cut into `count` chunks of as many bytes as whole entries of dimension 0 allow."""
+    """`operands` in sequence, cut into `count` chunks as equal as whole entries of dimension 0 allow."""
     ends, total = [], 0
     for operand in operands:
         total += operand.elements
         ends.append(total)
-    found: list[tuple[Piece, ...]] = []
+    cut: list[tuple[Piece, ...]] = []
     for chunk in range(count):
         low, high = total * chunk // count, total * (chunk + 1) // count
         pieces = []
@@ -41,18 +41,18 @@ def chunks(operands: Sequence[Operand], count: int) -> list[tuple[Piece, ...]]:
                 first, last = (min(rows, max(0, -((start - border) // row))) for border in (low, high))
                 if first < last:
                     pieces.append(Piece(position, first, last))
-        found.append(tuple(pieces))
-    return found
+        cut.append(tuple(pieces))
+    return cut
 
 
-def seen(operand: Operand, piece: Piece) -> Operand:
-    """The operand's part that a piece names."""
+def entries(operand: Operand, piece: Piece) -> Operand:
+    """The entries of `operand` that a piece names."""
     return part(operand, piece.first, piece.end) if operand.shape else operand
 
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that reduce together, and on which of their streams, how urgently."""
+    """Devices that reduce together; `root`: the device that serves, or the host; `stream` and `priority`: of the tasks."""
 
     machine: Machine
     devices: tuple[str, ...]
@@ -62,34 +62,34 @@ class Group:
     priority: int = 0
 
     def all_reduce(self, name: str, operands: Sequence[Sequence[Operand]], at_host: Sequence[Operand] = ()) -> list[Task]:
-        """The tasks after which every device holds the sum of `operands`, given device by device; in issue order.
+        """Tasks, in issue order, after which every device holds the sum. `operands`: one sequence per device.
 
-        `at_host`: values of the host with the same shapes, for a server there.
+        `at_host`: values of the same shapes on the host, needed if the host serves.
         """
         if self.machine.library:
-            # A process on a CPU is its own host: there the first device's process is the server.
+            # A process on a CPU is its own host, so the first device's process serves in its place.
             at_first = self.root == HOST and self.machine.memory_name(HOST) == self.machine.memory_name(self.devices[0])
             body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root)
-            flat = tuple(operand for each in operands for operand in each)
+            flat = tuple(operand for own in operands for operand in own)
             lane = (self.devices[0], self.stream, self.priority)
             return [Task(name, body, *lane, mutates=flat, phase=COLLECTIVE)]
         root = -1 if self.root == HOST else self.devices.index(self.root) if self.root else 0
         places = [*operands, at_host]  # the host is at -1
-        cut = chunks(operands[0], len(self.devices))
-        every = tuple(Piece(p, 0, o.shape[0] if o.shape else 1) for p, o in enumerate(operands[0]))
-        found = []
+        pieces_of = chunks(operands[0], len(self.devices))
+        whole = tuple(Piece(p, 0, o.shape[0] if o.shape else 1) for p, o in enumerate(operands[0]))
+        tasks = []
         for number, moves in enumerate(rounds(ALL_REDUCE, self.algorithm, len(self.devices), root)):
             for move in moves:
-                pieces = every if move.chunk is None else cut[move.chunk]
+                pieces = whole if move.chunk is None else pieces_of[move.chunk]
                 if pieces:
-                    found.append(self._moved(f"{name}/{number}", move, pieces, places))
-        return found
+                    tasks.append(self._move(f"{name}/{number}", move, pieces, places))
+        return tasks
 
-    def _moved(self, name: str, move: Move, pieces: tuple[Piece, ...], places: Sequence[Sequence[Operand]]) -> Task:
-        """One move, on the lane of the device that it ends at, or, into the host's memory, that it comes from."""
+    def _move(self, name: str, move: Move, pieces: tuple[Piece, ...], places: Sequence[Sequence[Operand]]) -> Task:
+        """The task of one move. It runs on the target device's lane, or on the source's if the target is the host."""
         source, target = (HOST if rank < 0 else self.devices[rank] for rank in (move.source, move.target))
-        reads = tuple(seen(places[move.source][p.position], p) for p in pieces)
-        changed = tuple(seen(places[move.target][p.position], p) for p in pieces)
+        reads = tuple(entries(places[move.source][p.position], p) for p in pieces)
+        targets = tuple(entries(places[move.target][p.position], p) for p in pieces)
         device = source if target == HOST else target
         fresh = target == HOST and not move.add
         return Task(
@@ -99,7 +99,7 @@ class Group:
             self.stream,
             self.priority,
             reads,
-            changed if fresh else (),
-            () if fresh else changed,
+            targets if fresh else (),
+            () if fresh else targets,
             phase=COLLECTIVE,
         )

@@ -1,6 +1,10 @@
-"""What a task costs when it runs alone: the one thing the engine asks of a cost model."""
+"""What a task costs when it runs alone, and what strategies and the engine ask of a cost model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+from simulator.plan.plan import Plan
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
 
@@ -9,12 +13,16 @@ MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
 class Cost:
     """Solo time and kernel geometry of one task on its device.
 
-    `warm_s`/`cold_s`: all or none of its reads in the cache. `grid`, `blocks_per_sm`: kernel geometry (CPU: 1 and 1: one wave on one core).
-    `compute_share`, `memory_share`: c of the device's peak FLOP/s and m of its memory's bandwidth that it draws alone.
-    `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples; `error`: relative error of the model where the
-    key was not measured (one standard deviation of the log). `key`: tasks of one key share their error. `issue_s`: what the host takes for
-    its op in eager mode, launches included; None where no key's was measured. `group`: of tasks that slow others down alike
-    (`contention`); none for what runs on no SM. `calls`: of ops by a CPU's worker.
+    `key`: the task's cost key; tasks with one key share their error.
+    `warm_s`, `cold_s`: time with all reads in the cache, and with none.
+    `source`: `measured`, `fitted` or `guessed`.
+    `grid`, `blocks_per_sm`: kernel geometry; (1, 1) on a CPU, where a task is one wave on one core.
+    `compute_share`, `memory_share`: fractions of the device's peak FLOP/s (c) and of its memory's bandwidth (m) that it draws alone.
+    `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples.
+    `error`: relative error of the model if the key was not measured (one standard deviation of the log).
+    `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
+    `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
+    `group`: the contention group (`contention.group_of`); empty for tasks that use no SM.
     """
 
     key: str
@@ -32,3 +40,14 @@ class Cost:
     op_class: str = ""
     issue_s: float | None = None
     group: str = ""
+
+
+class PlanCosts(Protocol):
+    """Costs of a plan's tasks on one machine. `simulator.costs.model.CostModel` implements it."""
+
+    @property
+    def pair_multipliers(self) -> Mapping[tuple[str, str], float]:
+        """How many times longer a task of one contention group takes while a task of another runs."""
+
+    def resolve(self, plan: Plan) -> list[Cost]:
+        """Return one cost per task of `plan.tasks`, in the same order."""

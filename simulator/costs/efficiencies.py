@@ -1,8 +1,9 @@
-"""What a task takes on hardware nobody measured: the committed table `efficiencies.json`, a roofline per op class.
+"""Task times on hardware that was not measured: the committed table `efficiencies.json`, a roofline per op class.
 
-t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)), or with the sum of the two where a row `adds`. Every
-number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under "sources".
-CPU rows hold for one core. GPU rows: tests/benchmarks/fit_efficiencies.py; their score on GPUs left out: tests/benchmarks/efficiencies.py.
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum.
+Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
+"sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
+by tests/benchmarks/efficiencies.py.
 """
 
 import json
@@ -17,11 +18,11 @@ from simulator.machine.machine import Device, Memory
 from simulator.plan.task import Operand, Task
 
 TABLE = Path(__file__).with_name("efficiencies.json")
-#: Classes whose kernels use tensor cores, where the precision allows.
+#: Classes whose kernels use tensor cores if the precision allows it.
 DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
-#: Stands for classes that the table lacks.
+#: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
-#: Tensors that an update which is not fused touches, of optimizers that the table lacks.
+#: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
 DEFAULT_TENSORS = 20.0
 
 
@@ -34,10 +35,11 @@ class Number(NamedTuple):
 
 
 class Row(BaseModel):
-    """One op class: shares of peak FLOP/s (by precision) and of bandwidth, least time of a kernel (an op call) and what a cold one adds.
+    """One op class: fractions of peak FLOP/s (by precision) and of bandwidth, and the least time of a kernel (on a CPU: of an op call).
 
-    `adds`: loading and computing take turns (tiles in and out, layouts changed) rather than overlap, as fast from the cache as from memory.
-    `tile` is the number of output elements per block; a kernel also splits its FLOPs over blocks of `split_flops` until the SMs are full.
+    `adds`: computing and moving data take turns (tiles in and out, layouts changed) rather than overlap; such an op is as fast from the
+    cache as from memory. `cold_start_s`: extra time with nothing in the cache. `tile`: output elements per block. `split_flops`: a kernel
+    splits its FLOPs over blocks of this size until the SMs are full.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +55,7 @@ class Row(BaseModel):
 
 
 class Rows(BaseModel):
-    """The classes of one kind of device, and how fast its cache delivers: times its memory, or bytes/s to each SM."""
+    """The op classes of one kind of device, and the speed of its cache: as a multiple of the memory's, or in bytes/s to each SM."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,19 +63,19 @@ class Rows(BaseModel):
     cache_bytes_per_s_per_sm: Number | None = None
     classes: dict[str, Row]
 
-    def faster(self, site: "Site") -> float:
-        """How many times faster the cache delivers than the memory."""
+    def cache_speedup(self, site: "Site") -> float:
+        """Bandwidth of the cache as a multiple of the memory's."""
         if self.cache_bytes_per_s_per_sm is not None:
             return max(1.0, self.cache_bytes_per_s_per_sm.value * site.sms / site.bandwidth_bytes_per_s)
         return self.warm_bandwidth.value if self.warm_bandwidth is not None else 1.0
 
     def row(self, op_class: str) -> Row:
-        """The row of a class: its own, that of the part before its dot (`update.adam:fused`, `pool.backward`), or `elementwise`."""
+        """The row of a class, else of the text before its first dot (`update` for `update.adam:fused`), else of `elementwise`."""
         return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
 
 
 class Site(NamedTuple):
-    """What one task has at its disposal: a GPU's SMs, or one core of a CPU; the bandwidth they can draw; a last-level cache."""
+    """The hardware available to one task: the SMs of a GPU or one core of a CPU, the bandwidth they can draw, and a last-level cache."""
 
     kind: str
     sms: int
@@ -83,7 +85,7 @@ class Site(NamedTuple):
 
     @staticmethod
     def of(device: Device, memory: Memory, share: float) -> "Site":
-        """`share`: the part that the device has of all SMs (cores) on its memory."""
+        """The site of a task on `device`. `share`: the device's fraction of all SMs (cores) that share its memory."""
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
         drawn = memory.bandwidth_bytes_per_s * min(1.0, share * part / memory.saturation_share)
         peaks = {name: flops * part for name, flops in device.peak_flops.items()}
@@ -91,7 +93,7 @@ class Site(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """Time with all reads in the cache, with none, and the error of the number that decides."""
+    """Time with all reads in the cache and with none, and the error of the number that dominates."""
 
     warm: float
     cold: float
@@ -100,13 +102,13 @@ class Seconds(NamedTuple):
 
 @cache
 def table() -> dict[str, Rows]:
-    """The committed table by kind of device."""
+    """The committed table by kind of device ("gpu", "cpu")."""
     document = json.loads(TABLE.read_text())
     return {kind: Rows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
 
 
 class Terms(NamedTuple):
-    """What adds up to a time, or of which the larger counts: kernels' least times, computing, and reading and writing memory."""
+    """The terms of a time: least times of the kernels, computing, and moving bytes. The last two are added, or the larger one counts."""
 
     least_s: float
     compute_s: float
@@ -114,12 +116,12 @@ class Terms(NamedTuple):
 
     @property
     def longest(self) -> str:
-        """The name of the number that decides: `least_s`, `compute` or `memory`."""
+        """The name of the number that dominates: `least_s`, `compute` or `memory`."""
         return max((self.least_s, "least_s"), (self.compute_s, "compute"), (self.memory_s, "memory"))[1]
 
 
 def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Terms:
-    """The terms of work of a row's class with nothing in the cache."""
+    """The terms of the time of some work in the class of `row`, with nothing in the cache."""
     compute = row.compute.get(precision, row.compute["fp32"])
     by_compute = flops / (site.peak_flops.get(precision, site.peak_flops["fp32"]) * compute.value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
@@ -129,38 +131,38 @@ def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str
 def seconds(
     site: Site, op_class: str, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, rows: Rows | None = None
 ) -> Seconds:
-    """What the table (or `rows`) says about work of a class."""
+    """Time of some work in an op class, by the committed table or by `rows`."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
-    part = terms(site, row, flops, moved_bytes, precision, launches)
-    faster = rows.faster(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
-    both = sum if row.adds else max
+    parts = terms(site, row, flops, moved_bytes, precision, launches)
+    speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
+    combined = sum if row.adds else max
     numbers = {"least_s": row.least_s, "compute": row.compute.get(precision, row.compute["fp32"]), "memory": row.memory}
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
-    warm = part.least_s + both((part.compute_s, part.memory_s / faster))
-    return Seconds(warm, cold_start + part.least_s + both((part.compute_s, part.memory_s)), numbers[part.longest].error)
+    warm = parts.least_s + combined((parts.compute_s, parts.memory_s / speedup))
+    return Seconds(warm, cold_start + parts.least_s + combined((parts.compute_s, parts.memory_s)), numbers[parts.longest].error)
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:
-    """Which peak counts for a task: `float32` says what dense kernels use on float32 operands (fp32 or tf32)."""
+    """The precision whose peak applies to a task. `float32`: the one that dense kernels use on float32 operands (fp32 or tf32)."""
     operands: tuple[Operand, ...] = (*task.inputs, *task.writes)
-    kinds = {o.dtype for o in operands}
-    if kinds & {"float64", "complex128"}:
+    dtypes = {o.dtype for o in operands}
+    if dtypes & {"float64", "complex128"}:
         return "fp64"
     if op_class not in DENSE:
         return "fp32"
-    return "bf16" if kinds & {"bfloat16", "float16"} else float32
+    return "bf16" if dtypes & {"bfloat16", "float16"} else float32
 
 
 @cache
 def update_tensors() -> dict[str, float]:
-    """By optimizer, how many tensors of a parameter's size the forms that are not fused read and write, all passes together."""
+    """By optimizer, the number of parameter-sized tensors that the forms other than fused read and write in all passes together."""
     document = json.loads(TABLE.read_text())
     return {optimizer: Number(*number).value for optimizer, number in document["update_tensors"].items()}
 
 
 def traffic(task: Task) -> float:
-    """Bytes a task moves: its work's, save that an update which is not fused makes several passes."""
+    """Bytes that a task moves. An update that is not fused makes several passes and moves more than the bytes of its work."""
     body = task.body
     if body.kind != "update" or body.form == "fused":
         return body.work(task).bytes
@@ -168,9 +170,9 @@ def traffic(task: Task) -> float:
 
 
 def launches(task: Task, kind: str) -> int:
-    """Kernels (on a CPU: op calls) of a task, or what else each takes the least time of one: the rounds of a scan's level.
+    """Number of kernels (on a CPU: op calls) of a task, each of which takes at least `least_s`; for a scan level, its rounds.
 
-    PyTorch's foreach form is a loop over the parameters on a CPU.
+    On a CPU, PyTorch's foreach form is a loop over the parameters.
     """
     if task.body.kind == "scan-level":
         return task.body.rounds

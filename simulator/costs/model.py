@@ -1,13 +1,13 @@
-"""What each task of a plan costs alone: measured where the profile knows its key, else fitted on the profile, else from the table.
+"""The cost of each task of a plan alone: measured if the profile has its key, else fitted on the profile, else from the table.
 
-What issuing a task takes the host (`Cost.issue_s`) is the key's own where it was measured, else the median of the profile's keys of its
-family, else of its op class, else of all, by launch of ops that are loops; None where the profile has none. An op list is the sum of its
-ops.
+The host time to issue a task (`Cost.issue_s`) is the key's own if it was measured, else a median over the profile's keys of the same
+family, else of the same op class, else of all keys; for ops that are loops it is counted per launch. It is None if the profile has no issue
+times. An op list costs the sum of its ops.
 
-Costs are medians of the samples, as a measured step is the median of steps: what makes a CPU slower for a while does so for all tasks of a
-step, whose median then is the sum of the medians. (Sums of winsorised means were 7.0 % from the median step of eight models on one core,
-sums of medians 5.3 %.) Copies between memories and collectives of a library cost nothing here: links price them. The model also says how
-tasks side by side slow each other down (`pair_multipliers`).
+Costs are medians of the samples, because a measured step is the median of steps: whatever slows a CPU for a while slows all tasks of a
+step, and the median of such steps is the sum of the medians. (Sums of winsorized means were 7.0 % from the median step of eight models on
+one core, sums of medians 5.3 %.) Copies between memories and collectives of a library cost nothing here: links price them. The model also
+says how much concurrent tasks slow each other down (`pair_multipliers`).
 """
 
 import re
@@ -28,15 +28,15 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.profile import KeyCost, Profile
 
-#: Op classes whose task is one launch however many rounds it has.
-SINGLE = frozenset({"scan.linear"})
-#: More keys than these add nothing to a fit but time.
+#: Op classes whose tasks are issued by one call, however many launches they have.
+SINGLE_CALL = frozenset({"scan.linear"})
+#: Most keys in a fit; more of them only take time.
 _MOST_POINTS = 400
 _NUMBERS = re.compile(r"[\d.]+")
 
 
-class _Known(NamedTuple):
-    """A profile's key that a fit can use."""
+class _ProfileKey(NamedTuple):
+    """A key of the profile that a fit can use."""
 
     op_class: str
     family: str
@@ -45,19 +45,19 @@ class _Known(NamedTuple):
 
 
 def linked(task: Task) -> bool:
-    """Whether the links decide the task's time."""
+    """Whether links determine the task's time."""
     return task.body.kind == "collective" or (task.body.kind == "copy" and task.body.means != KERNEL)
 
 
 def measurable(task: Task) -> bool:
-    """Whether the task's cost is a matter of calibration."""
+    """Whether calibration measures the task's cost."""
     return task.body.kind != "host" and not linked(task)
 
 
 def looped(task: Task) -> int:
-    """Launches of what is a loop over steps, or rounds where one kernel makes them all.
+    """Launches of an op that is a loop over steps, or rounds of a kernel that makes several; 1 for any other task.
 
-    Fits take updates as one: how many launches theirs have depends on the form.
+    Updates count as one launch in fits, because their number of launches depends on the form.
     """
     if task.body.kind == "scan-level":
         return task.body.rounds
@@ -65,12 +65,15 @@ def looped(task: Task) -> int:
 
 
 def family(key: str) -> str:
-    """A key without its numbers: the same op with the same arguments in use, at any size."""
+    """A key without its numbers: the family of the same op with the same arguments at any size."""
     return _NUMBERS.sub("", key.rpartition("@")[0])
 
 
 class CostModel:
-    """Costs on one machine. `precision`: what dense kernels use on float32 operands, `fp32` or `tf32` (default: as the profile says)."""
+    """Costs on one machine.
+
+    `precision`: the one that dense kernels use on float32 operands, `fp32` or `tf32` (default: the profile's).
+    """
 
     def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None):
         """Without a profile every cost comes from the table."""
@@ -78,75 +81,75 @@ class CostModel:
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
         self._costs: dict[tuple[str, str], Cost] = {}
-        self._alike = _alike(machine)
+        self._equal_to = _first_equal_devices(machine)
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
         self._issues: dict[tuple[str, str], float | None] = {}
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
-        """How many times longer a task of one group takes beside one of another, as the profile's co-runs say; empty without.
+        """How many times longer a task of one contention group takes while a task of another runs; empty without measured co-runs.
 
-        Of devices that are processes of one core each, short tasks do not share an interpreter: for them there are none.
+        Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are left out.
         """
-        known = self.profile.contention.multipliers if self.profile is not None else {}
-        apart = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
-        pairs = {tuple(pair.split("|")): factor for pair, factor in known.items()}
-        return {pair: factor for pair, factor in pairs.items() if not (apart and SMALL in pair)}
+        multipliers = self.profile.contention.multipliers if self.profile is not None else {}
+        separate = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
+        pairs = {tuple(pair.split("|")): factor for pair, factor in multipliers.items()}
+        return {pair: factor for pair, factor in pairs.items() if not (separate and SMALL in pair)}
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
         return [self.cost(task) for task in plan.tasks]
 
     def cost(self, task: Task) -> Cost:
-        """The cost of one task. Tasks of one key on devices that are alike share the object."""
+        """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""
         key = cost_key(task, self.machine)
-        device = self._alike.get(task.device, task.device)
-        found = self._costs.get((device, key))
-        if found is None:
-            found = self._costs[device, key] = self._price(task, device, key)
-        return found
+        device = self._equal_to.get(task.device, task.device)
+        cost = self._costs.get((device, key))
+        if cost is None:
+            cost = self._costs[device, key] = self._price(task, device, key)
+        return cost
 
     def missing(self, plan: Plan) -> dict[str, Task]:
-        """Keys that the profile has neither measured nor recorded as impossible, each with the first task that needs it."""
-        known = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
-        return {key: task for key, task in plan.keys(self.machine).items() if key not in known and measurable(task)}
+        """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""
+        recorded = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
+        return {key: task for key, task in plan.keys(self.machine).items() if key not in recorded and measurable(task)}
 
     def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
-        """The parts of the plan's task seconds (cold) that were measured, fitted and guessed; all 0 where nothing takes time."""
+        """Fractions of the plan's task seconds (cold) that are measured, fitted and guessed; all 0 if no task takes time."""
         seconds = dict.fromkeys((MEASURED, FITTED, GUESSED), 0.0)
         for task, cost in zip(plan.tasks, costs, strict=True):
             if measurable(task):
                 seconds[cost.source] += cost.cold_s
         total = sum(seconds.values())
-        return {source: part / total if total else 0.0 for source, part in seconds.items()}
+        return {source: share_s / total if total else 0.0 for source, share_s in seconds.items()}
 
     def _price(self, task: Task, device: str, key: str) -> Cost:
-        """`task` may be a step of an OpList, which has no device of its own."""
+        """Price a task on a device. `task` may be a step of an OpList, which has no device."""
         body = task.body
         if linked(task):
             return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind, issue_s=self._issue_s(key, body.kind))
         if body.kind == "host":
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
-        known = self.profile.costs.get(key) if self.profile is not None else None
-        if known is not None:
-            found = self._measured(task, device, key, known)
+        measured = self.profile.costs.get(key) if self.profile is not None else None
+        if measured is not None:
+            cost = self._measured(task, device, key, measured)
         elif body.kind == "ops":
-            found = self._summed(task, device, key)
+            cost = self._summed(task, device, key)
         else:
-            found = self._fitted(task, device, key) or self._guessed(task, device, key)
-        return self._with_shares(found, task, device)
+            cost = self._fitted(task, device, key) or self._guessed(task, device, key)
+        return self._with_shares(cost, task, device)
 
-    def _measured(self, task: Task, device: str, key: str, known: KeyCost) -> Cost:
-        cold = known.cold or known.warm
+    def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:
+        cold = measured.cold or measured.warm
         grid, blocks = efficiencies.geometry(task, self._site(device))
         if self._kind(device) == "gpu":
-            grid, blocks = known.grid or grid, known.blocks_per_sm or blocks
-        warm_s, cold_s = known.warm.median_s, cold.median_s
-        if warm_s > cold_s:  # both are samples of one time: the caches make no difference that shows in the noise
+            grid, blocks = measured.grid or grid, measured.blocks_per_sm or blocks
+        warm_s, cold_s = measured.warm.median_s, cold.median_s
+        if warm_s > cold_s:  # the cache makes no difference above the noise, so both are samples of one time
             warm_s = cold_s = (warm_s + cold_s) / 2
-        spread = max(known.warm.spread, cold.spread)
-        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=known.issue_s)
+        spread = max(measured.warm.spread, cold.spread)
+        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=measured.issue_s)
 
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         work = task.body.work(task)
@@ -166,36 +169,36 @@ class CostModel:
         site = self._site(device)
         precision = precision_of(task, work.op_class, self.precision)
         moved, count = efficiencies.traffic(task), efficiencies.launches(task, site.kind)
-        said = efficiencies.seconds(site, work.op_class, work.flops, moved, precision, count)
+        seconds = efficiencies.seconds(site, work.op_class, work.flops, moved, precision, count)
         grid, blocks = efficiencies.geometry(task, site)
-        return Cost(key, said.warm, said.cold, GUESSED, grid, blocks, error=said.error)
+        return Cost(key, seconds.warm, seconds.cold, GUESSED, grid, blocks, error=seconds.error)
 
     def _summed(self, task: Task, device: str, key: str) -> Cost:
-        """An op list nobody measured is the sum of its ops; its errors are taken to go together, its source is the weakest."""
+        """The cost of an op list that was not measured: the sum of its ops. Their errors add up; the weakest source counts."""
         sms = self.machine.device(device).sms
-        parts = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.steps]
-        warm_s, cold_s = sum(p.warm_s for p in parts), sum(p.cold_s for p in parts)
-        grid, blocks = max(((p.grid, p.blocks_per_sm) for p in parts), default=(1, 1))
-        error = sum(p.cold_s * (p.error or p.spread) for p in parts) / cold_s if cold_s else 0.0
-        source = GUESSED if any(p.source == GUESSED for p in parts) else FITTED
-        issues = [p.issue_s for p in parts if p.issue_s is not None]  # all or none: they fall back on each other
+        costs = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.steps]
+        warm_s, cold_s = sum(c.warm_s for c in costs), sum(c.cold_s for c in costs)
+        grid, blocks = max(((c.grid, c.blocks_per_sm) for c in costs), default=(1, 1))
+        error = sum(c.cold_s * (c.error or c.spread) for c in costs) / cold_s if cold_s else 0.0
+        source = GUESSED if any(c.source == GUESSED for c in costs) else FITTED
+        issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none, since one issue time serves for all
         return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
 
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
-        """Add the task's group, and the shares of the device's peak and of its memory's bandwidth that it draws at its solo time.
+        """Add the task's contention group and the shares of the device's peak and of its memory's bandwidth that it draws alone.
 
-        On a CPU whose co-runs were measured it draws no bandwidth: the multipliers stand for that.
+        On a CPU with measured co-runs the memory share is 0, because the multipliers account for it.
         """
         work = task.body.work(task)
-        machine = self.machine.device(device)
-        peaks = machine.peak_flops
+        placed = self.machine.device(device)
+        peaks = placed.peak_flops
         peak = peaks.get(precision_of(task, work.op_class, self.precision), peaks["fp32"])
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
-        if machine.kind == "cpu" and self.pair_multipliers:
+        if placed.kind == "cpu" and self.pair_multipliers:
             memory = 0.0
-        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, machine.kind)
+        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
         issue_s = cost.issue_s
         if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
             issue_s = each_s * (looped(task) if task.body.kind == "op" else 1)
@@ -211,78 +214,82 @@ class CostModel:
         )
 
     def _issue_s(self, key: str, op_class: str) -> float | None:
-        """By launch: the median of the profile's keys of the same family, else of the class, else of all."""
+        """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""
         name = (family(key), op_class)
         if name not in self._issues:
             by_family, by_class, every = self._issued
-            found = by_family.get(name[0]) or by_class.get(op_class) or every
-            self._issues[name] = statistics.median(found) if found else None
+            samples = by_family.get(name[0]) or by_class.get(op_class) or every
+            self._issues[name] = statistics.median(samples) if samples else None
         return self._issues[name]
 
     @cached_property
     def _issued(self) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
-        """The profile's issue times by launch: by family, by op class, and all."""
+        """The profile's issue times per launch: by family, by op class, and all of them."""
         by_family: dict[str, list[float]] = {}
         by_class: dict[str, list[float]] = {}
         every: list[float] = []
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
             if cost.issue_s is not None:
-                for found in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
-                    found.append(cost.issue_s / (1 if cost.op_class in SINGLE else cost.launches))
+                for samples in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
+                    samples.append(cost.issue_s / (1 if cost.op_class in SINGLE_CALL else cost.launches))
         return by_family, by_class, every
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
-        """The better fit of the key's family and its class at this SM count, or its class at any, or one factor for the whole table."""
-        kin = family(key)
-        name = (kin, sms, warm)
+        """The fit for a key: the better one of its family and its op class at this SM count, else that of its class at any SM count.
+
+        If there is neither, one factor fitted on all keys of the profile scales the whole table.
+        """
+        key_family = family(key)
+        name = (key_family, sms, warm)
         if name not in self._fits:
-            same = [known for known in self._known if known.op_class == op_class]
-            here = [known for known in same if known.sms == sms]
-            fits = [fit(self._points(some, warm)) for some in ([known for known in here if known.family == kin], here)]
-            found = min((f for f in fits if f is not None), key=lambda f: f.error, default=None)
-            self._fits[name] = found or fit(self._points(same, warm)) or self._pooled(warm)
+            same_class = [item for item in self._profile_keys if item.op_class == op_class]
+            same_sms = [item for item in same_class if item.sms == sms]
+            same_family = [item for item in same_sms if item.family == key_family]
+            fits = [fit(self._points(items, warm)) for items in (same_family, same_sms)]
+            best = min((f for f in fits if f is not None), key=lambda f: f.error, default=None)
+            self._fits[name] = best or fit(self._points(same_class, warm)) or self._pooled(warm)
         return self._fits[name]
 
     def _pooled(self, warm: bool) -> Fit | None:
         name = ("", 0, warm)
         if name not in self._fits:
-            self._fits[name] = fit_scale(self._points(list(self._known), warm))
+            self._fits[name] = fit_scale(self._points(list(self._profile_keys), warm))
         return self._fits[name]
 
     @cached_property
-    def _known(self) -> tuple[_Known, ...]:
-        found = []
+    def _profile_keys(self) -> tuple[_ProfileKey, ...]:
+        keys = []
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
             sms = key.rpartition("@")[2]
             if cost.op_class and sms.isdecimal() and int(sms) > 0:
-                found.append(_Known(cost.op_class, family(key), int(sms), cost))
-        return tuple(found)
+                keys.append(_ProfileKey(cost.op_class, family(key), int(sms), cost))
+        return tuple(keys)
 
-    def _points(self, known: list[_Known], warm: bool) -> list[Point]:
-        step = len(known) // _MOST_POINTS + 1
-        return [self._known_point(item, warm) for item in known[::step]]
+    def _points(self, keys: list[_ProfileKey], warm: bool) -> list[Point]:
+        step = len(keys) // _MOST_POINTS + 1
+        return [self._measured_point(item, warm) for item in keys[::step]]
 
-    def _known_point(self, known: _Known, warm: bool) -> Point:
-        cost = known.cost
-        site = self._site(self.machine.devices[0].name, known.sms)
-        precision = self.precision if known.op_class in efficiencies.DENSE else "fp32"
-        said = efficiencies.seconds(site, known.op_class, cost.flops, cost.bytes, precision, cost.launches)
-        measured = (cost.warm if warm else cost.cold or cost.warm).median_s
-        return self._point(site, cost.flops, cost.bytes, said.warm if warm else said.cold, measured)
+    def _measured_point(self, item: _ProfileKey, warm: bool) -> Point:
+        cost = item.cost
+        site = self._site(self.machine.devices[0].name, item.sms)
+        precision = self.precision if item.op_class in efficiencies.DENSE else "fp32"
+        table = efficiencies.seconds(site, item.op_class, cost.flops, cost.bytes, precision, cost.launches)
+        measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
+        return self._point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)
 
     @staticmethod
     def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:
-        """On a CPU a task has one core however many its device has."""
+        """A point with FLOPs per SM. On a CPU a task runs on one core, however many the device has."""
         return Point(flops / (site.sms if site.kind == "gpu" else 1), moved_bytes, table_s, measured_s)
 
     def _site(self, device: str, sms: int | None = None) -> Site:
-        """What a task on a device has, or would have if the device had `sms` SMs."""
-        given = self.machine.device(device)
-        name = (device, sms or given.sms)
+        """The site of a task on a device, or on the same device with `sms` SMs."""
+        whole = self.machine.device(device)
+        name = (device, sms or whole.sms)
         if name not in self._sites:
-            factor = name[1] / given.sms
-            total = sum(d.sms for d in self.machine.devices if d.memory == given.memory)
-            scaled = replace(given, sms=name[1], peak_flops={p: flops * factor for p, flops in given.peak_flops.items()})
+            factor = name[1] / whole.sms
+            total = sum(d.sms for d in self.machine.devices if d.memory == whole.memory)
+            scaled = replace(whole, sms=name[1], peak_flops={p: flops * factor for p, flops in whole.peak_flops.items()})
             self._sites[name] = Site.of(scaled, self.machine.memory(device), min(1.0, name[1] / total))
         return self._sites[name]
 
@@ -290,13 +297,13 @@ class CostModel:
         return self.machine.device(device).kind
 
 
-def _alike(machine: Machine) -> dict[str, str]:
-    """Device -> the first device that differs from it in name only, its memory likewise."""
+def _first_equal_devices(machine: Machine) -> dict[str, str]:
+    """Device -> the first device that is equal to it except for its name and its memory's name."""
     first: dict[tuple, str] = {}
-    found = {}
+    equal_to = {}
     for device in machine.devices:
         memory = machine.memory(device.name)
         sharing = sum(other.sms for other in machine.devices if other.memory == device.memory)
         traits = (replace(device, name="", memory="", peak_flops=()), *sorted(device.peak_flops.items()), replace(memory, name=""), sharing)
-        found[device.name] = first.setdefault(traits, device.name)
-    return found
+        equal_to[device.name] = first.setdefault(traits, device.name)
+    return equal_to

@@ -1,7 +1,7 @@
-"""Fit how long kernels take from their FLOPs and bytes, and say how far off such a fit is on keys it has not seen.
+"""Fits kernel times as functions of FLOPs and bytes, and estimates the error of each fit on unseen keys.
 
-Three kinds of fit are tried and the one with the least leave-one-out error is kept:
-scaled      t = factor · (what the committed efficiencies say)
+Three laws are tried, and the one with the smallest leave-one-out error is kept:
+scaled      t = factor · (time by the committed efficiencies)
 roofline    t = t0 + max(flops / F, bytes / B)
 log-linear  log t = a + b·log flops + c·log bytes
 """
@@ -11,17 +11,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-#: With fewer keys nothing is fitted.
+#: Fewest keys for any fit.
 LEAST_KEYS = 4
-#: A regression with three coefficients needs more than that.
+#: Fewest keys for the log-linear law, a regression with three coefficients.
 LEAST_KEYS_LOG_LINEAR = 8
-#: How far beyond the smallest and largest key, as a factor, a law is trusted.
+#: Factor beyond the smallest and largest key within which a law is trusted.
 REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One key's work and time. `flops` per SM, so that partitions of one GPU can be pooled; `table_s`: what the efficiencies say."""
+    """Work and time of one key.
+
+    `flops`: per SM, so that partitions of one GPU can be pooled. `table_s`: time by the committed efficiencies. `seconds`: measured time.
+    """
 
     flops: float
     bytes: float
@@ -31,14 +34,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted law. `error`: root mean square of the leave-one-out residuals of log t; `keys`: how many it was fitted on.
+    """A fitted law.
 
-    `reach`: ranges of those keys' FLOPs, bytes and FLOPs per byte, widened. Beyond them `scale`, which has the table's shape, answers.
+    `error`: root mean square of the leave-one-out residuals of log t. `reach`: widened ranges of the fitted keys' FLOPs, bytes and FLOPs
+    per byte. Beyond them `scale` predicts instead, which has the shape of the table.
     """
 
     law: str
     error: float
-    keys: int
     predict: Callable[[Point], float]
     reach: tuple[tuple[float, float], ...] = ()
     scale: "Fit | None" = None
@@ -51,16 +54,16 @@ class Fit:
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
-    """The best law through `points`; None for fewer than four usable ones."""
+    """The law that fits `points` best; None if fewer than LEAST_KEYS of them are usable."""
     usable = _usable(points)
     if len(usable) < LEAST_KEYS:
         return None
     scale = _scaled(usable)
-    found = [scale, _roofline(usable)]
+    fits = [scale, _roofline(usable)]
     if len(usable) >= LEAST_KEYS_LOG_LINEAR:
-        found.append(_log_linear(usable))
+        fits.append(_log_linear(usable))
     reach = tuple((min(column) / REACH, max(column) * REACH) for column in zip(*map(_measures, usable), strict=True))
-    return replace(min(found, key=lambda f: f.error), reach=reach, scale=scale)
+    return replace(min(fits, key=lambda f: f.error), reach=reach, scale=scale)
 
 
 def _measures(point: Point) -> tuple[float, float, float]:
@@ -68,7 +71,7 @@ def _measures(point: Point) -> tuple[float, float, float]:
 
 
 def fit_scale(points: Sequence[Point]) -> Fit | None:
-    """One factor for the whole table, which is all that points of several classes can say; None for fewer than four usable ones."""
+    """One factor for the whole table, the only law for points of several op classes; None if fewer than LEAST_KEYS are usable."""
     usable = _usable(points)
     return _scaled(usable) if len(usable) >= LEAST_KEYS else None
 
@@ -81,12 +84,14 @@ def _scaled(points: list[Point]) -> Fit:
     logs = np.log([p.seconds / p.table_s for p in points])
     left_out = [value - np.median(np.delete(logs, i)) for i, value in enumerate(logs)]
     factor = float(np.exp(np.median(logs)))
-    return Fit("scaled", _rms(left_out), len(points), lambda p: factor * p.table_s)
+    return Fit("scaled", _rms(left_out), lambda p: factor * p.table_s)
 
 
 def _roofline(points: list[Point]) -> Fit:
-    """Search t0, F and B on a grid of rates that the keys themselves reach; every combination's error is known for every key, so that
-    leaving one out is a subtraction."""
+    """Search t0, F and B on a grid of rates that the keys reach.
+
+    The error of every combination is computed for every key, so that leaving a key out is a subtraction.
+    """
     flops, moved, seconds = (np.array([getattr(p, name) for p in points]) for name in ("flops", "bytes", "seconds"))
     combinations = []
     for t0 in seconds.min() * np.array([0.0, 0.3, 0.6, 0.9]):
@@ -99,7 +104,7 @@ def _roofline(points: list[Point]) -> Fit:
     total = np.abs(residuals).sum(axis=1)
     left_out = [residuals[np.argmin(total - np.abs(residuals[:, i])), i] for i in range(len(points))]
     best_t0, best_flop, best_byte = map(float, combinations[int(np.argmin(total))])
-    return Fit("roofline", _rms(left_out), len(points), lambda p: best_t0 + max(best_flop * p.flops, best_byte * p.bytes) + 1e-12)
+    return Fit("roofline", _rms(left_out), lambda p: best_t0 + max(best_flop * p.flops, best_byte * p.bytes) + 1e-12)
 
 
 def _log_linear(points: list[Point]) -> Fit:
@@ -109,7 +114,7 @@ def _log_linear(points: list[Point]) -> Fit:
     weights = inverse @ logs
     leverage = np.clip(np.einsum("ij,ji->i", rows, inverse), 0.0, 0.999)
     left_out = (logs - rows @ weights) / (1 - leverage)
-    return Fit("log-linear", _rms(left_out), len(points), lambda p: float(np.exp(np.dot(_features(p), weights))))
+    return Fit("log-linear", _rms(left_out), lambda p: float(np.exp(np.dot(_features(p), weights))))
 
 
 def _features(point: Point) -> tuple[float, float, float]:

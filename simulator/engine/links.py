@@ -6,8 +6,8 @@ Then it takes the sum of the latencies and moves its bytes. A collective is one 
 Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
 queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
 
-Alone, a transfer or a collective takes what was measured of it where something was (`Machine.lines`, `collective_laws`): it then loads a
-channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
+Alone, a transfer or a collective takes what was measured of it where something was (`Machine.peer_transfers`, `collective_laws`): it then
+loads a channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
 """
 
 from bisect import insort
@@ -20,7 +20,7 @@ import networkx
 from simpy import Environment, Event
 
 from simulator.bodies.collective import Collective
-from simulator.collectives.laws import measured_parts
+from simulator.collectives.laws import measured_times
 from simulator.collectives.rounds import rounds
 from simulator.engine.clock import Settling, Timer, delay_until
 from simulator.machine.machine import HOST, Link, Machine
@@ -118,7 +118,7 @@ class Links(Settling):
             False,
             (1.0,) * len(channels),
         )
-        line = self._machine.lines.get(f"{source}>{target}")
+        line = self._machine.peer_transfers.get(f"{source}>{target}")
         return found if line is None else self._measured(found, line.latency_s, line.bytes_per_s)
 
     def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
@@ -142,7 +142,7 @@ class Links(Settling):
         if body not in self._collectives:
             self._collectives[body] = self._loaded(body)
         route, share = self._collectives[body]
-        parts = measured_parts(self._machine, body, payload_bytes)
+        parts = measured_times(self._machine, body, payload_bytes)
         return (route, share * payload_bytes) if parts is None else self._lasting(route, share * payload_bytes, *parts, payload_bytes)
 
     def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:

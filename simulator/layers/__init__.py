@@ -1,1 +1,1 @@
-"""Layers. In: a training graph. Out: which ops form a layer, the paths between layers, and grouped convolutions split by group."""
+"""Layers. In: a training graph. Out: the ops of each layer, the paths between layers, and grouped convolutions split by group."""

@@ -1,4 +1,4 @@
-"""Grouped convolutions as one op per group, so that groups can run side by side, and an op that puts their results together."""
+"""Splits grouped convolutions into one op per group, so that groups can run concurrently, and an op that concatenates their results."""
 
 import json
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
 from simulator.plan.views import contiguous
 
-#: Convolutions of more groups, such as depthwise ones, are left whole: their groups are too small to run by themselves.
+#: Convolutions with more groups, such as depthwise ones, are not split: their groups are too small to run separately.
 MOST_GROUPS = 4
 _FORWARD, _BACKWARD = "aten.convolution.default", "aten.convolution_backward.default"
-#: Positions of arguments: bias sizes (backward), whether transposed, groups.
+#: Positions of the arguments bias sizes (backward), transposed, and groups.
 _BIAS_SIZES, _TRANSPOSED, _GROUPS = 3, {_FORWARD: 6, _BACKWARD: 7}, {_FORWARD: 8, _BACKWARD: 9}
 
 
 def split_groups(graph: TrainingGraph) -> tuple[TrainingGraph, dict[str, int]]:
-    """The graph with convolutions of 2 to MOST_GROUPS groups split, and the group that each op of a part belongs to, by its name.
+    """The graph with convolutions of 2 to MOST_GROUPS groups split, and the group of each op of a split convolution, by op name.
 
-    Values laid out channels last are left as they are: a slice of them has no channels of its own.
+    Convolutions of values in channels-last layout are not split, because a slice of channels would not be contiguous.
     """
     values, sizes, group_of = dict(graph.values), dict(graph.storage_bytes), {}
     ops: list[Op] = []
@@ -29,28 +29,28 @@ def split_groups(graph: TrainingGraph) -> tuple[TrainingGraph, dict[str, int]]:
             ops.append(op)
             continue
         groups = args[_GROUPS[op.body.target]]
-        parts = [_part(op, args, group, groups) for group in range(groups)]
-        for group, part in enumerate(parts):
-            group_of[part.name] = group
-            for operand in part.writes:
+        group_ops = [_group_op(op, args, group, groups) for group in range(groups)]
+        for group, group_op in enumerate(group_ops):
+            group_of[group_op.name] = group
+            for operand in group_op.writes:
                 values[operand.value] = Value(operand.value, operand.shape, operand.strides, operand.dtype, "", SCRATCH, operand.value)
                 sizes[operand.value] = operand.elements * DTYPE_BYTES[operand.dtype]
-        ops += parts
-        ops += _joined(op, parts)
+        ops += group_ops
+        ops += _concatenations(op, group_ops)
     return replace(graph, ops=tuple(ops), values=values, storage_bytes=sizes), group_of
 
 
 def _splittable(op: Op, args: list) -> bool:
-    plain = all(_contiguous(operand) for operand in op.writes)
-    return plain and not args[_TRANSPOSED[op.body.target]]
+    contiguous_results = all(_contiguous(operand) for operand in op.writes)
+    return contiguous_results and not args[_TRANSPOSED[op.body.target]]
 
 
 def _contiguous(operand: Operand) -> bool:
     return operand.strides == contiguous(operand.shape)
 
 
-def _part(op: Op, args: list, group: int, groups: int) -> Op:
-    """One group's convolution: its channels of activations, its rows of weight and bias."""
+def _group_op(op: Op, args: list, group: int, groups: int) -> Op:
+    """The convolution of one group: its channels of the activations, its rows of weight and bias."""
     args = list(args)
     args[_GROUPS[op.body.target]] = 1
     if op.body.target == _BACKWARD:
@@ -59,7 +59,7 @@ def _part(op: Op, args: list, group: int, groups: int) -> Op:
     else:
         by_rows = (1, 2)  # activation, weight, bias
     reads = tuple(_slice(operand, 0 if i in by_rows else 1, group, groups) for i, operand in enumerate(op.reads))
-    writes = tuple(_own(op, place, operand, group, groups) for place, operand in enumerate(op.writes))
+    writes = tuple(_group_result(op, place, operand, group, groups) for place, operand in enumerate(op.writes))
     body = replace(op.body, args=json.dumps(args, separators=(",", ":")), flops=op.body.flops / groups)
     return replace(op, name=f"{op.name}/group{group}", body=body, reads=reads, writes=writes)
 
@@ -71,22 +71,22 @@ def _slice(operand: Operand, dim: int, group: int, groups: int) -> Operand:
     return replace(operand, shape=shape, views=(*operand.views, view))
 
 
-def _own(op: Op, place: int, operand: Operand, group: int, groups: int) -> Operand:
-    """The group's part of a result, as a value of its own."""
-    dim = _joined_on(op, place)
+def _group_result(op: Op, place: int, operand: Operand, group: int, groups: int) -> Operand:
+    """The slice of a result that one group computes, as a new contiguous value."""
+    dim = _channel_dim(op, place)
     shape = (*operand.shape[:dim], operand.shape[dim] // groups, *operand.shape[dim + 1 :])
     return Operand(f"{operand.value}/group{group}", shape, contiguous(shape), operand.dtype)
 
 
-def _joined_on(op: Op, place: int) -> int:
-    """Results of forward and the gradient by activation have the channels second; gradients of weight and bias have them first."""
+def _channel_dim(op: Op, place: int) -> int:
+    """Dimension of a result's channels: 1 for the forward result and the gradient by activation, 0 for gradients of weight and bias."""
     return 1 if op.body.target == _FORWARD or op.body.outputs[place] == 0 else 0
 
 
-def _joined(op: Op, parts: list[Op]) -> Iterator[Op]:
-    """An op per result that puts the groups' parts together."""
+def _concatenations(op: Op, group_ops: list[Op]) -> Iterator[Op]:
+    """One op per result that concatenates the results of the groups."""
     for place, operand in enumerate(op.writes):
-        pieces = tuple(part.writes[place] for part in parts)
-        args = json.dumps([[{"$": i} for i in range(len(pieces))], _joined_on(op, place)], separators=(",", ":"))
+        pieces = tuple(group_op.writes[place] for group_op in group_ops)
+        args = json.dumps([[{"$": i} for i in range(len(pieces))], _channel_dim(op, place)], separators=(",", ":"))
         name = f"{op.name}/join" + (f":{op.body.outputs[place]}" if place else "")
         yield replace(op, name=name, body=OpCall("aten.cat.default", args), reads=pieces, writes=(operand,))

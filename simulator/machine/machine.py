@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 #: The other end of links to the host's memory.
 HOST = "host"
-#: What joins nodes. On a machine that has it, every node has a host of its own, and `HOST` is that of the device at the other end.
+#: The network between nodes. On a machine with one, every node has its own host, and `HOST` means that of the device at the other end.
 NETWORK = "network"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory that one or more devices share (partitions of one GPU share one).
+    """Memory of one device, or shared by several (partitions of one GPU).
 
-    `cache_bytes` is the last-level cache that the cache model walks; `saturation_share` the share of SMs that alone saturates the
+    `cache_bytes`: size of the last-level cache that the cache model simulates. `saturation_share`: fraction of the SMs that saturates the
     bandwidth.
     """
 
@@ -34,12 +34,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Device:
-    """Something that runs tasks: a GPU, a partition of one, or a group of CPU cores (an SM is a core).
+    """A GPU, a partition of one, or a group of CPU cores (an SM is then a core).
 
-    `peak_flops` by precision (fp32, tf32, bf16, fp64). `priority_levels`: how many distinct levels the hardware has.
-    `task_overhead_s`: time the executor adds to every task on the lane itself (CPU; on a GPU the host lane has it).
-    `shared_overhead_s`: what an op call costs more while another worker of the device calls ops too. `wake_s`: from when a task is ready
-    to its start by a worker that sleeps.
+    `peak_flops`: by precision (fp32, tf32, bf16, fp64). `priority_levels`: number of distinct levels of the hardware.
+    `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
+    `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
+    `wake_s`: time from when a task is ready until a sleeping worker starts it.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Device:
 class HostLane:
     """The thread that issues tasks to `devices` in plan order.
 
-    `dispatch_s`: of a task whose cost has an `issue_s` (a calibrated machine), the executor's own part; else the whole, per launch.
-    `node_gap_s` comes between two nodes of a graph on one stream, `cross_gap_s` between nodes on two, both on top of what the costs hold.
-    `callback_s`: how long a stream that calls a function on the host (a task with body `Host`) stands still besides the body's duration.
-    `call_s`: what issuing the call takes the host besides `dispatch_s`.
+    `dispatch_s`: the executor's own time to issue a task whose cost has an `issue_s` (a calibrated machine); otherwise the time per launch.
+    `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
+    `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
+    `call_s`: host time to issue such a call, besides `dispatch_s`.
     """
 
     name: str
@@ -80,9 +80,9 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Link:
-    """A connection between two devices (or "host"). Links with one `channel` name share its bandwidth.
+    """A connection between two devices, or between a device and "host". Links with the same `channel` share its bandwidth.
 
-    `duplex`: both directions at full speed at once. `alias`: both ends lie in one memory; a transfer moves nothing.
+    `duplex`: both directions run at full bandwidth at the same time. `alias`: both ends are in one memory, so a transfer moves nothing.
     """
 
     source: str
@@ -96,11 +96,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices, memories, host lanes and links. `sources` says where each figure comes from.
+    """Devices, memories, host lanes and links. `sources`: where each figure comes from.
 
-    `library`: what makes collectives between the devices ("nccl", "gloo"); "" where one process has them all, and plans spell
-    collectives out. `collectives` (by `law_name`) and `lines` (by "SOURCE>TARGET") were measured: what a collective, or a transfer from one
-    device to another, takes alone. Links then only decide what it shares.
+    `library`: the library that runs collectives between the devices ("nccl", "gloo"); "" if one process has all devices and plans contain
+    the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by "SOURCE>TARGET"): measured times of a collective,
+    or of a transfer between two devices, that runs alone. Where one was measured, links only determine what it shares.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
     library: str = ""
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
-    lines: "Mapping[str, Transfer]" = field(default_factory=dict)
+    peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -126,7 +126,7 @@ class Machine:
         return {name: host for host in self.hosts for name in host.devices}
 
     def device(self, name: str) -> Device:
-        """The device called `name`. Raises UnknownNameError."""
+        """The device called `name`. Raises UnknownNameError if there is none."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -137,28 +137,29 @@ class Machine:
         return self._memories[self.device(device).memory]
 
     def host(self, device: str) -> HostLane | None:
-        """The host lane that issues to a device; None where dispatch is part of the task (CPU)."""
+        """The host lane that issues to a device; None if dispatch is part of the task (CPU)."""
         return self._hosts.get(device)
 
     def memory_name(self, place: str) -> str:
-        """What tells the memories of devices, and of the host, apart: a CPU's is the host's."""
+        """The name of the memory of a device or of the host. A CPU and the host share one memory."""
         if place == HOST:
             return next((d.memory for d in self.devices if d.kind == "cpu"), HOST)
         return self.device(place).memory
 
-    def stated(self, source: str, target: str) -> Link | None:
-        """The link from one place to the other that is no alias; None where there is none."""
-        way = (source, target)
-        return next((link for link in self.links if (link.source, link.target) == way and not link.alias), None)
+    def link_between(self, source: str, target: str) -> Link | None:
+        """The link from `source` to `target` that moves bytes; None if there is none or it is an alias."""
+        ends = (source, target)
+        return next((link for link in self.links if (link.source, link.target) == ends and not link.alias), None)
 
-    def limited(self, size_bytes: float | None) -> "Machine":
-        """The machine with no memory of more than so many bytes (None: as it is). Devices that share a memory share its limit."""
+    def with_memory_limit(self, size_bytes: float | None) -> "Machine":
+        """The machine with every memory limited to `size_bytes` (None: no limit). Devices that share a memory share its limit."""
         if size_bytes is None:
             return self
-        return replace(self, memories=tuple(replace(each, size_bytes=min(each.size_bytes, int(size_bytes))) for each in self.memories))
+        memories = tuple(replace(memory, size_bytes=min(memory.size_bytes, int(size_bytes))) for memory in self.memories)
+        return replace(self, memories=memories)
 
     def nodes(self, devices: Iterable[str]) -> int:
-        """How many nodes the devices are on: those of one are joined by other ways than the network."""
+        """Number of nodes that the devices are on. Devices of one node are connected without the network."""
         if NETWORK not in self.graph:
             return 1
         return len({self._node_of[device] for device in devices})
@@ -169,11 +170,11 @@ class Machine:
 
         graph = self.graph.to_undirected()
         graph.remove_nodes_from([HOST, NETWORK])
-        return {name: node for node, joined in enumerate(networkx.connected_components(graph)) for name in joined}
+        return {name: node for node, connected in enumerate(networkx.connected_components(graph)) for name in connected}
 
     @cached_property
     def graph(self):
-        """The links as a networkx DiGraph whose edges carry `link`."""
+        """The links as a networkx DiGraph. Each edge has its `Link` as attribute `link`."""
         import networkx
 
         graph = networkx.DiGraph()

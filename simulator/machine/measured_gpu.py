@@ -1,4 +1,4 @@
-"""A machine with a profile's figures in place of a data sheet's."""
+"""Puts measured figures of a profile in place of a data sheet's."""
 
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -10,67 +10,68 @@ from traces.collectives import SCALED
 if TYPE_CHECKING:
     from traces.profile import Profile, Transfer
 
-#: Fields of Memory that presets call otherwise.
+#: Fields of Memory that have another name in presets.
 _IN_PRESETS = MappingProxyType({"size_bytes": "memory_bytes"})
 
 
 def with_measured(machine: Machine, profile: "Profile") -> Machine:
-    """`machine`, whose GPUs are all of the profile's product, with every figure that the profile has; `sources` says which.
+    """`machine` with every figure that the profile has; `sources` lists them. All its GPUs must be of the profile's product.
 
-    Host lanes are the profile's too, since its costs say what issuing a task takes. Links are, between a single GPU and the host (of pinned
-    memory); with several GPUs they stay as they are, but for what transfers between two of them, and collectives, take alone.
+    The figures include those of the host lanes, since the profile's costs say how long issuing a task takes. With one GPU they include the
+    links to the host (pinned memory). With several GPUs the links stay as they are; only times of transfers between two GPUs and of
+    collectives that run alone are added.
     """
-    device = _given(sms=profile.identity.sms, priority_levels=profile.priority_levels)
-    memory = _given(
+    device = _measured(sms=profile.identity.sms, priority_levels=profile.priority_levels)
+    memory = _measured(
         size_bytes=profile.memory_bytes,
         bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
         cache_bytes=profile.cache_bytes,
         saturation_share=profile.contention.saturation_share,
     )
-    peaks = _given(**profile.peak_flops)
+    peaks = _measured(**profile.peak_flops)
     host = _host_figures(profile)
-    lines = {way: profile.transfers[">".join(way)] for way in _ways(machine) if ">".join(way) in profile.transfers}
+    host_links = {ends: profile.transfers[">".join(ends)] for ends in _host_ends(machine) if ">".join(ends) in profile.transfers}
     links = {(link.source, link.target): link for link in machine.links}
-    peers = _peers(machine, profile)
-    links |= {way: Link(*way, line.latency_s, line.bytes_per_s) for way, line in lines.items()}
+    peers = _peer_transfers(machine, profile)
+    links |= {ends: Link(*ends, transfer.latency_s, transfer.bytes_per_s) for ends, transfer in host_links.items()}
     named = [*device, *(_IN_PRESETS.get(name, name) for name in memory), *(f"peak_flops {name}" for name in peaks), *host]
-    named += ["host link latency_s", "host link bandwidth_bytes_per_s"] if lines else []
+    named += ["host link latency_s", "host link bandwidth_bytes_per_s"] if host_links else []
     named += ["peer copies"] if peers else []
-    said = f"measured: profile of {profile.identity.gpu} of {profile.updated}"
-    sources = dict.fromkeys(named, said) | ({"costs": f"{len(profile.costs)} keys {said}"} if profile.costs else {})
+    note = f"measured: profile of {profile.identity.gpu} of {profile.updated}"
+    sources = dict.fromkeys(named, note) | ({"costs": f"{len(profile.costs)} keys {note}"} if profile.costs else {})
     if profile.collectives:
-        sources["collectives"] = f"{', '.join(profile.collectives)} {said}; {SCALED}"
+        sources["collectives"] = f"{', '.join(profile.collectives)} {note}; {SCALED}"
     return replace(
         machine,
         collectives=profile.collectives,
-        lines=peers,
+        peer_transfers=peers,
         devices=tuple(replace(d, **device, peak_flops={**d.peak_flops, **peaks}) for d in machine.devices),
         memories=tuple(replace(m, **memory) for m in machine.memories),
         hosts=tuple(replace(h, **host) for h in machine.hosts),
-        links=tuple(links.values()) if lines else machine.links,
+        links=tuple(links.values()) if host_links else machine.links,
         sources={**machine.sources, **sources},
     )
 
 
-def _peers(machine: Machine, profile: "Profile") -> "dict[str, Transfer]":
-    """The profile's lines between two of the machine's devices."""
+def _peer_transfers(machine: Machine, profile: "Profile") -> "dict[str, Transfer]":
+    """The profile's transfers between two of the machine's devices."""
     names = {device.name for device in machine.devices}
-    return {name: line for name, line in profile.transfers.items() if names.issuperset(name.split(">"))}
+    return {name: transfer for name, transfer in profile.transfers.items() if names.issuperset(name.split(">"))}
 
 
-def _given(**figures) -> dict:
-    """Those that were measured. A figure of 0 says nothing."""
+def _measured(**figures) -> dict:
+    """The figures that were measured; a figure of 0 was not."""
     return {name: figure for name, figure in figures.items() if figure}
 
 
 def _host_figures(profile: "Profile") -> dict[str, float]:
-    """What the profile knows of the issuing thread. Its keys' times hold the gap between nodes, so no other may come on top."""
+    """The profile's figures of the issuing thread. Its costs include the gap between nodes, so that gap is 0 here."""
     names = {field.name for field in fields(HostLane)}
-    found = {name: seconds for name, seconds in profile.dispatch.model_dump().items() if name in names and seconds is not None}
-    return {"node_gap_s": 0.0, **found} if profile.costs else found
+    figures = {name: seconds for name, seconds in profile.dispatch.model_dump().items() if name in names and seconds is not None}
+    return {"node_gap_s": 0.0, **figures} if profile.costs else figures
 
 
-def _ways(machine: Machine) -> list[tuple[str, str]]:
-    """To and from the host, on a machine of one GPU; with several the profile cannot say what they share."""
+def _host_ends(machine: Machine) -> list[tuple[str, str]]:
+    """(source, target) of both directions of the host link of a single GPU; none for several GPUs, whose sharing the profile lacks."""
     names = [device.name for device in machine.devices]
     return [(HOST, names[0]), (names[0], HOST)] if len(names) == 1 else []

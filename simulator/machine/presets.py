@@ -1,11 +1,15 @@
 """Machines by name: the presets of `machines.json`, and this machine's CPU.
 
-Every number of `machines.json` is `[value, source]`, the source a name under "sources". A GPU's `product` is what its driver calls it.
+Every number of `machines.json` is `[value, source]`, where the source is a name under "sources". `product`: the driver's name of a GPU.
 
-Links are laid kind by kind. `group` GPUs in a row (0: all) have a middle of their own. `host` joins every GPU to the host, `pairs` every
-two GPUs of a group, `switch` every GPU to the group's switch (NVSwitch), `bridge` every GPU to the group's bridge (a PCI Express switch, or
-the root of a node). An `uplink` joins every bridge to the host, so that its GPUs share it, and a `network` link joins every bridge to the
-network between nodes, as the NIC that its GPUs share. Links that name a `channel` share its bandwidth.
+Links are built kind by kind. `group`: size of the groups of successive GPUs that a kind connects (0: all GPUs are one group).
+- `host` connects every GPU to the host.
+- `pairs` connects every two GPUs of a group.
+- `switch` connects every GPU to its group's switch (NVSwitch).
+- `bridge` connects every GPU to its group's bridge (a PCI Express switch, or the root of a node).
+- `uplink` connects every bridge to the host; the bridge's GPUs share it.
+- `network` connects every bridge to the network between nodes, as the NIC that the bridge's GPUs share.
+Links with the same `channel` share its bandwidth.
 """
 
 import json
@@ -48,7 +52,7 @@ class GpuEntry(_Entry):
 
 
 class HostEntry(_Entry):
-    """What the issuing thread takes; fields as in HostLane."""
+    """Times of the issuing thread; fields as in HostLane."""
 
     dispatch_s: Sourced
     record_s: Sourced
@@ -61,7 +65,7 @@ class HostEntry(_Entry):
 
 
 class LinkEntry(_Entry):
-    """One kind of link, laid for all GPUs. A way over several links has the sum of their latencies."""
+    """One kind of link between the GPUs of a machine. A route over several links has the sum of their latencies."""
 
     kind: Literal["host", "pairs", "switch", "bridge", "uplink", "network"]
     latency_s: Sourced
@@ -72,7 +76,7 @@ class LinkEntry(_Entry):
 
 
 class MachineEntry(_Entry):
-    """Some GPUs of one model, a host, and links."""
+    """`count` GPUs of one model, a host, and links."""
 
     gpu: str
     count: int
@@ -96,15 +100,16 @@ def data() -> Data:
 
 
 def machine_names() -> list[str]:
-    """The names that `load_machine` knows."""
+    """The names that `load_machine` accepts."""
     return [*data().machines, THIS_CPU]
 
 
 def load_machine(name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK) -> Machine:
-    """The machine called `name`, with the measured figures of a profile (of this CPU, or of the preset's GPU).
+    """The machine called `name`; a profile (of this CPU, or of the preset's GPU) adds its measured figures.
 
-    `devices`: the first so many of them (None: all; of this CPU, one); of a machine of one GPU, so many partitions of that. `link`: of this
-    CPU's groups of cores. Raises UnknownNameError, and StepcastError for more devices than there are.
+    `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, one). On a machine with one GPU, the number
+    of partitions of that GPU. `link`: connection of this CPU's core groups (`this_cpu.link_bytes_per_s`). Raises UnknownNameError for an
+    unknown name and StepcastError for more devices than the machine has.
     """
     if name == THIS_CPU:
         return this_cpu(profile, devices=devices or 1, link=link)
@@ -113,20 +118,20 @@ def load_machine(name: str, profile: Profile | None = None, devices: int | None 
         raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
     if devices is not None and devices > entry.count > 1:
         raise StepcastError(f"--devices {devices}: machine {name} has {entry.count}; choose 1 to {entry.count}, or another machine")
-    found = preset(name, entry, min(devices or entry.count, entry.count))
+    machine = preset(name, entry, min(devices or entry.count, entry.count))
     if profile is not None:
-        found = with_measured(found, profile)
-    return found if devices is None or devices <= entry.count else split(found, devices, profile)
+        machine = with_measured(machine, profile)
+    return machine if devices is None or devices <= entry.count else split(machine, devices, profile)
 
 
 def product_of(name: str) -> str:
-    """What the GPUs of the preset called `name` are called by their driver; "" for any other machine."""
+    """The driver's name of the GPUs of the preset called `name`; "" for any other machine."""
     entry = data().machines.get(name)
     return data().gpus[entry.gpu].product if entry is not None else ""
 
 
 def one_gpu(product: str) -> Machine | None:
-    """The preset that has a GPU called `product` and no other, or None. Older drivers leave the maker's name out."""
+    """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers leave it out."""
     for name, entry in data().machines.items():
         if entry.count == 1 and _unbranded(product_of(name)) == _unbranded(product):
             return preset(name, entry)
@@ -138,13 +143,13 @@ def _unbranded(product: str) -> str:
 
 
 def host_figures() -> tuple[dict[str, float], dict[str, str]]:
-    """The fields of HostLane as the newest preset's, and where each comes from."""
+    """Fields of HostLane as in the newest preset, and the source of each."""
     entry = data().hosts[max(data().hosts)]
     return {field: value for field, (value, _) in entry}, {field: data().sources[source] for field, (_, source) in entry}
 
 
 def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
-    """The machine that an entry describes, with `count` GPUs instead of its own number."""
+    """The machine that an entry describes. `count`: number of GPUs (default: the entry's)."""
     gpu = data().gpus[entry.gpu]
     names = [f"cuda:{index}" for index in range(entry.count if count is None else count)]
     host = {field: value for field, (value, _) in data().hosts[entry.host]}
@@ -167,7 +172,7 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
 
 
 def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
-    """Both directions of every link of a kind."""
+    """All links of one kind, in both directions."""
     return [
         Link(a, b, entry.latency_s[0], entry.bandwidth_bytes_per_s[0], entry.duplex, entry.channel)
         for one, other in _ends(entry, names)
@@ -189,12 +194,12 @@ def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
 
 
 def _sources(entry: MachineEntry) -> dict[str, str]:
-    """Where each figure of a machine comes from, by field."""
-    found: dict[str, str] = {}
-    parts: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
-    parts += [(f"{link.kind} link ", link) for link in entry.links]
-    for prefix, part in parts:
-        for field, value in part:
+    """The source of each figure of a machine, by field."""
+    sources: dict[str, str] = {}
+    entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
+    entries += [(f"{link.kind} link ", link) for link in entry.links]
+    for prefix, fields in entries:
+        for field, value in fields:
             numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
-            found |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple)}
-    return found
+            sources |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple)}
+    return sources

@@ -1,4 +1,4 @@
-"""The machine we are on, seen as a CPU device: cores, caches, memory, and a nominal peak where nothing was measured."""
+"""This machine's CPU: cores, caches and memory, with nominal figures where nothing was measured."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from traces.errors import StepcastError
 if TYPE_CHECKING:
     from traces.profile import Profile
 
-#: fp32 FLOPs per cycle and core: units · lanes · 2 (multiply and add). The first flag that the CPU has decides.
+#: fp32 FLOPs per cycle and core (units · lanes · 2 for multiply and add) by the first of these flags that the CPU has.
 FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})
 _SOURCES = MappingProxyType({
     "peak_flops": (
@@ -34,22 +34,22 @@ _SOURCES = MappingProxyType({
     "memory": "psutil.virtual_memory",
     "task_overhead": "this executor on an AMD EPYC (Zen 4): 5 us, 3 us more with several lanes, 20 us to wake a worker",
 })  # fmt: skip
-#: Where neither the clock nor a cache size can be read.
+#: Used if the clock or a cache size cannot be read.
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
 _BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
 _TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
-#: Seconds and bytes/s between two processes.
+#: Latency in seconds and bytes/s between two processes.
 _LOOPBACK = (1e-4, 1e9)
-#: Workers pick the most urgent stream head themselves: any number of levels would do.
+#: Workers pick the most urgent stream head themselves, so any number of levels works.
 _PRIORITY_LEVELS = 64
 
 
-#: What joins groups of cores: nothing, as they have one memory; or copies, at a stated GB/s, as if they lay in memories of their own.
+#: Links between groups of cores: none, since they share one memory; or copies at a stated GB/s, as between separate memories.
 ALIAS_LINK, COPY_LINK = "alias", "copy"
 
 
 def link_bytes_per_s(link: str) -> float | None:
-    """Bytes per second of `copy[:GB/s]` (without a figure: as fast as it goes); None for `alias`. Raises StepcastError for others."""
+    """Bytes per second of `copy[:GB/s]` (inf without a rate); None for `alias`. Raises StepcastError for any other text."""
     kind, colon, rate = link.partition(":")
     try:
         stated = float(rate) * 1e9 if colon else math.inf
@@ -58,24 +58,27 @@ def link_bytes_per_s(link: str) -> float | None:
     if link == ALIAS_LINK:
         return None
     if kind != COPY_LINK or not stated > 0:
-        raise StepcastError(f"link {link!r} is not one; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5")
+        raise StepcastError(f"link is {link!r}; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5")
     return stated
 
 
 def this_cpu(
     profile: "Profile | None" = None, cores: int | None = None, devices: int = 1, link: str = ALIAS_LINK, library: str = ""
 ) -> Machine:
-    """This machine's CPU: `cores` physical cores (default: the profile's, else all available to this process) in `devices` equal groups.
+    """This machine's CPU as `devices` equal groups of physical cores, called `cpu:0`, `cpu:1` and so on.
 
-    `link`: what joins the groups `cpu:0`, `cpu:1` and so on, and the host (`link_bytes_per_s`). With a `library` every group is a process
-    of its own, joined to the others by that over the network; there may be more of them than cores, which they share then. A profile's
-    measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for more cores,
-    or groups of one process, than there are.
+    `cores`: number of cores in all (default: the profile's, else all that this process may use).
+    `link`: connection of the groups to each other and to the host (`link_bytes_per_s`).
+    `library`: with a library, every group is a separate process connected to the others over the network; there may be more groups than
+    cores, which then share them.
+
+    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
+    more cores than there are, or more groups of one process than cores.
     """
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
-        raise StepcastError(f"{count} cores asked for; there are {available}; choose 1 to {available}")
+        raise StepcastError(f"{count} cores requested; there are {available}; choose 1 to {available}")
     if not 1 <= devices <= count and not library:
         raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
     fp32 = count * nominal_flops_per_core()
@@ -118,34 +121,34 @@ def this_cpu(
     if library:
         links = tuple(Link(a, b, *_LOOPBACK) for a, b in permutations(names, 2))
         sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
-    made = tuple(replace(device, name=name) for name in names)
+    groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}
-    return Machine("this-cpu", made, (memory,), links=links, sources=sources, library=library, collectives=laws)
+    return Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, collectives=laws)
 
 
 def available_cores() -> int:
     """Physical cores that this process may run on (hyper-threads of one core count once)."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(psutil.cpu_count(logical=False) or 1)
-    seen = set()
+    cores = set()
     for cpu in allowed:
         siblings = _read(f"cpu{cpu}/topology/thread_siblings_list")
-        seen.add(siblings or str(cpu))
-    return max(1, len(seen))
+        cores.add(siblings or str(cpu))
+    return max(1, len(cores))
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The instruction sets that the CPU reports, in lower case; empty where the platform does not say."""
+    """Instruction sets that the CPU reports, in lower case; empty if the platform does not report them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return frozenset({"asimd"}) if platform.machine().lower() in ("arm64", "aarch64") else frozenset()
-    found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return frozenset(found.lower().partition(":")[2].split())
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return frozenset(flags.lower().partition(":")[2].split())
 
 
 def nominal_flops_per_core() -> float:
-    """fp32 FLOP/s of one core by its vector flags and clock."""
+    """Nominal fp32 FLOP/s of one core, from its vector flags and clock."""
     flags = cpu_flags()
     per_cycle = next((flops for flag, flops in FLOPS_PER_CYCLE.items() if flag in flags), 8.0)
     frequency = psutil.cpu_freq()

@@ -1,4 +1,4 @@
-"""A calibrated GPU as a machine, whole or in partitions that work as devices of their own."""
+"""A calibrated GPU as a machine, whole or split into partitions that work as separate devices."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,17 +17,17 @@ DEVICE = "cuda:0"
 
 
 def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -> Machine:
-    """The profile's GPU as the device `cuda:0`, or split into `cuda:0/0`, `cuda:0/1`, ... that share its memory and one host lane.
+    """The profile's GPU as the device `cuda:0`, or split into `cuda:0/0`, `cuda:0/1`, ..., which share its memory and one host lane.
 
-    Figures that the profile lacks are those of the preset of the same product. Raises StepcastError where there is none, naming what is
-    missing, and for more parts than the GPU has room for.
+    Figures that the profile lacks are taken from the preset of the same product. Raises StepcastError with the missing figures if there is
+    no such preset, and if the GPU has too few SMs for the partitions.
     """
-    whole = replace(with_measured(one_gpu(profile.identity.gpu) or _unknown(profile), profile), name=name)
+    whole = replace(with_measured(one_gpu(profile.identity.gpu) or _without_preset(profile), profile), name=name)
     return whole if partitions == 1 else split(whole, partitions, profile)
 
 
-def _unknown(profile: "Profile") -> Machine:
-    """A GPU that no preset is of: what the profile must know stands in it, the rest are general assumptions."""
+def _without_preset(profile: "Profile") -> Machine:
+    """A GPU without a preset: the profile must have its figures; those of the host are general assumptions."""
     identity = profile.identity
     needed = {
         "the number of SMs": identity.sms,
@@ -40,7 +40,7 @@ def _unknown(profile: "Profile") -> Machine:
     missing = [what for what, figure in needed.items() if not figure]
     if missing:
         raise StepcastError(
-            f"the profile of {identity.gpu or identity.name} lacks {', '.join(missing)}, and no preset is of this GPU; calibrate it again"
+            f"the profile of {identity.gpu or identity.name} lacks {', '.join(missing)}, and this GPU has no preset; calibrate it again"
         )
     figures, sources = host_figures()
     memory = f"memory of {DEVICE}"

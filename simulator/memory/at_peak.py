@@ -1,38 +1,38 @@
-"""Who holds a device's memory when it holds the most: by kind of value, and the largest storages with their layers."""
+"""What occupies a device's memory at its peak: bytes by kind of value, and the largest storages with their layers."""
 
 from collections.abc import Mapping, Sequence
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import storage_kinds
-from simulator.memory.over_time import Steps, lives
+from simulator.memory.over_time import Steps, lifetimes
 from simulator.plan.plan import Plan
 from traces.memory_use import AtPeak, Holder
 from traces.timeline import Span, Timeline
 
-#: Storages that are named.
-NAMED = 5
+#: Number of storages that are listed.
+LISTED = 5
 
 
 def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tuple[AtPeak, ...]:
-    """What every device of the plan holds at the first of its highest moments; one in the steady period, where there is one.
+    """The contents of every device's memory at its first peak; a peak in the steady period is preferred to one outside it.
 
-    `memory` as `memory_over_time` gives it for the timeline's spans.
+    `memory`: the result of `memory_over_time` for the timeline's spans.
     """
-    found, kinds, layers = lives(plan, timeline.spans), storage_kinds(plan), _layers(plan)
+    instances, kinds, layers = lifetimes(plan, timeline.spans), storage_kinds(plan), _layers(plan)
     copies = _copies(plan)
-    made = []
+    peaks = []
     for device in plan.devices:
-        moment_s = _moment(memory[device], timeline.window_s)
-        there = (found.begin_s <= moment_s) & (found.end_s > moment_s)
-        held = [(name, plan.storages[name].bytes) for name in plan.carried if plan.storages[name].device == device]
-        fresh = [(found.names[i], plan.storages[found.names[i]].bytes) for i in found.storage[there].tolist()]
-        fresh = [(name, size) for name, size in fresh if plan.storages[name].device == device]
+        moment_s = _peak_time(memory[device], timeline.window_s)
+        alive = (instances.begin_s <= moment_s) & (instances.end_s > moment_s)
+        carried = [(name, plan.storages[name].bytes) for name in plan.carried if plan.storages[name].device == device]
+        names = [instances.names[i] for i in instances.storage[alive].tolist()]
+        fresh = [(name, plan.storages[name].bytes) for name in names if plan.storages[name].device == device]
         by_kind: dict[str, int] = {}
-        for name, size in (*held, *fresh):
+        for name, size in (*carried, *fresh):
             by_kind[kinds[name]] = by_kind.get(kinds[name], 0) + size
         running = _running(timeline.spans, device, moment_s)
         start = timeline.window_s[0]
-        made.append(
+        peaks.append(
             AtPeak(
                 device=device,
                 bytes=sum(by_kind.values()),
@@ -43,39 +43,40 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tupl
                 by_kind={kind: size for kind, size in sorted(by_kind.items(), key=lambda item: -item[1]) if size},
                 largest=tuple(
                     Holder(storage=name, kind=kinds[name], layer=layers.get(name, ""), bytes=size)
-                    for name, size in sorted(fresh, key=lambda item: (-item[1], item[0]))[:NAMED]
+                    for name, size in sorted(fresh, key=lambda item: (-item[1], item[0]))[:LISTED]
                 ),
-                replicated_bytes=sum(size for name, size in held if len(copies.get(name, ())) > 1),
+                replicated_bytes=sum(size for name, size in carried if len(copies.get(name, ())) > 1),
             )
         )
-    return tuple(made)
+    return tuple(peaks)
 
 
-def _moment(each: Steps, window_s: tuple[float, float]) -> float:
-    highest = max(held for _, held in each)
-    moments = [time_s for time_s, held in each if held == highest]
+def _peak_time(steps: Steps, window_s: tuple[float, float]) -> float:
+    """The first time in `window_s` at which the most bytes are held, or the first such time at all if none is in the window."""
+    highest = max(held for _, held in steps)
+    moments = [time_s for time_s, held in steps if held == highest]
     return next((time_s for time_s in moments if window_s[0] <= time_s < window_s[1]), moments[0])
 
 
 def _running(spans: Sequence[Span], device: str, moment_s: float) -> Span | None:
-    """What started last of what runs on a device then, before what does not compute."""
-    here = [span for span in spans if span.device == device and span.start_s <= moment_s < span.end_s]
-    return max(here, key=lambda span: (bool(span.layer), span.start_s), default=None)
+    """The span that runs on a device at `moment_s`: one with a layer is preferred, then the one that started last."""
+    running = [span for span in spans if span.device == device and span.start_s <= moment_s < span.end_s]
+    return max(running, key=lambda span: (bool(span.layer), span.start_s), default=None)
 
 
 def _layers(plan: Plan) -> dict[str, str]:
-    """Storage -> layer of the first task that writes it, or else changes or reads it."""
-    found: dict[str, str] = {}
+    """Storage -> layer of the first task that writes it, or else of the first that mutates or reads it."""
+    layers: dict[str, str] = {}
     for pick in ("writes", "mutates", "reads"):
         for task in plan.tasks:
             for operand in getattr(task, pick):
                 if task.layer:
-                    found.setdefault(plan.storage_of(operand), task.layer)
-    return found
+                    layers.setdefault(plan.storage_of(operand), task.layer)
+    return layers
 
 
 def _copies(plan: Plan) -> dict[str, set[str]]:
-    """Carried storage -> devices (the host is none) that hold the same one of the job's tensors."""
+    """Carried storage -> devices, not counting the host, that hold a copy of the same tensor of the job."""
     places: dict[str, set[str]] = {}
     sources: dict[str, set[str]] = {}
     for value in plan.values.values():

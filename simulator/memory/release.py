@@ -1,8 +1,8 @@
-"""When an executor that allocates per lane may drop an instance of a storage: the rule of `memory`, for GPUs.
+"""When an executor that allocates per lane may free an instance of a storage: the rule of `over_time`, for GPUs.
 
-A GPU's caching allocator gives memory back to the stream that allocated it, and hands it out again to that stream alone. So an instance may
-be dropped once its last access has been issued and its allocating lane (that of its first access) is ordered after every access on other
-lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`).
+A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
+therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
+on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`).
 """
 
 from collections import defaultdict
@@ -13,31 +13,32 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT
 
-#: Periods beyond the last access in which the allocating lane must have been ordered after it; otherwise the instance is held.
+#: An instance counts as never released if its allocating lane is not ordered after the last access within so many further periods.
 LOOK_AHEAD = 3
 
 
 @dataclass(frozen=True)
 class Releases:
-    """What may be dropped after a task has been issued.
+    """Instances that may be freed after a task has been issued.
 
-    `early[period, task]`: (storage, iteration) of the first iterations, before everything repeats. `steady[task]`: (storage, age) of all
-    iterations from `first` on; age is the task's period less the iteration. `held`: storages that no lane's order releases.
+    `early[period, task]`: (storage, iteration) pairs of the iterations before `first`, after which the pattern repeats.
+    `steady[task]`: (storage, age) pairs of all iterations from `first` on; age is the task's period minus the iteration.
+    `never_released`: storages that the order of the lanes never releases.
     """
 
     early: dict[tuple[int, int], tuple[tuple[str, int], ...]]
     steady: tuple[tuple[tuple[str, int], ...], ...]
     first: int
-    held: frozenset[str]
+    never_released: frozenset[str]
 
     @property
     def oldest(self) -> int:
-        """The largest age: an iteration's instance has to be kept for so many periods after its first."""
+        """The largest age: the number of periods after its first for which an instance has to be kept."""
         return max((age for items in self.steady for _, age in items), default=0)
 
 
 def releases(plan: Plan, dependencies: Dependencies) -> Releases:
-    """Derive them for the plan's last segment."""
+    """Derive when instances may be freed, for the plan's last segment."""
     tasks = dependencies.tasks
     first = dependencies.steady
     periods = first + dependencies.largest_lag + LOOK_AHEAD + 1
@@ -59,14 +60,14 @@ def _fed(plan: Plan) -> set[str]:
 
 
 def _released(plan: Plan, dependencies: Dependencies, periods: int):
-    """Yield ((period, task), storage, iteration) as instances of the unrolled program become free."""
+    """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed."""
     tasks, used, fed = dependencies.tasks, plan.instances, _fed(plan)
     size = len(tasks)
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(task.lane for task in tasks))}
     lane_of = [lanes[task.lane] for task in tasks]
     counts = access_counts(plan)
-    clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution of every lane that has ended before what it does next
-    seen: dict[int, list[int]] = {}  # clock at the end of an execution that others wait for
+    clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution on every lane that its next task is ordered after
+    clock_after: dict[int, list[int]] = {}  # clock at the end of an execution that other lanes wait for
     recorded = {edge.index for period in range(dependencies.steady + 1) for edges in dependencies.waits(period) for edge in edges}
     open_: dict[tuple[str, int], list] = {}  # [allocating lane, accesses left, last access by lane]
     pending: list[list] = [[] for _ in lanes]
@@ -74,11 +75,11 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
         lane, number = lane_of[index], period * size + index
         clock = clocks[lane]
         for edge in dependencies.waits(period)[index]:
-            for other, reached in enumerate(seen[(period - edge.delta) * size + edge.index]):
+            for other, reached in enumerate(clock_after[(period - edge.delta) * size + edge.index]):
                 clock[other] = max(clock[other], reached)
         clock[lane] = number
         if index in recorded:
-            seen[number] = clock.copy()
+            clock_after[number] = clock.copy()
         for name in used[index]:
             if name in fed:
                 continue

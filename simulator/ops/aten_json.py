@@ -1,4 +1,4 @@
-"""Arguments of aten ops as JSON text and back. Tensors become `{"$": i}`; dtypes and the like `{"dtype": "float32"}`."""
+"""Arguments of aten ops as JSON text and back. A tensor becomes `{"$": i}`, a dtype `{"dtype": "float32"}`."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from simulator.ops import pruned as _registered  # noqa: F401 - it makes torch.ops.stepcast.pruned
+from simulator.ops import pruned as _registered  # noqa: F401 - registers torch.ops.stepcast.pruned
 from simulator.ops.recurrent.ops import NAMESPACE
 
 
@@ -17,12 +17,12 @@ def name_of(item: torch.dtype | torch.layout | torch.memory_format) -> str:
 
 
 def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], Any] | None = None) -> tuple[str, str]:
-    """JSON texts of positional and named arguments; `tensor` gives what stands after `$` for a tensor."""
+    """JSON texts of positional and named arguments. `tensor` returns the number after `$` for a tensor."""
 
     def plain(item: Any) -> Any:
         if isinstance(item, torch.Tensor):
             if tensor is None:
-                raise TypeError("a tensor where none is expected")
+                raise TypeError("an argument is a tensor; expected plain values")
             return {"$": tensor(item)}
         if item is None or isinstance(item, bool | str):
             return item
@@ -31,19 +31,19 @@ def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], A
         if isinstance(item, torch.dtype | torch.layout | torch.memory_format):
             return {type(item).__name__: name_of(item)}
         if isinstance(item, torch.device):
-            return {"device": None}  # the task's own
+            return {"device": None}  # the device of the task
         if isinstance(item, float | torch.SymFloat):
             item = float(item)
             return item if math.isfinite(item) else {"float": repr(item)}
         return int(item)
 
-    # Devices are placed by the plan; where pinned memory lies is the executor's business.
+    # The plan chooses devices, and the executor chooses where pinned memory is.
     named = {k: plain(v) for k, v in kwargs.items() if k != "pin_memory"}
     return json.dumps(plain(list(args)), separators=(",", ":")), json.dumps(named, separators=(",", ":"))
 
 
 def decode(text: str, device: torch.device) -> Any:
-    """Arguments from JSON text; `{"$": i}` stays as a `Slot`."""
+    """Arguments from JSON text. `{"$": i}` becomes a `Slot`."""
     return decode_item(json.loads(text), device)
 
 
@@ -52,7 +52,7 @@ class Slot(int):
 
 
 def decode_item(item: Any, device: torch.device) -> Any:
-    """One argument from its JSON form. Raises ValueError for what no op takes."""
+    """One argument from its JSON form. Raises ValueError for anything that no op takes."""
     if isinstance(item, list):
         return [decode_item(i, device) for i in item]
     if not isinstance(item, dict):
@@ -64,14 +64,14 @@ def decode_item(item: Any, device: torch.device) -> Any:
         return device
     if kind == "float":
         return float(value)
-    found = getattr(torch, value, None)
-    if kind not in ("dtype", "layout", "memory_format") or not isinstance(found, getattr(torch, kind)):
+    constant = getattr(torch, value, None)
+    if kind not in ("dtype", "layout", "memory_format") or not isinstance(constant, getattr(torch, kind)):
         raise ValueError(f"unknown argument {item}")
-    return found
+    return constant
 
 
 def resolve(target: str) -> Callable:
-    """The op called `aten.NAME.OVERLOAD`, or `stepcast.NAME.default` of our own (`recurrent.ops`, `pruned`).
+    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`).
 
     Raises ValueError for anything else, so that a plan cannot name other code.
     """

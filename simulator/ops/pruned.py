@@ -1,6 +1,6 @@
-"""Layers with a fixed pruning mask. A captured graph says which: the op `stepcast::pruned` makes the weight that the layer uses.
+"""Layers with a fixed pruning mask. In a captured graph, the op `stepcast::pruned` produces the masked weight that such a layer uses.
 
-Its gradient is masked by the same op, so that pruned elements stay as they are whatever the optimizer does with zeros.
+The same op masks the weight's gradient, so that pruned elements keep their value whatever the optimizer does with zero gradients.
 """
 
 from functools import lru_cache
@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from simulator.bodies.csr.mask import Mask
 
-TARGET = "stepcast.pruned.default"
-
 
 def _pruned(weight: Tensor, keep: float, seed: int) -> Tensor:
     return weight * _factors(Mask(keep, seed), weight.shape, weight.dtype, weight.device)
@@ -20,10 +18,13 @@ def _pruned(weight: Tensor, keep: float, seed: int) -> Tensor:
 
 @lru_cache(256)
 def _factors(mask: Mask, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Ones where the mask keeps, else zeros. Made on the first call: not inside a CUDA graph, which comes after a call outside one."""
-    found = torch.zeros(shape, dtype=dtype)
-    found.view(-1)[torch.from_numpy(mask.kept(tuple(shape)))] = 1
-    return found.to(device)
+    """Ones where the mask keeps an element, else zeros.
+
+    The tensor is made on the first call, which is never inside a CUDA graph, since a call outside one precedes every capture.
+    """
+    factors = torch.zeros(shape, dtype=dtype)
+    factors.view(-1)[torch.from_numpy(mask.kept(tuple(shape)))] = 1
+    return factors.to(device)
 
 
 def _keep_arguments(ctx, inputs: tuple, output: Tensor) -> None:
@@ -41,24 +42,24 @@ torch.library.register_autograd("stepcast::pruned", _backward, setup_context=_ke
 
 
 class PrunedConv2d(nn.Conv2d):
-    """A convolution that uses only the part of its weight which `mask` keeps."""
+    """A convolution that uses only the elements of its weight that `mask` keeps."""
 
     def __init__(self, *args, mask: Mask, **kwargs):
         super().__init__(*args, **kwargs)
         self.mask = mask
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Conv2d."""
+        """Same as nn.Conv2d, with the masked weight."""
         return self._conv_forward(x, torch.ops.stepcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)
 
 
 class PrunedLinear(nn.Linear):
-    """A linear layer that uses only the part of its weight which `mask` keeps."""
+    """A linear layer that uses only the elements of its weight that `mask` keeps."""
 
     def __init__(self, *args, mask: Mask, **kwargs):
         super().__init__(*args, **kwargs)
         self.mask = mask
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Linear."""
+        """Same as nn.Linear, with the masked weight."""
         return functional.linear(x, torch.ops.stepcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)

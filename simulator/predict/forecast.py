@@ -9,7 +9,7 @@ from simulator.engine.simulation import timed_simulation
 from simulator.machine.machine import Machine, Memory
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
-from simulator.memory.over_time import Steps, together
+from simulator.memory.over_time import Steps, summed_over_devices
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import known
@@ -85,7 +85,7 @@ def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
     for place, each in memory.items():
         places.setdefault(machine.memory_name(place), {})[place] = each
     known = {each.name for each in machine.memories}
-    return {name: max(held for _, held in together(each)) for name, each in places.items() if name in known}
+    return {name: max(held for _, held in summed_over_devices(each)) for name, each in places.items() if name in known}
 
 
 def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:

@@ -18,5 +18,5 @@ def preset_costs(
 ) -> tuple[Machine, CostModel]:
     """The machine called `name`, as `load_machine` makes it, and its cost model for `job`. Raises StepcastError for an unknown name."""
     known = shipped_profile(product_of(name), job.precision == "tf32")
-    machine = load_machine(name, known, devices, link).limited(limit_bytes)
+    machine = load_machine(name, known, devices, link).with_memory_limit(limit_bytes)
     return machine, CostModel(machine, known, dense_precision(job))

@@ -95,7 +95,7 @@ class FittedCosts:
         """Computing or moving data, whichever takes longer; data from the cache, or from memory. Launches are constants."""
         rows = efficiencies.table()["gpu"]
         part = efficiencies.terms(self._site, rows.row(work.op_class), work.flops, work.bytes)
-        faster = rows.faster(self._site) if work.bytes <= self._site.cache_bytes else 1.0
+        faster = rows.cache_speedup(self._site) if work.bytes <= self._site.cache_bytes else 1.0
         return max(part.compute_s, part.memory_s / faster), max(part.compute_s, part.memory_s)
 
 

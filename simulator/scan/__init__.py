@@ -1,1 +1,1 @@
-"""Back-propagation as a scan. In: a chain of layers or steps. Out: the tasks of a parallel scan over their transposed Jacobians."""
+"""Back-propagation as a scan. In: a chain of layers or steps. Out: tasks of a parallel scan over their transposed Jacobians."""

@@ -1,4 +1,4 @@
-"""Which rule gives the transposed Jacobian of an op, told from its backward op in a captured graph."""
+"""The rule for the transposed Jacobian of an op, derived from its backward op in a captured graph."""
 
 import json
 from collections.abc import Callable
@@ -20,25 +20,26 @@ from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import BUFFER, PARAMETER, Operand
 from traces.errors import StepcastError
 
-#: Of `stepcast::pruned`, the op that applies a fixed mask to a weight.
+#: Target of `stepcast::pruned`, the op that applies a fixed mask to a weight.
 PRUNED = "stepcast.pruned.default"
 
-_Found = tuple[Rule, tuple[Operand, ...]]
+#: A rule, and the operands from which the Jacobian's values are computed.
+_RuleAndReads = tuple[Rule, tuple[Operand, ...]]
 
-#: Why some ops have no rule, where it is not that nobody wrote one.
+#: Reasons why some ops cannot have a rule, by op name.
 _REASONS = {
     "native_layer_norm_backward": "layer-norm makes every element of a sample depend on all others, so its Jacobian is not sparse",
     "native_group_norm_backward": "group-norm makes every element of a group depend on all others, so its Jacobian is not sparse",
-    "_log_softmax_backward_data": "a softmax makes every element depend on all others; of a loss, begin the scan behind it",
-    "embedding_dense_backward": "an embedding's input are indices, which have no gradient",
+    "_log_softmax_backward_data": "a softmax makes every element depend on all others; in a loss, begin the scan behind it",
+    "embedding_dense_backward": "the inputs of an embedding are indices, which have no gradient",
 }
 
 
-def jacobian_of(op: Op, graph: TrainingGraph) -> _Found:
-    """The rule of a backward op that computes dX, and the operands that its values are computed from.
+def jacobian_of(op: Op, graph: TrainingGraph) -> _RuleAndReads:
+    """The rule of a backward op that computes dX, and the operands from which the Jacobian's values are computed.
 
-    The gradient that the op reads, its first argument, must hold one sample per row. Raises StepcastError, naming the op, its layer and
-    the reason, where there is no rule.
+    The gradient that the op reads, its first argument, must have one sample per row. Raises StepcastError with the op, its layer and the
+    reason if there is no rule.
     """
     args = json.loads(op.body.args)
     name = op.body.target.split(".")[1]
@@ -63,13 +64,13 @@ def _refused(op: Op, reason: str) -> StepcastError:
 
 
 def _sample(operand: Operand, graph: TrainingGraph) -> tuple[int, ...]:
-    """The shape of one sample."""
+    """Shape of one sample of an operand. Raises ValueError if dimension 0 is not the batch."""
     if not operand.shape or operand.shape[0] != graph.batch:
-        raise ValueError(f"it works on {operand.shape}, whose first extent is not the batch of {graph.batch}")
+        raise ValueError(f"its operand is {operand.shape}; expected the batch of {graph.batch} as first extent")
     return operand.shape[1:]
 
 
-def _elementwise(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _elementwise(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     gradient = op.inputs[args[0]["$"]]
     elements = prod(_sample(gradient, graph))
     read = [item["$"] for item in args[1:] if isinstance(item, dict) and "$" in item]
@@ -77,63 +78,63 @@ def _elementwise(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
     rest = [{"$": places[item["$"]]} if isinstance(item, dict) and "$" in item else item for item in args[1:]]
     operands = tuple(op.inputs[position] for position in places)
     if any(operand.shape != gradient.shape for operand in operands):
-        raise ValueError("an operand is spread over several elements")
+        raise ValueError("an operand is broadcast; expected the shape of the gradient")
     return ElementwiseRule(elements, op.body.target, json.dumps(rest, separators=(",", ":")), op.body.kwargs), operands
 
 
-def _convolution(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _convolution(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     x, weight = (op.inputs[args[position]["$"]] for position in (1, 2))
     stride, padding, dilation, transposed, _, groups, wanted = args[4:11]
     if not wanted[0] or any(wanted[1:]):
         raise ValueError("this op computes gradients of weights, not dX")
     channels, *extent = _sample(x, graph)
     if transposed or len(extent) > 2:
-        raise ValueError("only convolutions of one and of two dimensions that are not transposed have a rule")
+        raise ValueError("only convolutions with one or two dimensions that are not transposed have a rule")
     pairs = [_pair(sizes, fill) for sizes, fill in ((weight.shape[2:], 1), (stride, 1), (padding, 0), (dilation, 1))]
     rule = ConvolutionRule(channels, *_pair(extent, 1), weight.shape[0], *pairs, groups, _mask(weight, graph))
     return rule, (weight,)
 
 
 def _pair(sizes: Any, fill: int) -> tuple[int, int]:
-    """(vertical, horizontal), as an op says it: for both at once, for each, or of the only dimension."""
+    """(vertical, horizontal) of an argument: one number for both, one for each, or one for the only dimension (`fill` for the other)."""
     sizes = (sizes, sizes) if isinstance(sizes, int) else tuple(sizes)
     return (fill, *sizes) if len(sizes) == 1 else sizes
 
 
 def _square(sizes: list[int], default: tuple[int, int]) -> tuple[int, int]:
-    """(vertical, horizontal) of a pooling: one number stands for both, none for the default."""
+    """(vertical, horizontal) of a pooling argument: one number is for both, an empty list for the default."""
     return tuple(sizes * 2 if len(sizes) == 1 else sizes) or default
 
 
 def _mask(weight: Operand, graph: TrainingGraph) -> Mask | None:
-    """The mask of the op that makes the weight; a weight seen through views counts as not pruned."""
-    maker = _pruning(weight, graph)
-    if maker is None or weight.views:
+    """The mask of a pruned weight. A weight that is read through views counts as not pruned."""
+    op = _pruning_op(weight, graph)
+    if op is None or weight.views:
         return None
-    _, keep, seed = json.loads(maker.body.args)
+    _, keep, seed = json.loads(op.body.args)
     return Mask(keep, seed)
 
 
-def _pruning(weight: Operand, graph: TrainingGraph) -> Op | None:
-    """The op that applies a mask to the weight; None where none does."""
+def _pruning_op(weight: Operand, graph: TrainingGraph) -> Op | None:
+    """The op that applies a mask to the weight; None if there is none."""
     return next((op for op in graph.ops if op.body.target == PRUNED and any(w.value == weight.value for w in op.writes)), None)
 
 
-def _max_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _max_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     x, argmax = op.inputs[args[1]["$"]], op.inputs[args[7]["$"]]
     kernel = _square(args[2], (1, 1))
     stride, padding, dilation = _square(args[3], kernel), _square(args[4], (0, 0)), _square(args[5], (1, 1))
     return MaxPoolRule(*_plane(x, graph), argmax.shape[2:], kernel, stride, padding, dilation), (argmax,)
 
 
-def _average_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _average_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     gradient, x = (op.inputs[args[position]["$"]] for position in (0, 1))
     kernel = _square(args[2], (1, 1))
     stride, padding = _square(args[3], kernel), _square(args[4], (0, 0))
     return AveragePoolRule(*_plane(x, graph), gradient.shape[2:], kernel, stride, padding, args[6], args[7]), ()
 
 
-def _adaptive(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _adaptive(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     gradient, x = (op.inputs[args[position]["$"]] for position in (0, 1))
     return AdaptiveAveragePoolRule(*_plane(x, graph), gradient.shape[2:]), ()
 
@@ -145,16 +146,16 @@ def _plane(x: Operand, graph: TrainingGraph) -> tuple[int, int, int]:
     return sample
 
 
-def _linear(op: Op, args: list[Any], graph: TrainingGraph) -> _Found:
+def _linear(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:
     gradient, weight = (op.inputs[item["$"]] for item in args)
-    is_weight = graph.values[weight.value].kind in (PARAMETER, BUFFER) or _pruning(weight, graph) is not None
+    is_weight = graph.values[weight.value].kind in (PARAMETER, BUFFER) or _pruning_op(weight, graph) is not None
     if op.gradient != "dX" or not is_weight:
-        raise ValueError("only a product of the gradient with a weight, dX of a linear layer, has a rule")
+        raise ValueError("only the product of the gradient with a weight (dX of a linear layer) has a rule")
     (cols,) = _sample(gradient, graph)
     return LinearRule(weight.shape[1], cols, _mask(weight, graph)), (weight,)
 
 
-_RULES: dict[str, Callable[[Op, list[Any], TrainingGraph], _Found]] = {
+_RULES: dict[str, Callable[[Op, list[Any], TrainingGraph], _RuleAndReads]] = {
     "aten.convolution_backward.default": _convolution,
     "aten.max_pool2d_with_indices_backward.default": _max_pool,
     "aten.avg_pool2d_backward.default": _average_pool,

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 from simulator.build import PlanBuilder, insert
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
 NAME = "backward-fusion"
-ABOUT = "update each layer in backward, as soon as its gradient is complete and its old value is no longer read"
+ABOUT = "update each layer during backward, once its gradient is complete and its old parameters are no longer read"
 
 
 @dataclass(frozen=True)
@@ -14,13 +17,13 @@ class Options:
     """Where the updates run."""
 
     update_stream: bool = False
-    """Updates on a second stream, beside the rest of backward."""
+    """Run updates on a second stream, concurrently with the rest of backward."""
 
 
-def plan(job, machine, costs, options: Options) -> Plan:
-    """Baseline's tasks, with one update per layer as soon as it may be updated (`PlanBuilder.ready`).
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Baseline's tasks, with one update per layer as soon as the layer may be updated (`PlanBuilder.ready`).
 
-    Refuses global-norm clipping, which needs every gradient before the first update.
+    Raises StepcastError if the job clips by the global norm, which needs every gradient before the first update.
     """
     build = PlanBuilder(job, machine.devices[0].name)
     build.refuse_clipping(NAME, "forward-fusion")

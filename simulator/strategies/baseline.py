@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 from simulator.build import PlanBuilder
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
 NAME = "baseline"
-ABOUT = "forward, backward, then the optimizer: what PyTorch does by itself"
+ABOUT = "forward, backward, then the optimizer: the order of plain PyTorch"
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Options:
     """No options."""
 
 
-def plan(job, machine, costs, options: Options) -> Plan:
-    """Micro-batches one after another, clipping, then one update of all parameters (for-loop form: one per parameter)."""
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Run the micro-batches one after another, then clip, then update all parameters (in the for-loop form, one task per parameter)."""
     build = PlanBuilder(job, machine.devices[0].name)
     return build.plan(NAME, build.step() + build.updates(), options)

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.build import PlanBuilder
+from simulator.costs.cost import PlanCosts
 from simulator.costs.model import CostModel
 from simulator.engine.simulation import simulate
+from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -23,9 +25,9 @@ ABOUT = "back-propagation through a chain as a parallel scan over transposed Jac
 #: The plan depends on predicted times: they choose the level.
 USES_COSTS = True
 
-#: How many times the shortest step a level may take for the next one to be tried.
+#: The search for a level stops at the first level whose step takes longer than this many times the shortest step so far.
 FAR = 2.0
-#: Terms of a product of sparse Jacobians beyond which a level is not tried: what to multiply with what would take minutes to work out.
+#: Most terms in one product of sparse Jacobians while searching for a level; working out the pattern of a larger product takes minutes.
 FEW_TERMS = 2**23
 
 Level = Annotated[int, Field(ge=0)]
@@ -37,45 +39,46 @@ class Options:
     """How the scan runs."""
 
     scan: Literal["blelloch", "linear", "hybrid"] = "hybrid"
-    """All levels in parallel (blelloch), one element after another (linear), or a linear scan between some levels (hybrid)."""
+    """blelloch: all levels in parallel; linear: one element after another; hybrid: a linear scan between some parallel levels."""
 
     level: Level | Literal["auto"] = "auto"
-    """Hybrid: sweeps up and down, 0 for a linear scan; auto: as many as are predicted fastest."""
+    """Number of up-sweeps and down-sweeps of the hybrid scan (0: a linear scan); auto: the number predicted fastest."""
 
     jacobian: Literal["auto", "dense", "csr"] = "auto"
-    """How transposed Jacobians are kept: sparse (csr), dense, or as suits each (auto); those of recurrent layers are dense."""
+    """Format of the transposed Jacobians: dense, sparse (csr), or chosen for each one (auto); recurrent layers always use dense ones."""
 
     workers: Workers | Literal["auto"] = "auto"
-    """Lanes that share the elements of a scan; auto: one, or every core of a CPU where that is predicted faster."""
+    """Number of lanes that share the elements of a scan; auto: one, or one per core of a CPU if that is predicted faster."""
 
 
-def plan(job, machine, costs, options: Options) -> Plan:
-    """Baseline's tasks, with every chain of gradients by activations replaced by a scan, whose results give the parameters' gradients.
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Baseline's tasks, with each chain of activation gradients replaced by a scan; parameter gradients are computed from its results.
 
-    Raises StepcastError where the model is no chain, an op of it has no Jacobian rule, or its Jacobians exceed the device's memory.
+    Raises StepcastError if the model is not a chain, if one of its ops has no Jacobian rule, or if its Jacobians exceed the device's
+    memory.
     """
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
         return drafts.fastest(range(drafts.full_level + 1), costs or CostModel(machine))
     if level > drafts.full_level:
-        raise StepcastError(f"bppsa: level is {level}; expected 0 to {drafts.full_level}, where one block is left")
+        raise StepcastError(f"bppsa: level is {level}; expected 0 to {drafts.full_level}, the level at which one block is left")
     return drafts.fastest([level], costs or CostModel(machine))
 
 
 class _Drafts:
     """Plans of one job at different levels."""
 
-    def __init__(self, job, machine: Machine, options: Options):
+    def __init__(self, job: Job, machine: Machine, options: Options):
         self._job, self._machine, self._options = job, machine, options
         self._device = machine.devices[0]
         build = self._build()
         scan = self._scan(build, build.backward())
         self.full_level = scan.full_level
-        needed, there = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
-        if needed > there:
+        needed, available = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
+        if needed > available:
             raise StepcastError(
-                f"bppsa: {job.label} needs {needed / 1e9:.2f} GB for its Jacobians, this machine has {there / 1e9:.2f} GB;"
+                f"bppsa: {job.label} needs {needed / 1e9:.2f} GB for its Jacobians, this machine has {available / 1e9:.2f} GB;"
                 " choose a smaller batch or --image-size"
             )
         cores = self._device.sms if self._device.kind == "cpu" else 1
@@ -87,11 +90,11 @@ class _Drafts:
     def _scan(self, build: PlanBuilder, backward: list[Task]) -> RecurrentScan | LayerScan:
         if any(map(is_recurrent, backward)):
             return RecurrentScan(build, backward)
-        given = self._options.scan != "hybrid" or self._options.level != "auto"
-        return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if given else FEW_TERMS)
+        level_is_fixed = self._options.scan != "hybrid" or self._options.level != "auto"
+        return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if level_is_fixed else FEW_TERMS)
 
     def at(self, level: int, workers: int) -> Plan:
-        """The plan with scans of `level`, or of their own full level where that is less."""
+        """The plan whose scans have `level` levels, or their own full level if that is lower."""
         build = self._build()
         tasks: list[Task] = []
         for micro_batch in range(self._job.accumulate):
@@ -100,11 +103,12 @@ class _Drafts:
             tasks += [*forward, *jacobians, *scanned]
         return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
 
-    def fastest(self, levels: Sequence[int], costs: CostModel) -> Plan:
-        """The plan with the shortest predicted step among those of `levels`, from the lowest on.
+    def fastest(self, levels: Sequence[int], costs: PlanCosts) -> Plan:
+        """The plan with the shortest predicted step among `levels`, tried in ascending order.
 
-        Higher levels take more memory, and products of sparse Jacobians grow denser: none is tried behind a level that cannot be planned,
-        does not fit, or takes FAR times the shortest step.
+        Higher levels take more memory, and products of sparse Jacobians grow denser. The search stops at the first level that cannot be
+        planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises StepcastError if the first level cannot
+        be planned.
         """
         best, shortest_s = None, inf
         for level in levels:
@@ -118,11 +122,11 @@ class _Drafts:
             if len(levels) == len(drafts) == 1:
                 break
             timelines = [simulate(d, self._machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers) for d in drafts]
-            taken = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]
-            if min(taken) > FAR * shortest_s or min(taken) == inf:
+            steps_s = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]
+            if min(steps_s) > FAR * shortest_s or min(steps_s) == inf:
                 break
-            if min(taken) < shortest_s:
-                best, shortest_s = drafts[taken.index(min(taken))], min(taken)
+            if min(steps_s) < shortest_s:
+                best, shortest_s = drafts[steps_s.index(min(steps_s))], min(steps_s)
         return best
 
     def _fits(self, timeline: Timeline) -> bool:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from simulator.build import PlanBuilder, insert
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
 NAME = "forward-fusion"
@@ -14,11 +17,11 @@ class Options:
     """No options."""
 
 
-def plan(job, machine, costs, options: Options) -> Plan:
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with one update per layer (lag 1) before the first task that reads its parameters.
 
-    The lag is the paper's flag: the first iteration has nothing to update, a shared layer is updated once, and whatever drains the plan
-    (evaluation, state_dict, the end of training) flushes pending updates.
+    The lag plays the role of the paper's flag: the first iteration has nothing to update, a shared layer is updated once, and pending
+    updates are flushed whenever the plan drains (evaluation, state_dict, the end of training).
     """
     build = PlanBuilder(job, machine.devices[0].name)
     tasks = build.step()

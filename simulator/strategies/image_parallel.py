@@ -1,11 +1,11 @@
-"""Data parallelism: every device trains on its part of the batch, and gradients are summed over the devices.
+"""Data parallelism: every device trains on its shard of the batch, and gradients are summed over the devices.
 
-As PyTorch's DistributedDataParallel does it (Li et al., "PyTorch Distributed", VLDB 2020): gradients are put together in buckets in the
-order in which backward completes them, and a bucket is reduced while backward goes on. Each device updates its own copy of the
-parameters. DeePa calls it image parallelism. Batch-norm has its own statistics on every device.
+This is the scheme of PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020): gradients are grouped into buckets in
+the order in which backward completes them, and each bucket is reduced while backward continues. Each device updates its own copy of the
+parameters. DeePa calls this image parallelism. Batch-norm uses separate statistics on every device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -14,20 +14,22 @@ from typing import Literal
 from simulator.build import PlanBuilder, insert
 from simulator.collectives.rounds import DISTRIBUTED, SERVER
 from simulator.collectives.tasks import Group
-from simulator.machine.machine import HOST
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import HOST, Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
 NAME = "image-parallel"
-ABOUT = "data parallel: every device trains on its part of the batch, and gradients are summed over all devices"
+ABOUT = "data parallel: every device trains on its shard of the batch, and gradients are summed over all devices"
 LEAST_DEVICES = 2
 
-#: Streams of a device. Transfers have several where they are urgent to different degrees.
+#: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
-#: So many degrees of urgency, with a stream each.
-DEGREES = 4
+#: Number of urgencies that transfers are divided into.
+URGENCIES = 4
 
 
 @dataclass(frozen=True)
@@ -35,38 +37,41 @@ class Options:
     """How gradients are reduced, and when parameters are updated."""
 
     update: Literal["baseline", "forward-fusion", "backward-fusion"] = "baseline"
-    """When parameters are updated: after backward, before the next forward needs them, or as soon as their gradient is reduced."""
+    """When to update parameters: after backward, just before the next forward needs them, or as soon as their gradient is reduced."""
     overlap: bool = True
-    """Reduce gradients while backward goes on; else after it."""
+    """Reduce gradients while backward runs; off: after backward."""
     bucket: float = 25.0
-    """MB of gradients that are reduced together; 0: each gradient by itself."""
+    """Size of a gradient bucket in MB; 0: each gradient is reduced separately."""
     server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
-    """Who sums: all devices together, each device a part as a parameter server, or the host (not for parts of one GPU)."""
+    """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
     algorithm: Literal["ring", "tree"] = "ring"
-    """How an all-reduce travels."""
+    """Algorithm of the all-reduce."""
     priorities: bool = False
-    """Transfers overtake those of parameters that the next forward uses later."""
+    """Transfer first the gradients of the parameters that the next forward uses first."""
     fetch: bool = True
-    """Copy each device's part of the batch from the host; else it is there."""
+    """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
 
     def __post_init__(self):
-        """Raise StepcastError for a bucket that cannot be."""
+        """Raise StepcastError if the bucket size is negative or infinite."""
         if not 0 <= self.bucket < float("inf"):
             raise StepcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 
 
-def plan(job, machine, costs, options: Options) -> Plan:
-    """Replicas of the training step, one per device, in step with one another; issue order goes round the devices."""
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One replica of the training step per device; the issue order takes one task of each device in turn.
+
+    Raises StepcastError if the machine has too few devices, if the batch does not divide among them, or if the host cannot sum.
+    """
     devices = tuple(device.name for device in machine.devices)
     if len(devices) < LEAST_DEVICES:
         raise StepcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; use --devices {LEAST_DEVICES}")
     if job.batch % (len(devices) * job.accumulate):
-        parts = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
-        raise StepcastError(f"--batch {job.batch} does not divide into {parts}; choose a multiple of {len(devices) * job.accumulate}")
+        shards = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
+        raise StepcastError(f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}")
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
         raise StepcastError(
-            f"{NAME}:server=host needs a library of collectives between GPUs, and parts of one have none: no kernel of a GPU adds in the"
-            " host's memory; use server=distributed, which sums on the devices"
+            f"{NAME}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
+            " host memory; use server=distributed, which sums on the devices"
         )
     replicas = Replicas(job, machine, devices, options)
     notes = {"replicas": len(devices)}
@@ -79,7 +84,7 @@ def plan(job, machine, costs, options: Options) -> Plan:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Gradients, by storage on the first device, that are complete behind task `position` and reduced together."""
+    """Gradients that are reduced together, named by their storages on the first device. They are complete after task `position`."""
 
     name: str
     position: int
@@ -87,9 +92,9 @@ class _Bucket:
 
 
 class Replicas:
-    """The devices' builders, and the tasks that they have together."""
+    """The builders of all devices, and the plan's tasks over all of them."""
 
-    def __init__(self, job, machine, devices: tuple[str, ...], options: Options):
+    def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], options: Options):
         self.machine, self.devices, self.options = machine, devices, options
         self.builders = [PlanBuilder(job, device, replica=i, replicas=len(devices)) for i, device in enumerate(devices)]
 
@@ -99,8 +104,8 @@ class Replicas:
 
     @cached_property
     def _gradients(self) -> list[dict[str, Operand]]:
-        """By device, once the passes have placed them, the gradients by their storage on the first."""
-        return [self._there(builder) for builder, _ in zip(self.builders, self._passes, strict=True)]
+        """Per device, the gradients by their storage on the first device. Building the passes first gives the gradients their values."""
+        return [self._gradients_of(builder) for builder, _ in zip(self.builders, self._passes, strict=True)]
 
     def tasks(self) -> list[Task]:
         """A period's tasks in issue order."""
@@ -108,67 +113,68 @@ class Replicas:
         if options.update == "backward-fusion":
             builders[0].refuse_clipping(f"{NAME} with update=backward-fusion", "update=forward-fusion")
         buckets = self._buckets()
-        reduced = {bucket.name: self._reduced(bucket, degree) for bucket, degree in zip(buckets, self._degrees(buckets), strict=True)}
+        reduced = {bucket.name: self._reduced(bucket, urgency) for bucket, urgency in zip(buckets, self._urgencies(buckets), strict=True)}
         early = self._fused(buckets) if options.update == "backward-fusion" else {}
         order: list[tuple[int, Task]] = []
         end = len(self._passes[0])
         for bucket in buckets:
-            behind = bucket.position + 1 if options.overlap else end
-            order += [(behind, task) for task in reduced[bucket.name]]
-            order += [(max(behind, ready + 1), task) for ready, task in early.get(bucket.name, ())]
-        found = self._inserted(order)
+            earliest = bucket.position + 1 if options.overlap else end
+            order += [(earliest, task) for task in reduced[bucket.name]]
+            order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
+        tasks = self._with_additions(order)
         if options.fetch:
-            found = [*self._round(builder.fetches(self.machine) for builder in builders), *found]
-        found += self._round(builder.clip() for builder in builders)
+            tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
+        tasks += self._interleaved(builder.clip() for builder in builders)
         if options.update == "baseline":
-            found += self._round(builder.updates() for builder in builders)
+            tasks += self._interleaved(builder.updates() for builder in builders)
         elif options.update == "forward-fusion":
-            found = self._with_delayed(found)
-        return found
+            tasks = self._with_delayed_updates(tasks)
+        return tasks
 
-    def _round(self, lists) -> list[Task]:
-        """The devices' tasks in turns."""
+    def _interleaved(self, lists: Iterable[Sequence[Task]]) -> list[Task]:
+        """The devices' lists of tasks, one task of each device in turn."""
         return list(chain.from_iterable(zip(*lists, strict=True)))
 
-    def _inserted(self, additions: list[tuple[int, Task]]) -> list[Task]:
-        """All passes in turns; a position counts one device's tasks."""
-        return insert(self._round(self._passes), [(position * len(self.devices), task) for position, task in additions])
+    def _with_additions(self, additions: list[tuple[int, Task]]) -> list[Task]:
+        """The interleaved passes of all devices with `additions` inserted. A position counts the tasks of one device."""
+        return insert(self._interleaved(self._passes), [(position * len(self.devices), task) for position, task in additions])
 
     def _buckets(self) -> list[_Bucket]:
-        """Gradients in the order of their completion, filled up to the stated bytes."""
-        first, most = self.builders[0], self.options.bucket * 1e6
-        found: list[_Bucket] = []
-        held: list[str] = []
+        """Buckets of gradients in the order of completion. A bucket is closed once it holds at least `bucket` MB."""
+        first, bucket_bytes = self.builders[0], self.options.bucket * 1e6
+        buckets: list[_Bucket] = []
+        storages: list[str] = []
         size = 0
         complete = first.complete(self._passes[0])
         for number, (storage, position) in enumerate(complete.items()):
-            held.append(storage)
+            storages.append(storage)
             size += self._gradients[0][storage].bytes
-            if size >= most or number == len(complete) - 1:
-                found.append(_Bucket(f"reduce {len(found)}", position, tuple(held)))
-                held, size = [], 0
-        return found
+            if size >= bucket_bytes or number == len(complete) - 1:
+                buckets.append(_Bucket(f"reduce {len(buckets)}", position, tuple(storages)))
+                storages, size = [], 0
+        return buckets
 
-    def _degrees(self, buckets: Sequence[_Bucket]) -> list[int]:
-        """How urgent each bucket is, 0 the most: by the first use of its parameters in the next forward (TurboDL's reuse distance)."""
+    def _urgencies(self, buckets: Sequence[_Bucket]) -> list[int]:
+        """Urgency of each bucket, 0 the most urgent: by the first use of its parameters in the next forward (TurboDL's reuse distance)."""
         if not (self.options.priorities and self.options.overlap):
             return [0] * len(buckets)
         first = self.builders[0]
         use = {layer: index for index, layer in enumerate(first.first_use(self._passes[0]))}
         layer_of = {first.storage(first.gradient(p).value): layer for layer, owned in first.layers.items() for p in owned}
-        reach = [min(use[layer_of[storage]] for storage in bucket.storages) for bucket in buckets]
-        ranks = {distance: rank for rank, distance in enumerate(sorted(set(reach)))}
-        degrees = min(DEGREES, max(1, self._levels - 1), len(ranks))
-        return [ranks[distance] * degrees // len(ranks) for distance in reach]
+        distances = [min(use[layer_of[storage]] for storage in bucket.storages) for bucket in buckets]
+        ranks = {distance: rank for rank, distance in enumerate(sorted(set(distances)))}
+        count = min(URGENCIES, max(1, self._levels - 1), len(ranks))
+        return [ranks[distance] * count // len(ranks) for distance in distances]
 
     @property
     def _levels(self) -> int:
+        """Priority levels that every device has."""
         return min(device.priority_levels for device in self.machine.devices)
 
-    def _reduced(self, bucket: _Bucket, degree: int) -> list[Task]:
+    def _reduced(self, bucket: _Bucket, urgency: int) -> list[Task]:
         """The tasks that sum a bucket over the devices."""
         options = self.options
-        stream, priority = (TRANSFERS + degree, max(1 - self._levels, degree - DEGREES)) if options.overlap else (COMPUTE, 0)
+        stream, priority = (TRANSFERS + urgency, max(1 - self._levels, urgency - URGENCIES)) if options.overlap else (COMPUTE, 0)
         algorithm = {"all-reduce": options.algorithm, "distributed": DISTRIBUTED, "host": SERVER}[options.server]
         root = HOST if options.server == "host" else ""
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
@@ -176,8 +182,8 @@ class Replicas:
         at_host = self.builders[0].at_host(operands[0], bucket.name) if root and not self.machine.library else ()
         return group.all_reduce(bucket.name, operands, at_host)
 
-    def _there(self, builder: PlanBuilder) -> dict[str, Operand]:
-        """A replica's gradients, by their storage on the first device."""
+    def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:
+        """The gradients of one device by their storage on the first device."""
         first, holders = self.builders[0], builder.holders()
         return {
             first.storage(first.gradient(parameter).value): holders[builder.storage(builder.gradient(parameter).value)]
@@ -185,28 +191,31 @@ class Replicas:
         }
 
     def _fused(self, buckets: Sequence[_Bucket]) -> dict[str, list[tuple[int, Task]]]:
-        """Bucket -> the updates that follow its reduction, on a stream of their own, each with the task that it must stand behind."""
+        """Bucket -> (position, update) pairs: the updates that follow its reduction, and the position of the task each must come after.
+
+        With overlap, updates run on a separate stream.
+        """
         first = self.builders[0]
-        stream = TRANSFERS + DEGREES if self.options.overlap else COMPUTE
-        place = {storage: index for index, bucket in enumerate(buckets) for storage in bucket.storages}
-        found: dict[str, list[tuple[int, Task]]] = {}
+        stream = TRANSFERS + URGENCIES if self.options.overlap else COMPUTE
+        bucket_of = {storage: index for index, bucket in enumerate(buckets) for storage in bucket.storages}
+        updates: dict[str, list[tuple[int, Task]]] = {}
         for layer, ready in first.ready(self._passes[0]).items():
             owned = first.layers[layer]
-            last = max(place[first.storage(first.gradient(p).value)] for p in owned)
-            late = next((i for i in range(last, len(buckets)) if buckets[i].position >= ready), len(buckets) - 1)
-            found.setdefault(buckets[late].name, []).extend(
+            last = max(bucket_of[first.storage(first.gradient(p).value)] for p in owned)
+            following = next((i for i in range(last, len(buckets)) if buckets[i].position >= ready), len(buckets) - 1)
+            updates.setdefault(buckets[following].name, []).extend(
                 (ready, builder.update(owned, f"{layer}/update", layer, stream=stream)) for builder in self.builders
             )
-        return found
+        return updates
 
-    def _with_delayed(self, tasks: list[Task]) -> list[Task]:
-        """With each layer's update (lag 1) before the first task that reads its parameters."""
-        places: dict[str, list[int]] = {}
+    def _with_delayed_updates(self, tasks: list[Task]) -> list[Task]:
+        """`tasks` with each layer's update (lag 1) inserted before the first task that reads its parameters."""
+        positions: dict[str, list[int]] = {}
         for index, task in enumerate(tasks):
-            places.setdefault(task.device, []).append(index)
+            positions.setdefault(task.device, []).append(index)
         additions = []
         for builder in self.builders:
-            own = places[builder.device]
+            own = positions[builder.device]
             first = builder.first_use([tasks[index] for index in own])
             for layer, owned in builder.layers.items():
                 additions.append((own[first[layer]], builder.update(owned, f"{layer}/update", layer, lag=1)))

@@ -1,42 +1,58 @@
-"""Strategies turn a job into a plan. Each is one module here, discovered by its `NAME`.
+"""Finds the strategies and reads their options. A strategy turns a job into a plan; each is one module in this folder.
 
-A strategy module offers `NAME`, `ABOUT` (one line), a frozen dataclass `Options`, and `plan(job, machine, costs, options) -> Plan`. One
-whose plan depends on the costs says `USES_COSTS = True`: its keys are measured before it plans for good. One that puts several methods
-together names the options that add one after another in `METHODS`: reports compare them. One that needs several devices says how many
-at least in `LEAST_DEVICES`.
+A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Options` with a docstring per field, and a function `plan` of type
+`PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
+
+- `USES_COSTS = True`: the plan depends on the costs, so its keys are measured before the plan is made final.
+- `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
+- `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
 """
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.costs.cost import PlanCosts
 from simulator.discovery import modules
+from simulator.job import Job
+from simulator.machine.machine import Machine
 from simulator.options import option_names
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError, UnknownNameError
 
 
+class PlanFunction(Protocol):
+    """The contract of a strategy: a function that plans a job on a machine."""
+
+    def __call__(self, job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
+        """Return the plan. Raises StepcastError if the strategy cannot run the job on the machine.
+
+        `costs`: predicted task times; None for those of the committed table. `options`: an instance of the strategy's `Options`.
+        """
+
+
 @dataclass(frozen=True)
 class Strategy:
-    """A discovered strategy."""
+    """A strategy module. `methods` and `least_devices` are its `METHODS` and `LEAST_DEVICES`."""
 
     name: str
     about: str
     options_type: type
-    plan: Callable[..., Plan]
+    plan: PlanFunction
     uses_costs: bool = False
     methods: tuple[str, ...] = ()
     least_devices: int = 1
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """`NAME:option=value,...` of `methods`: each adds one method to the one before."""
+        """`methods` as texts `NAME:option=value,...`: each adds one method to the previous text."""
         return tuple(f"{self.name}:{options}" for options in self.methods)
 
     @property
@@ -45,7 +61,7 @@ class Strategy:
         return option_names(self.options_type)
 
     def option_docs(self) -> list[tuple[str, str, object]]:
-        """(name, what it does, default) of each option, from the docstrings below the fields."""
+        """(name, description, default) of each option. The descriptions are the docstrings below the fields."""
         body = ast.parse(textwrap.dedent(inspect.getsource(self.options_type))).body[0].body
         docs = {
             field.target.id: " ".join(text.value.value.split())
@@ -54,54 +70,57 @@ class Strategy:
         }
         return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
 
-    def options(self, given: Mapping[str, str] | None = None) -> object:
-        """Options from texts, defaults filled in. Raises StepcastError for an unknown option or a value of the wrong kind."""
-        given = dict(given or {})
-        for name in given:
+    def options(self, texts: Mapping[str, str] | None = None) -> object:
+        """Options from texts by name; missing ones get their defaults. Raises StepcastError for an unknown option or an invalid value."""
+        texts = dict(texts or {})
+        for name in texts:
             if name not in self.option_names:
                 raise UnknownNameError(f"option of strategy {self.name}", name, self.option_names)
         fields_of = dict(zip(self.option_names, (f.name for f in fields(self.options_type)), strict=True))
         try:
-            return TypeAdapter(self.options_type).validate_python({fields_of[name]: value for name, value in given.items()})
+            return TypeAdapter(self.options_type).validate_python({fields_of[name]: text for name, text in texts.items()})
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
-            expected = " or ".join(found["msg"] for found in error.errors() if found["loc"][0] == first["loc"][0])
+            expected = " or ".join(fault["msg"] for fault in error.errors() if fault["loc"][0] == first["loc"][0])
             raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
 
 
 @cache
 def _discover() -> dict[str, Strategy]:
-    found = {}
-    for loaded in modules(__package__):
-        if not hasattr(loaded, "NAME"):
+    strategies = {}
+    for module in modules(__package__):
+        if not hasattr(module, "NAME"):
             continue
-        more = getattr(loaded, "USES_COSTS", False), getattr(loaded, "METHODS", ()), getattr(loaded, "LEAST_DEVICES", 1)
-        found[loaded.NAME] = Strategy(loaded.NAME, loaded.ABOUT, loaded.Options, loaded.plan, *more)
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "baseline", item[0])))
+        optional = getattr(module, "USES_COSTS", False), getattr(module, "METHODS", ()), getattr(module, "LEAST_DEVICES", 1)
+        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, module.plan, *optional)
+    return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[0])))
 
 
 def names(devices: int | None = None) -> list[str]:
-    """Every strategy's name, baseline first; with `devices`, of those that can use so many."""
+    """Names of all strategies, baseline first; with `devices`, of those that run on that many devices."""
     return [name for name, strategy in _discover().items() if devices is None or strategy.least_devices <= devices]
 
 
 def get(name: str) -> Strategy:
-    """The strategy called `name`. Raises UnknownNameError."""
+    """The strategy called `name`. Raises UnknownNameError if there is none."""
     try:
         return _discover()[name]
     except KeyError:
         raise UnknownNameError("strategy", name, names(), "stepcast strategies lists them") from None
 
 
-def parse(text: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
-    """`NAME[:option=value,...]` with the options of `shared` that the strategy has, as strategy and options."""
-    name, _, tail = text.partition(":")
+def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
+    """Read `NAME[:option=value,...]`. Returns the strategy and its options.
+
+    Options in `shared` that the strategy has serve as defaults. Raises StepcastError for an unknown strategy or an unusable option.
+    """
+    name, _, tail = spec.partition(":")
     strategy = get(name)
-    given = {k: v for k, v in (shared or {}).items() if k in strategy.option_names}
-    for part in filter(None, tail.split(",")):
-        key, equals, value = part.partition("=")
+    texts = {k: v for k, v in (shared or {}).items() if k in strategy.option_names}
+    for text in filter(None, tail.split(",")):
+        key, equals, value = text.partition("=")
         if not equals:
-            raise StepcastError(f"option {part!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
-        given[key.strip()] = value.strip()
-    return strategy, strategy.options(given)
+            raise StepcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
+        texts[key.strip()] = value.strip()
+    return strategy, strategy.options(texts)

@@ -1,4 +1,4 @@
-"""Machines of several GPUs with links laid as presets lay them, at 400 bytes/s unless told."""
+"""Machines of several GPUs with links as in presets, by default at 400 bytes/s."""
 
 from dataclasses import replace
 
@@ -11,17 +11,17 @@ LATENCY_S, BYTES_PER_S = 0.25, 400.0
 
 
 def link(kind: str, group: int = 0, bandwidth: float = BYTES_PER_S, latency_s: float = LATENCY_S, duplex: bool = True) -> LinkEntry:
-    """An entry as `machines.json` has them."""
+    """A link entry as in `machines.json`."""
     return LinkEntry(kind=kind, group=group, latency_s=(latency_s, "eager"), bandwidth_bytes_per_s=(bandwidth, "eager"), duplex=duplex)
 
 
 def laid(count: int, *links: LinkEntry) -> Machine:
-    """So many GPUs with such links, whose launches cost nothing."""
+    """A machine of `count` GPUs with the given links. Launches cost nothing."""
     return replace(preset("laid", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=())
 
 
 def moved(machine: Machine, *pairs: tuple[str, str]) -> list[tuple[str, float, float]]:
-    """Copies of a value each, by pairs of places, all ready at once."""
-    made = [copy(f"{a}>{b}", a, b, f"x{i}", f"y{i}", on=b if a == HOST else a, stream=9 + i) for i, (a, b) in enumerate(pairs)]
-    plan, costs = build(*made)
+    """Spans of copies of one value per (source, target), all ready at once."""
+    copies = [copy(f"{a}>{b}", a, b, f"x{i}", f"y{i}", on=b if a == HOST else a, stream=9 + i) for i, (a, b) in enumerate(pairs)]
+    plan, costs = build(*copies)
     return rows(simulate(plan, machine, costs, iterations=1))

@@ -1,4 +1,4 @@
-"""Models whose layer graphs are easy to see: a chain, and the six layers of the TurboDL paper's figure 6."""
+"""Models with small layer graphs: a chain, the six layers of the TurboDL paper's figure 6, and grouped convolutions."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ def chain(batch):
 
 
 class SixLayers(nn.Module):
-    """A fork, ways of two, one and one layers, and a merge."""
+    """A fork, branches of two, one and one layers, and a merge."""
 
     def __init__(self):
         super().__init__()

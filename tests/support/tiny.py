@@ -1,4 +1,4 @@
-"""Builders of tiny plans and machines: a value is a name, a task is what it reads and writes and how long it takes.
+"""Builders of tiny plans and machines. A value is given by its name, a task by the values it reads and writes and by its time.
 
 plan, costs = build(task("f", 1.0, reads="x", writes="y"), task("b", 2.0, reads="y", writes="g"))
 timeline = simulate(plan, cpu(), costs, iterations=1)
@@ -20,7 +20,7 @@ LENGTH = 100
 
 @dataclass(frozen=True)
 class Timed:
-    """A task and what it costs."""
+    """A task and its cost."""
 
     task: Task
     cost: Cost
@@ -42,7 +42,7 @@ def task(
     body=None,
     **cost,
 ) -> Timed:
-    """A task. `reads`, `writes`, `mutates`, `after` are names with blanks between; `name[2:5]` is a slice of a value."""
+    """A task. `reads`, `writes`, `mutates` and `after` are names separated by blanks; `name[2:5]` is a slice of a value."""
     operands = [tuple(operand(text) for text in names.split()) for names in (reads, writes, mutates)]
     made = Task(
         name, body or OpCall("aten.test.default"), on, stream, priority, *operands, tuple(after.split()), phase=phase, layer=name, lag=lag
@@ -51,7 +51,7 @@ def task(
 
 
 def copy(name: str, source: str, target: str, reads: str, writes: str, *, on: str = "", stream: int = 9, **more) -> Timed:
-    """A transfer of one value, on its own stream of `source` unless told."""
+    """A transfer of one value, by default on a separate stream of `source`."""
     return task(name, 0.0, reads=reads, writes=writes, on=on or source, stream=stream, phase=TRANSFER, body=Copy(source, target), **more)
 
 
@@ -65,9 +65,9 @@ def operand(text: str, length: int = LENGTH) -> Operand:
 
 
 def build(*timed: Timed, kinds: dict[str, str] | None = None, lengths: dict[str, int] | None = None) -> tuple[Plan, list[Cost]]:
-    """The plan and its costs. Values whose name begins with w are parameters, with x inputs, all others activations.
+    """The plan and its costs. Values whose name begins with w are parameters, with x inputs; all others are activations.
 
-    A value lies on the device of the task that writes it, or else of the first that uses it.
+    A value is on the device of the task that writes it, or else of the first task that uses it.
     """
     lengths = lengths or {}
     tasks = [_sized(item.task, lengths) for item in timed]
@@ -97,7 +97,7 @@ def _sized(t: Task, lengths: dict[str, int]) -> Task:
 
 
 def chain(*seconds: float, **more) -> tuple[Plan, list[Cost]]:
-    """Tasks t0, t1, ... each reading what the one before wrote."""
+    """Tasks t0, t1, ..., each of which reads what the previous one wrote."""
     return build(*(task(f"t{i}", s, reads=f"v{i - 1}" if i else "x", writes=f"v{i}", **more) for i, s in enumerate(seconds)))
 
 
@@ -108,7 +108,7 @@ def cpu(*devices: str, cores: int = 1, overhead_s: float = 0.0, links: tuple[Lin
 
 
 def gpu(*devices: str, sms: int = 10, host: HostLane | None = None, links: tuple[Link, ...] = (), memory: str = "", **more) -> Machine:
-    """GPUs with a memory each (or one `memory` for all). Without `host`, launches cost nothing."""
+    """GPUs with separate memories (or one `memory` for all). Without `host`, launches cost nothing."""
     names = devices or ("d",)
     made = tuple(Device(name, "gpu", sms, {"fp32": 1e12}, memory or f"hbm.{name}", priority_levels=3) for name in names)
     memories = tuple(Memory(name, 10**9, 1e9, **{"cache_bytes": 0, **more}) for name in dict.fromkeys(d.memory for d in made))
@@ -116,19 +116,19 @@ def gpu(*devices: str, sms: int = 10, host: HostLane | None = None, links: tuple
 
 
 def host(*devices: str, dispatch_s: float = 0.0, **more) -> HostLane:
-    """A host lane that costs only what is given."""
+    """A host lane; costs that are not given are 0."""
     free = {"record_s": 0.0, "wait_s": 0.0, "graph_launch_s": 0.0, "node_gap_s": 0.0, "cross_gap_s": 0.0, "callback_s": 0.0}
     return HostLane("host", devices or ("d",), dispatch_s, **{**free, **more})
 
 
 def rows(timeline: Timeline) -> list[tuple[str, float, float]]:
-    """(task, start, end) of every span, in order of start."""
+    """(task, start, end) of every span, in order of start time."""
     return [(span.task, span.start_s, span.end_s) for span in timeline.spans]
 
 
 def starts(timeline: Timeline) -> dict[str, list[float]]:
-    """Start times by task, period after period."""
-    found: dict[str, list[float]] = {}
+    """Start times by task, in order of periods."""
+    times: dict[str, list[float]] = {}
     for span in timeline.spans:
-        found.setdefault(span.task, []).append(span.start_s)
-    return found
+        times.setdefault(span.task, []).append(span.start_s)
+    return times

@@ -128,9 +128,9 @@ def _period(works: Sequence[Work]) -> int:
                 candidates.setdefault(distance)
         if len(candidates) >= MOST_CANDIDATES:
             break
-    best, best_share = 0, SAME_SHARE
+    best, best_saturation_share = 0, SAME_SHARE
     for distance in sorted(candidates)[: 4 * MOST_CANDIDATES]:
         share = float(np.mean(names[distance:] == names[:-distance]))
-        if share > best_share + 1e-3 or (not best and share >= SAME_SHARE):
-            best, best_share = distance, share
+        if share > best_saturation_share + 1e-3 or (not best and share >= SAME_SHARE):
+            best, best_saturation_share = distance, share
     return best

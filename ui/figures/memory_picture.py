@@ -34,13 +34,13 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
     FigureCanvasAgg(figure)
     width = (RIGHT - LEFT - GAP * (len(shown) - 1)) / len(shown)
     end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in shown) * 1e3
-    limited = False
+    with_memory_limit = False
     for row, panels in enumerate(rows):
         bottom_in = height_in - TOP_IN - (row + 1) * ROW_IN - row * BETWEEN_IN
         highest = max((max(each.highest_bytes, each.peak_bytes) for each in panels if each is not None), default=0)
         limit = predicted.limits_bytes.get(devices[row])
         near = limit_drawn(limit, highest)
-        limited |= near
+        with_memory_limit |= near
         for column, (timeline, each) in enumerate(zip(shown, panels, strict=True)):
             axes = figure.add_axes((LEFT + column * (width + GAP), bottom_in / height_in, width, ROW_IN / height_in))
             _style(axes, column == 0, row == len(rows) - 1)
@@ -61,7 +61,7 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
                 parse_math=False)  # fmt: skip
     marks = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown([each for row in rows for each in row])]
     marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label="peak"))
-    if limited:
+    if with_memory_limit:
         marks.append(Line2D([], [], color=palette.LIMIT, linewidth=2.0, label="limit"))
     legend(figure, marks, 1 - 0.47 / height_in, handlelength=1.3, handleheight=1.0, columnspacing=1.3)
     return write(figure, path)

@@ -1,4 +1,4 @@
-"""Recurrent layers as two ops, forward and backward, however long the sequence is.
+"""Recurrent layers as two ops, forward and backward, whatever the length of the sequence.
 
-`ops` are the ops, `steps` their arithmetic, `layers` the calls of torch.nn.RNN, torch.nn.GRU and torch.nn.LSTM in terms of them.
+`ops` registers the ops, `steps` computes them, and `layers` expresses the calls of torch.nn.RNN, GRU and LSTM by them.
 """

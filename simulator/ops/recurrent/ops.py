@@ -1,4 +1,4 @@
-"""The ops of recurrent layers, `stepcast::rnn` and so on: shapes, FLOPs and kernels. T, B, I, H as in `steps`."""
+"""Registers the ops of recurrent layers, `stepcast::rnn` and so on, with shapes, FLOPs and kernels. T, B, I, H are as in `steps`."""
 
 from collections.abc import Callable
 
@@ -21,19 +21,19 @@ _SCHEMAS = {
     "rnn_gates": "(Tensor[] prefixes, Tensor states, str nonlinearity) -> Tensor",
     "gru_gates": "(Tensor[] prefixes, Tensor states, Tensor reset_update, Tensor new, Tensor of_hidden) -> (Tensor, Tensor)",
 }
-#: Kernels (on a CPU: op calls) of `steps`: in every step, and beside them, of a layer with biases and a gradient by its last state only.
+#: Kernels (on a CPU: op calls) of `steps`: (per step, besides the steps), for a layer with biases and a gradient by its last state only.
 _LAUNCHES = {"rnn": (2, 3), "rnn_backward": (2, 2), "gru": (6, 4), "gru_backward": (3, 16), "lstm": (8, 4), "lstm_backward": (5, 16)}
-#: Where an op takes a tensor whose first extent is T plus what is said.
+#: (position, n): the argument at this position has T + n as first extent.
 _STEPS = {"rnn": (0, 0), "rnn_backward": (2, 1), "gru": (0, 0), "gru_backward": (2, 1), "lstm": (0, 0), "lstm_backward": (3, 1)}
 
 
 def launches(func: torch._ops.OpOverload, args: tuple) -> int:
-    """Kernels (on a CPU: op calls) of one call; 1 of any op that is not recurrent."""
+    """Kernels (on a CPU: op calls) of one call; 1 for any op that is not recurrent."""
     namespace, _, name = func._schema.name.partition("::")
     if namespace != NAMESPACE or name not in _LAUNCHES:
         return 1
-    (every, beside), (position, more) = _LAUNCHES[name], _STEPS[name]
-    return every * (len(args[position]) - more) + beside
+    (per_step, besides), (position, extra) = _LAUNCHES[name], _STEPS[name]
+    return per_step * (len(args[position]) - extra) + besides
 
 
 def _rnn_shapes(x: Tensor, h0: Tensor, *_) -> Tensor:
@@ -76,7 +76,7 @@ def _gru_gates_shapes(prefixes, states: Tensor, *_) -> tuple[Tensor, Tensor]:
 
 
 def _forward_flops(gates: int) -> Callable[..., int]:
-    """Products of all steps with W_ih [gates H, I] and W_hh [gates H, H]."""
+    """FLOPs of the products of all steps with W_ih [gates H, I] and W_hh [gates H, H]."""
 
     def count(x_shape, h0_shape, *_, out_shape=None, **__) -> int:
         steps, batch, features = x_shape
@@ -86,7 +86,7 @@ def _forward_flops(gates: int) -> Callable[..., int]:
 
 
 def _backward_flops(gates: int) -> Callable[..., int]:
-    """Products of all steps with W_hh [gates H, H]."""
+    """FLOPs of the products of all steps with W_hh [gates H, H]."""
 
     def count(*_, out_shape, **__) -> int:
         steps, batch, width = out_shape[0]

@@ -1,13 +1,14 @@
-"""How a batch of equal scan elements lies in memory, and which elements each worker has."""
+"""The memory order of a batch of equal scan elements, and the elements of each worker."""
 
 from functools import cache
 
 
 @cache
 def order(elements: int) -> tuple[int, ...]:
-    """Which element lies where in a batch, so that both sides of all of a level's products are contiguous.
+    """Element numbers in memory order, chosen so that both operands of all products of a level are contiguous.
 
-    First those of even place, in the order of the level above; then, of an odd number, the last; then those of odd place, likewise.
+    First come the elements at even places, in the order of the level above; then, if their number is odd, the last element; then the
+    elements at odd places, in the order of the level above.
     """
     if elements <= 1:
         return tuple(range(elements))
@@ -17,14 +18,14 @@ def order(elements: int) -> tuple[int, ...]:
 
 
 def prefix_order(elements: int, leftmost: bool) -> tuple[int, ...]:
-    """Which prefix lies where among the results of a batch: those before each element, in `order`, then the one behind the last.
+    """Prefix numbers in memory order among the results of a batch: the prefix before each element, in `order`, then the last one.
 
-    The leftmost batch has none before its first element, which would be the identity.
+    The leftmost batch has no prefix before its first element, since that would be the identity.
     """
     return (*order(elements)[1 if leftmost else 0 :], elements)
 
 
-def blocks(elements: int, workers: int) -> list[int]:
-    """How many successive elements each worker has: as equal as possible, none without."""
+def elements_per_worker(elements: int, workers: int) -> list[int]:
+    """Number of successive elements of each worker. The numbers differ by at most 1, and every worker has at least one element."""
     workers = max(1, min(workers, elements))
     return [elements * (w + 1) // workers - elements * w // workers for w in range(workers)]

@@ -193,26 +193,26 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
     one, total = predicted.peak_bytes["cpu:0"], predicted.memory_bytes["ram"]
     assert 1.5 * one < total <= sum(predicted.peak_bytes.values())
     assert predicted.fits
-    tight = two_replicas(shared.limited(1.5 * one))
+    tight = two_replicas(shared.with_memory_limit(1.5 * one))
     assert not tight.fits
     with pytest.raises(StepcastError, match=r"this machine has .*peak of .* on cpu:0.*in the same memory cpu:1 .* at its own peak"):
         require_memory(tight)
     apart = tuple(replace(device, memory=f"ram {i}") for i, device in enumerate(cores))
     own = replace(shared, devices=apart, memories=tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2)))
-    assert two_replicas(own.limited(1.5 * one)).fits
-    tight = two_replicas(own.limited(0.5 * one))
+    assert two_replicas(own.with_memory_limit(1.5 * one)).fits
+    tight = two_replicas(own.with_memory_limit(0.5 * one))
     assert [memory.name for memory in tight.overfull] == ["ram 0", "ram 1"]
     with pytest.raises(StepcastError, match=r"image-parallel needs .* in ram 0, it has"):
         require_memory(tight)
-    both = two_replicas(own.limited(2.1 * one))
+    both = two_replicas(own.with_memory_limit(2.1 * one))
     with pytest.raises(StepcastError, match=r"comparing 2 strategies at once needs .* in ram 0"):
         require_memory_together([both, both], calibrate=False)
 
 
 def test_a_limit_is_no_more_than_the_machine_has(two_cores):
-    assert two_cores.limited(None) is two_cores
-    assert two_cores.limited(1e30) == two_cores
-    assert two_cores.limited(1e6).memories[0].size_bytes == 10**6
+    assert two_cores.with_memory_limit(None) is two_cores
+    assert two_cores.with_memory_limit(1e30) == two_cores
+    assert two_cores.with_memory_limit(1e6).memories[0].size_bytes == 10**6
 
 
 def test_the_monitor_returns_shares_of_the_machines_time():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.contention import learn_contention
-from simulator.costs.contention import COMPUTE, MEMORY, best_share
+from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
@@ -98,12 +98,12 @@ def rows(modelled):
 
 def test_the_saturation_share_is_the_one_that_explains_the_co_runs():
     by_share = {0.2: rows(1.6), 0.3: rows(1.5), 0.5: rows(2.0), 0.8: rows(1.0)}
-    assert best_share(by_share, 0.3) == 0.5
-    assert best_share(by_share, 0.5) is None
-    assert best_share(dict.fromkeys(by_share, rows(1.5)), 0.3) is None
+    assert best_saturation_share(by_share, 0.3) == 0.5
+    assert best_saturation_share(by_share, 0.5) is None
+    assert best_saturation_share(dict.fromkeys(by_share, rows(1.5)), 0.3) is None
     by_share[0.5][1] = by_share[0.5][1]._replace(modelled=1.0)  # worse on what was not fitted
-    assert best_share(by_share, 0.3) is None
-    assert best_share({0.3: [], 0.5: []}, 0.3) is None
+    assert best_saturation_share(by_share, 0.3) is None
+    assert best_saturation_share({0.3: [], 0.5: []}, 0.3) is None
 
 
 @given(st.floats(0.05, 1.0))

@@ -226,7 +226,7 @@ def test_tensors_that_no_lane_order_frees_are_freed_many_periods_later(machine):
     plan = plan_of([mm("a", x, x, y), replace(mm("b", y, y, z), stream=1)], [x, y, z])
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
-        assert program._compiled.releases.held == {"y"}
+        assert program._compiled.releases.never_released == {"y"}
         program.run(60)
         assert len(program._instances) <= RUN_AHEAD + 2
 

@@ -1,4 +1,4 @@
-"""Collectives: the rounds of each algorithm by hand and by property, what they cost on links, and how they are cut into chunks."""
+"""Collectives: the rounds of each algorithm by hand and by property, their cost on links, and the chunks of their operands."""
 
 import math
 
@@ -19,7 +19,7 @@ ALGORITHMS = (RING, TREE, DISTRIBUTED, SERVER)
 
 
 def run(operation: str, algorithm: str, data: list[list[set[int]]], root: int = 0) -> list[list[set[int]]]:
-    """What every rank holds in the end: by chunk, the ranks whose data are in the sum. Adding a rank twice is an error."""
+    """Run a collective on `data[rank][chunk]`, the set of ranks in the sum. Returns the final sets; no rank may be added twice."""
     ranks = len(data)
     held = [[set(chunk) for chunk in own] for own in data]
     host: list[set[int] | None] = [None] * ranks
@@ -43,7 +43,7 @@ def own_data(ranks: int) -> list[list[set[int]]]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("ranks", range(1, 18))
-def test_an_all_reduce_gives_everybody_the_sum_of_all(algorithm, ranks):
+def test_an_all_reduce_gives_every_rank_the_sum_of_all(algorithm, ranks):
     every = [[set(range(ranks))] * ranks] * ranks
     assert run(ALL_REDUCE, algorithm, own_data(ranks)) == every
     if algorithm == SERVER:
@@ -77,22 +77,22 @@ def test_a_tree_of_five_by_hand():
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3).map(tuple), min_size=1, max_size=6), st.integers(1, 9))
-def test_chunks_are_a_partition_and_even_to_an_entry(shapes, count):
+def test_chunks_are_a_partition_and_even_up_to_one_entry(shapes, count):
     operands = [Operand(f"v{i}", shape, (1,) * len(shape), "float32") for i, shape in enumerate(shapes)]
-    found = chunks(operands, count)
-    assert len(found) == count
+    cut = chunks(operands, count)
+    assert len(cut) == count
     for position, operand in enumerate(operands):
         rows = operand.shape[0] if operand.shape else 1
-        covered = [row for chunk in found for piece in chunk if piece.position == position for row in range(piece.first, piece.end)]
+        covered = [row for chunk in cut for piece in chunk if piece.position == position for row in range(piece.first, piece.end)]
         assert covered == list(range(rows))
     largest = max(operand.elements // (operand.shape[0] if operand.shape else 1) for operand in operands)
     even = sum(operand.elements for operand in operands) / count
-    for chunk in found:
+    for chunk in cut:
         elements = sum((p.end - p.first) * operands[p.position].elements // ((operands[p.position].shape or (1,))[0]) for p in chunk)
         assert abs(elements - even) <= largest + 1
 
 
-# A second for 100 bytes; starting takes a quarter.
+# 100 bytes take one second, after a quarter of a second of latency.
 RATE, LATENCY_S = 100.0, 0.25
 
 
@@ -103,7 +103,7 @@ def ring_of(ranks: int):
 
 
 def seconds(machine, body, payload_bytes: float) -> float:
-    """Alone."""
+    """Time of a collective that runs alone."""
     import simpy
 
     route, busiest = Links(simpy.Environment(), machine).collective(body, payload_bytes)
@@ -111,27 +111,27 @@ def seconds(machine, body, payload_bytes: float) -> float:
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 8])
-def test_a_ring_costs_what_the_closed_form_says(ranks):
+def test_a_ring_costs_its_closed_form(ranks):
     machine, names = ring_of(ranks)
-    found = seconds(machine, Collective(ALL_REDUCE, tuple(names)), 1200)
-    assert found == pytest.approx(2 * (ranks - 1) * (LATENCY_S + 1200 / ranks / RATE))
+    ring = seconds(machine, Collective(ALL_REDUCE, tuple(names)), 1200)
+    assert ring == pytest.approx(2 * (ranks - 1) * (LATENCY_S + 1200 / ranks / RATE))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
-def test_trees_and_servers_cost_what_their_closed_forms_say(ranks):
+def test_trees_and_servers_cost_their_closed_forms(ranks):
     names = [f"d{i}" for i in range(ranks)]
     mesh = tiny.gpu(*names, links=tuple(Link(a, b, LATENCY_S, RATE) for a in names for b in names if a != b))
     tree = seconds(mesh, Collective(ALL_REDUCE, tuple(names), TREE), 1200)
     assert tree == pytest.approx(2 * math.ceil(math.log2(ranks)) * (LATENCY_S + 1200 / RATE))
     distributed = seconds(mesh, Collective(ALL_REDUCE, tuple(names), DISTRIBUTED), 1200)
-    assert distributed == pytest.approx(2 * (LATENCY_S + 1200 / ranks / RATE))  # every pair has a link of its own
+    assert distributed == pytest.approx(2 * (LATENCY_S + 1200 / ranks / RATE))  # every pair has its own link
 
 
-def test_what_goes_through_the_host_shares_its_link():
+def test_transfers_through_the_host_share_its_link():
     names = ("a", "b", "c")
     links = tuple(Link(*way, LATENCY_S, RATE, duplex=False, channel="bus") for n in names for way in ((n, HOST), (HOST, n)))
     machine = tiny.gpu(*names, links=links)
-    # three devices up and three down again, one bus: DeePa's 2 n |W| / B
+    # three transfers up and three down on one bus: DeePa's 2 n |W| / B
     assert seconds(machine, Collective(ALL_REDUCE, names, SERVER, HOST), 100) == pytest.approx(2 * LATENCY_S + 6 * 1.0)
 
 
@@ -140,7 +140,7 @@ def collective(name: str, machine, names, *, payload: str, stream: int = 5, **mo
     return tiny.task(name, 0.0, mutates=payload, on=names[0], stream=stream, phase=COLLECTIVE, body=body, **more)
 
 
-def test_a_collective_waits_for_every_device_and_everybody_for_it():
+def test_a_collective_waits_for_every_device_and_every_device_for_it():
     machine, names = ring_of(2)
     plan, costs = tiny.build(
         tiny.task("f0", 1.0, writes="g0", on="d0"),
@@ -150,10 +150,10 @@ def test_a_collective_waits_for_every_device_and_everybody_for_it():
         tiny.task("u1", 1.0, reads="g1", on="d1"),
         lengths={"g0": 25, "g1": 25},  # 100 bytes each
     )
-    done = simulate(plan, machine, costs, iterations=1)
-    spans = {span.task: (span.start_s, span.end_s) for span in done.spans}
-    took = 2 * (LATENCY_S + 50 / RATE)
-    assert spans == {"f0": (0, 1), "f1": (0, 3), "sum": (3, 3 + took), "u0": (3 + took, 4 + took), "u1": (3 + took, 4 + took)}
+    timeline = simulate(plan, machine, costs, iterations=1)
+    spans = {span.task: (span.start_s, span.end_s) for span in timeline.spans}
+    sum_s = 2 * (LATENCY_S + 50 / RATE)
+    assert spans == {"f0": (0, 1), "f1": (0, 3), "sum": (3, 3 + sum_s), "u0": (3 + sum_s, 4 + sum_s), "u1": (3 + sum_s, 4 + sum_s)}
 
 
 def test_collectives_of_two_streams_share_the_links_in_turn():
@@ -170,14 +170,14 @@ def test_collectives_of_two_streams_share_the_links_in_turn():
     assert spans["late"] == (1.5, 3.0)
 
 
-def test_spelled_out_moves_pass_each_link_the_bytes_of_a_ring():
+def test_the_copies_of_a_ring_move_its_bytes():
     machine, _ = ring_of(4)
     devices = tuple(device.name for device in machine.devices)
     operands = [(Operand(f"w{i}", (64, 3), (3, 1), "float32"), Operand(f"b{i}", (7,), (1,), "float32")) for i in range(4)]
     tasks = Group(machine, devices).all_reduce("sum", operands)
-    each = sum(operand.bytes for operand in operands[0])
+    payload = sum(operand.bytes for operand in operands[0])
     total = sum(operand.bytes for task in tasks for operand in task.reads)
-    assert total == 2 * 3 * each
-    for device in devices:  # 2 (n - 1) / n of the data reach every device, to an entry
-        got = sum(operand.bytes for task in tasks if task.body.target == device for operand in task.reads)
-        assert got == pytest.approx(2 * 3 / 4 * each, abs=6 * 12)
+    assert total == 2 * 3 * payload
+    for device in devices:  # 2 (n - 1) / n of the data reach every device, up to one entry
+        received = sum(operand.bytes for task in tasks if task.body.target == device for operand in task.reads)
+        assert received == pytest.approx(2 * 3 / 4 * payload, abs=6 * 12)

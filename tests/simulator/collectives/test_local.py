@@ -1,8 +1,7 @@
-"""One device's part of a plan: its tasks, its operands of collectives, and the dependencies that follow from those."""
+"""One device's share of a plan: its tasks, its operands of collectives, and the dependencies that follow from them."""
 
 import pytest
 
-from executors.distributed.ranks import Ranks, launched
 from simulator.bodies.collective import Collective
 from simulator.collectives.local import ProcessGroup, groups_of, local_plan
 from simulator.plan.dependencies import Dependencies
@@ -13,7 +12,7 @@ SUM = Collective("all-reduce", ("a", "b"))
 
 
 def replicas(**sum_fields):
-    """Two devices: backward writes a gradient, the sum changes both, an update reads its own one period later."""
+    """Two devices: backward writes a gradient, the sum mutates both, and each update reads its own."""
     return build(
         task("backward.a", reads="xa wa", writes="ga", on="a"),
         task("backward.b", reads="xb wb", writes="gb", on="b"),
@@ -27,21 +26,21 @@ def names(operands):
     return [operand.value for operand in operands]
 
 
-def test_a_part_has_the_devices_tasks_and_the_collective_with_its_own_operands():
+def test_a_local_plan_has_the_devices_tasks_and_the_collective_with_its_own_operands():
     plan = replicas()
-    parts = [local_plan(plan, device) for device in ("a", "b")]
-    assert [[t.name for t in part.tasks] for part in parts] == [["backward.a", "sum", "update.a"], ["backward.b", "sum", "update.b"]]
-    assert [part.numbers for part in parts] == [(0, 2, 3), (1, 2, 4)]
-    sums = [part.tasks[1] for part in parts]
+    plans = [local_plan(plan, device) for device in ("a", "b")]
+    assert [[t.name for t in local.tasks] for local in plans] == [["backward.a", "sum", "update.a"], ["backward.b", "sum", "update.b"]]
+    assert [local.numbers for local in plans] == [(0, 2, 3), (1, 2, 4)]
+    sums = [local.tasks[1] for local in plans]
     assert [(t.lane, names(t.mutates)) for t in sums] == [(("a", 1), ["ga"]), (("b", 1), ["gb"])]
-    assert [set(part.values) for part in parts] == [{"xa", "wa", "ga"}, {"xb", "wb", "gb"}]
-    assert [set(part.storages) for part in parts] == [set(part.values) for part in parts]
-    assert [part.carried for part in parts] == [{"wa"}, {"wb"}]
+    assert [set(local.values) for local in plans] == [{"xa", "wa", "ga"}, {"xb", "wb", "gb"}]
+    assert [set(local.storages) for local in plans] == [set(local.values) for local in plans]
+    assert [local.carried for local in plans] == [{"wa"}, {"wb"}]
 
 
-def test_what_follows_a_collective_waits_for_it_through_its_own_operands():
-    part = local_plan(replicas(), "b")
-    first = Dependencies(part).edges(0)
+def test_tasks_after_a_collective_wait_for_it_through_their_own_operands():
+    local = local_plan(replicas(), "b")
+    first = Dependencies(local).edges(0)
     assert [[(edge.index, edge.kind) for edge in edges] for edges in first] == [[], [(0, "raw")], [(0, "war"), (1, "raw")]]
 
 
@@ -54,16 +53,16 @@ def test_losses_and_gradients_are_those_of_the_device():
     assert [list(local_plan(plan, device).gradients) for device in ("a", "b")] == [["w"], []]
 
 
-def test_orders_between_devices_are_left_out():
+def test_after_edges_between_devices_are_dropped():
     plan, _ = build(task("f", writes="p", on="a"), task("g", writes="q", on="b", after="f"), task("h", writes="r", on="b", after="g"))
     assert [t.after for t in local_plan(plan, "b").tasks] == [(), ("g",)]
 
 
-def test_a_device_without_tasks_has_an_empty_part():
+def test_a_device_without_tasks_has_an_empty_plan():
     plan, _ = build(task("f", reads="x", writes="y", on="a"))
-    part = local_plan(plan, "b")
-    assert part.empty
-    assert (part.values, part.numbers, part.devices) == ({}, (), ())
+    local = local_plan(plan, "b")
+    assert local.empty
+    assert (local.values, local.numbers, local.devices) == ({}, (), ())
 
 
 def test_a_copy_between_devices_is_refused_by_name():
@@ -72,28 +71,10 @@ def test_a_copy_between_devices_is_refused_by_name():
         local_plan(plan, "a")
 
 
-def test_every_stream_with_collectives_has_a_circle_in_one_order():
+def test_every_stream_with_collectives_has_a_process_group_in_one_order():
     plan, _ = build(
         task("late", mutates="wa wb", on="a", stream=3, body=SUM),
         task("f", reads="x", writes="y", on="a"),
         task("early", mutates="wc wd", on="a", stream=1, body=SUM),
     )
     assert groups_of(plan) == (ProcessGroup(("a", "b"), 1), ProcessGroup(("a", "b"), 3))
-
-
-def test_the_launcher_says_which_process_this_is():
-    given = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert launched(given) == Ranks(3, 4, 1, 2)
-    assert not launched(given).one_node
-    assert launched({}) is None
-    assert launched({"RANK": "0", "WORLD_SIZE": "1"}) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"LOCAL_RANK": None}, "LOCAL_RANK is not set"), ({"RANK": "one"}, "expected whole numbers"), ({"RANK": "4"}, "which cannot be")],
-)
-def test_variables_that_no_launcher_sets_are_refused(change, words):
-    given = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"} | change
-    with pytest.raises(StepcastError, match=words):
-        launched({name: value for name, value in given.items() if value is not None})

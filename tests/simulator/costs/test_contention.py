@@ -1,4 +1,4 @@
-"""Co-runs become multipliers, multipliers become longer forecasts; and what rests on noise, or on nothing, is not used."""
+"""Co-runs become multipliers, and multipliers longer forecasts; multipliers that rest on noise or cannot be scored are not used."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
 from calibrate.identity import this_cpu
 from simulator.costs import contention
-from simulator.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, fit, group_of, pairs_that_meet, typical
+from simulator.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, concurrent_pairs, fit, group_of, typical_ratio
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
 from simulator.engine.co_runs import modelled_slow_downs
@@ -25,28 +25,28 @@ PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.
 
 
 def synthetic(factors=PAIRS, noise=(0.99, 1.01), modelled=1.0):
-    """Two fitted and two held-out co-runs of every pair, a little off on either side."""
+    """Two fitted and two held-out co-runs of every pair, one a little below and one a little above its factor."""
     return [
-        CoRun(a, b, factor * modelled * off, modelled, held)
+        CoRun(a, b, factor * modelled * off, modelled, held_out)
         for (a, b), factor in factors.items()
-        for held in (False, True)
+        for held_out in (False, True)
         for off in noise
     ]
 
 
 def test_known_factors_come_back():
-    found = fit(synthetic(noise=(1.0, 1.0)), "cpu")
-    assert found.multipliers == {"compute|compute": 1.05, "compute|memory": 1.1, "memory|compute": 1.2, "memory|memory": 1.4}
-    assert found.rejected == {}
-    assert found.held_out_error == 0.0
-    assert found.held_out_error_without == pytest.approx(sum(1 - 1 / f for f in PAIRS.values()) / 4, rel=1e-3)
+    fitted = fit(synthetic(noise=(1.0, 1.0)), "cpu")
+    assert fitted.multipliers == {"compute|compute": 1.05, "compute|memory": 1.1, "memory|compute": 1.2, "memory|memory": 1.4}
+    assert fitted.rejected == {}
+    assert fitted.held_out_error == 0.0
+    assert fitted.held_out_error_without == pytest.approx(sum(1 - 1 / f for f in PAIRS.values()) / 4, rel=1e-3)
 
 
 def test_a_multiplier_is_typical_of_its_pair_and_scored_on_others():
-    found = fit([CoRun("a", "b", 1.0), CoRun("a", "b", 1.44), CoRun("a", "b", 1.5, 1.0, True)], "cpu")
-    assert found.multipliers == {"a|b": 1.2}
-    assert found.held_out_error == pytest.approx(1 - 1.2 / 1.5)
-    assert found.held_out_error_without == pytest.approx(1 - 1 / 1.5, rel=1e-3)
+    fitted = fit([CoRun("a", "b", 1.0), CoRun("a", "b", 1.44), CoRun("a", "b", 1.5, 1.0, True)], "cpu")
+    assert fitted.multipliers == {"a|b": 1.2}
+    assert fitted.held_out_error == pytest.approx(1 - 1.2 / 1.5)
+    assert fitted.held_out_error_without == pytest.approx(1 - 1 / 1.5, rel=1e-3)
 
 
 def test_on_a_cpu_multipliers_replace_the_modelled_slow_down_and_on_a_gpu_they_multiply_it():
@@ -54,58 +54,60 @@ def test_on_a_cpu_multipliers_replace_the_modelled_slow_down_and_on_a_gpu_they_m
     assert set(fit(synthetic({("a", "b"): 1.2}, modelled=1.5), "cpu").multipliers.values()) == {1.8}
 
 
-def test_pairs_share_a_multiplier_where_that_foretells_more():
-    # What differs between the pairs is less than what differs within them.
+def test_pairs_share_a_multiplier_if_that_predicts_better():
+    # Co-runs of different pairs differ less than co-runs of one pair.
     rows = [CoRun("a", beside, factor) for beside, factor in (("a", 1.1), ("a", 1.31), ("b", 1.12), ("b", 1.3))]
     assert len(set(fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers.values())) == 1
     rows += [CoRun("b", "a", factor) for factor in (2.0, 2.2)]
-    found = fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers
-    assert found["a|a"] == found["a|b"] < 1.3 < 2.0 < found["b|a"]
+    fitted = fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers
+    assert fitted["a|a"] == fitted["a|b"] < 1.3 < 2.0 < fitted["b|a"]
 
 
-def test_an_interrupted_thread_says_little():
-    assert typical([1.0, 1.0, 1.0, 1.0]) == 1.0
-    assert typical([1.0, 1.0, 1.0, 1000.0]) == typical([1.0, 1.0, 1.0, 2.0])
-    assert typical([1.0, 1.0, 1.0, 0.001]) == typical([1.0, 1.0, 1.0, 0.5])
+def test_an_interrupted_thread_has_a_bounded_effect():
+    assert typical_ratio([1.0, 1.0, 1.0, 1.0]) == 1.0
+    assert typical_ratio([1.0, 1.0, 1.0, 1000.0]) == typical_ratio([1.0, 1.0, 1.0, 2.0])
+    assert typical_ratio([1.0, 1.0, 1.0, 0.001]) == typical_ratio([1.0, 1.0, 1.0, 0.5])
 
 
-def test_without_co_runs_nothing_is_known():
-    found = fit([], "cpu")
-    assert (found.multipliers, found.rejected, found.held_out_error, found.known) == ({}, {}, None, frozenset())
+def test_without_co_runs_there_are_no_multipliers():
+    fitted = fit([], "cpu")
+    assert (fitted.multipliers, fitted.rejected, fitted.held_out_error, fitted.known) == ({}, {}, None, frozenset())
 
 
-def test_what_cannot_be_scored_is_not_used():
-    found = fit([CoRun("a", "a", 1.3), CoRun("a", "a", 1.3)], "cpu")
-    assert (found.multipliers, found.rejected, found.held_out_error) == ({}, {"a|a": 1.3}, None)
+def test_multipliers_that_cannot_be_scored_are_not_used():
+    fitted = fit([CoRun("a", "a", 1.3), CoRun("a", "a", 1.3)], "cpu")
+    assert (fitted.multipliers, fitted.rejected, fitted.held_out_error) == ({}, {"a|a": 1.3}, None)
 
 
-def test_noise_below_one_is_one_and_of_no_use():
-    found = fit(synthetic({("a", "a"): 0.9}), "cpu")
-    assert (found.multipliers, found.rejected) == ({}, {"a|a": 1.0})
-    assert found.held_out_error == found.held_out_error_without > 0
+def test_a_speed_up_counts_as_one_and_is_rejected():
+    fitted = fit(synthetic({("a", "a"): 0.9}), "cpu")
+    assert (fitted.multipliers, fitted.rejected) == ({}, {"a|a": 1.0})
+    assert fitted.held_out_error == fitted.held_out_error_without > 0
 
 
 def test_multipliers_that_do_not_predict_others_are_rejected():
-    found = fit([CoRun("a", "a", 1.5), CoRun("a", "a", 1.5), CoRun("a", "a", 1.0, 1.0, True), CoRun("a", "a", 1.02, 1.0, True)], "cpu")
-    assert (found.multipliers, found.rejected) == ({}, {"a|a": 1.5})
-    assert found.held_out_error > found.held_out_error_without
+    fitted = fit([CoRun("a", "a", 1.5), CoRun("a", "a", 1.5), CoRun("a", "a", 1.0, 1.0, True), CoRun("a", "a", 1.02, 1.0, True)], "cpu")
+    assert (fitted.multipliers, fitted.rejected) == ({}, {"a|a": 1.5})
+    assert fitted.held_out_error > fitted.held_out_error_without
 
 
 @given(st.lists(st.builds(CoRun, st.sampled_from("ab"), st.sampled_from("ab"), st.floats(0.1, 9.0), st.floats(1.0, 2.0), st.booleans())))
 def test_a_fit_is_never_below_one_nor_worse_than_none(rows):
-    found = fit(rows, "cpu")
-    assert all(factor >= 1.0 for factor in (found.multipliers | found.rejected).values())
-    if found.multipliers:
-        assert found.held_out_error < found.held_out_error_without
+    fitted = fit(rows, "cpu")
+    assert all(factor >= 1.0 for factor in (fitted.multipliers | fitted.rejected).values())
+    if fitted.multipliers:
+        assert fitted.held_out_error < fitted.held_out_error_without
 
 
 def test_a_fit_comes_back_from_disk(tmp_path):
     fitted = fit(synthetic(), "cpu").model_copy(update={"disturbed": True, "unmeasured": ["small|small"]})
     profile = Profile(identity=this_cpu(), contention=fitted)
-    found = Profile.load(profile.save(tmp_path / "p.json")).contention
-    assert found == fitted
-    assert isinstance(found.co_runs[0], CoRun)
-    assert found.known == {*PAIRS, (SMALL, SMALL)}
+    loaded = Profile.load(profile.save(tmp_path / "p.json")).contention
+    assert loaded == fitted
+    assert isinstance(loaded.co_runs[0], CoRun)
+    assert loaded.known == {*PAIRS, (SMALL, SMALL)}
+    assert Profile(identity=this_cpu()).merge(profile).contention == fitted
+    assert profile.merge(Profile(identity=this_cpu())).contention == fitted
 
 
 def test_groups():
@@ -117,16 +119,16 @@ def test_groups():
 
 
 def lanes(*groups, machine=None, on=None):
-    """One task per (stream, group)."""
+    """The concurrent pairs of a plan with one task per (stream, group)."""
     timed = [
         tiny.task(f"t{i}", reads="x", writes=f"y{i}", stream=stream, group=group, on=(on or {}).get(stream, "d"))
         for i, (stream, group) in enumerate(groups)
     ]
     plan, costs = tiny.build(*timed)
-    return pairs_that_meet(plan, machine or tiny.cpu(cores=2), costs)
+    return concurrent_pairs(plan, machine or tiny.cpu(cores=2), costs)
 
 
-def test_groups_meet_that_stand_on_different_lanes_of_one_memory():
+def test_groups_on_different_lanes_of_one_memory_are_concurrent():
     assert lanes((0, "a"), (0, "b")) == set()
     assert lanes((0, "a"), (0, "b"), (1, "c")) == {("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")}
     assert lanes((0, "a"), (1, "a")) == {("a", "a")}
@@ -169,7 +171,7 @@ def planned(machine, text):
 
 
 def calibrated(plan, machine, known=None, seconds=1e-3) -> Profile:
-    """A profile by which every task of the plan takes equally long."""
+    """A profile in which every task of the plan takes `seconds`."""
     stats = Stats(seconds, seconds, seconds, seconds, 8)
     return Profile(identity=this_cpu(), costs={key: KeyCost(stats) for key in plan.keys(machine)}, contention=known or Contention())
 
@@ -182,7 +184,7 @@ def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two
             forecast(plan, two_cores, CostModel(two_cores, calibrated(plan, two_cores, known))).timeline.step_s
             for known in (None, Contention(multipliers={"compute|compute": 1.0}), slow)
         )
-        assert without == pytest.approx(with_ones)  # tiny operands draw no bandwidth to speak of
+        assert without == pytest.approx(with_ones)  # tiny operands draw almost no bandwidth
         assert (with_twos > with_ones * 1.05) == longer
 
 
@@ -205,26 +207,26 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
     assert not learn_contention([one], two_cores, profile)
     assert profile.contention == Contention()
     assert learn_contention([one, two], two_cores, profile)
-    found = profile.contention
-    assert {(run.group, run.beside) for run in found.co_runs} == {(SMALL, SMALL)}
-    assert {run.held_out for run in found.co_runs} == {False, True}
-    assert len({run.key for run in found.co_runs}) == len(found.co_runs) <= 2 * co_run_contention.KEYS
-    assert all(run.slow_down > 0 and run.modelled >= 1 for run in found.co_runs)
-    assert found.held_out_error is not None
-    assert profile.costs == costs, "what the co-runs saw of single keys is not kept"
+    fitted = profile.contention
+    assert {(run.group, run.beside) for run in fitted.co_runs} == {(SMALL, SMALL)}
+    assert {run.held_out for run in fitted.co_runs} == {False, True}
+    assert len({run.key for run in fitted.co_runs}) == len(fitted.co_runs) <= 2 * co_run_contention.KEYS
+    assert all(run.slow_down > 0 and run.modelled >= 1 for run in fitted.co_runs)
+    assert fitted.held_out_error is not None
+    assert profile.costs == costs, "times of single keys that the co-runs measured are not kept"
     profile.contention.disturbed = False
     assert not learn_contention([two], two_cores, profile)
     profile.contention.disturbed = True
     assert learn_contention([two], two_cores, profile)
-    assert len(profile.contention.co_runs) == len(found.co_runs)
+    assert len(profile.contention.co_runs) == len(fitted.co_runs)
 
 
-def test_a_pair_without_tasks_at_hand_is_not_looked_for_again(two_cores, monkeypatch):
+def test_a_pair_without_suitable_tasks_is_not_measured_again(two_cores, monkeypatch):
     monkeypatch.setattr(co_runs, "ROUNDS", 1)
     monkeypatch.setattr(co_runs, "FEWEST", 1)
     monkeypatch.setattr(co_run_contention, "group_of", lambda op_class, seconds, kind: "another")
     plan = planned(two_cores, "backward-fusion:update_stream=on")
-    profile = calibrated(plan, two_cores, seconds=1e-3)  # thought to be long, and found to be something else
+    profile = calibrated(plan, two_cores, seconds=1e-3)  # the profile calls the tasks long; measured, they are of another group
     assert learn_contention([plan], two_cores, profile)
     assert profile.contention.co_runs == []
     assert sorted(profile.contention.unmeasured) == ["compute|update", "memory|update", "update|compute", "update|memory"]

@@ -1,4 +1,4 @@
-"""The table of efficiencies: complete, every number with a source, and its GPU rows as good on GPUs left out as they say."""
+"""The table of efficiencies is complete, every number has a source, and its GPU rows keep their stated errors on GPUs left out."""
 
 import json
 
@@ -20,17 +20,17 @@ GPU = Site("gpu", 10, {"fp32": 1e12}, 1e11, 2**20)
 
 def numbers(rows: Rows) -> list[Number]:
     """Every number of one kind of device."""
-    found = [rows.warm_bandwidth, rows.cache_bytes_per_s_per_sm]
+    items = [rows.warm_bandwidth, rows.cache_bytes_per_s_per_sm]
     for row in rows.classes.values():
-        found += [*row.compute.values(), row.memory, row.least_s, row.cold_start_s, row.tile, row.blocks_per_sm, row.split_flops]
-    return [number for number in found if number is not None]
+        items += [*row.compute.values(), row.memory, row.least_s, row.cold_start_s, row.tile, row.blocks_per_sm, row.split_flops]
+    return [number for number in items if number is not None]
 
 
 def test_every_number_is_positive_and_names_a_source_and_every_source_is_named():
-    found = [number for rows in efficiencies.table().values() for number in numbers(rows)]
-    found += [Number(*number) for number in DOCUMENT["update_tensors"].values()]
-    assert {number.source for number in found} == set(DOCUMENT["sources"])
-    assert all(number.value > 0 and number.error > 0 for number in found)
+    every = [number for rows in efficiencies.table().values() for number in numbers(rows)]
+    every += [Number(*number) for number in DOCUMENT["update_tensors"].values()]
+    assert {number.source for number in every} == set(DOCUMENT["sources"])
+    assert all(number.value > 0 and number.error > 0 for number in every)
 
 
 def test_only_convolutions_in_narrow_groups_are_a_class_of_their_own():
@@ -46,21 +46,21 @@ def test_only_convolutions_in_narrow_groups_are_a_class_of_their_own():
             )
 
     graph = capture(lambda: Built(Kinds(), (torch.ones(2, 4, 5, 5),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)
-    found = {(op.layer, op.body.target.split(".")[1]): op.body.work(op).op_class for op in graph.ops}
-    convolutions = {key: found[key] for key in found if "convolution" in key[1]}
+    class_of = {(op.layer, op.body.target.split(".")[1]): op.body.work(op).op_class for op in graph.ops}
+    convolutions = {key: class_of[key] for key in class_of if "convolution" in key[1]}
     assert len(convolutions) == 10
     assert {key for key, name in convolutions.items() if name != "conv"} == {key for key in convolutions if key[0] in "34"}
-    assert {name for key, name in found.items() if key in convolutions} == {"conv", "grouped-conv"}
-    assert (found["5", "avg_pool3d"], found["5", "avg_pool3d_backward"]) == ("pool", "pool.backward")
+    assert {name for key, name in class_of.items() if key in convolutions} == {"conv", "grouped-conv"}
+    assert (class_of["5", "avg_pool3d"], class_of["5", "avg_pool3d_backward"]) == ("pool", "pool.backward")
 
 
-def test_every_op_class_has_a_row_of_its_own_or_that_of_the_part_before_its_dot():
+def test_every_op_class_has_its_own_row_or_that_of_the_text_before_its_dot():
     names = {*classes._BY_NAME, classes.op_class("aten.relu.default"), classes.op_class("aten.convolution.default", narrow_groups=True)}
     names |= {f"update.{optimizer}:{form}" for optimizer in STATE for form in forms(optimizer)}
     for kind, rows in efficiencies.table().items():
         for name in names:
             assert name in rows.classes or name.partition(".")[0] in rows.classes, (kind, name)
-    shared = {name for name in names if name.startswith("update.")} | {"matmul.attention"}  # take the row of the part before the dot
+    shared = {name for name in names if name.startswith("update.")} | {"matmul.attention"}  # use the row of the text before the dot
     assert names - shared <= efficiencies.table()["gpu"].classes.keys()
 
 
@@ -68,17 +68,17 @@ def test_a_row_that_adds_takes_both_times_and_gains_nothing_from_the_cache():
     rows = efficiencies.table()["gpu"]
     row = rows.row("matmul")
     part = efficiencies.terms(GPU, row, 1e7, 1e5)
-    said = efficiencies.seconds(GPU, "matmul", 1e7, 1e5)
+    seconds = efficiencies.seconds(GPU, "matmul", 1e7, 1e5)
     assert row.adds
-    assert said.warm == said.cold == pytest.approx(sum(part))
+    assert seconds.warm == seconds.cold == pytest.approx(sum(part))
 
 
 def test_a_cache_delivers_to_each_sm_and_never_less_than_the_memory():
     rows = efficiencies.table()["gpu"]
     speed = rows.cache_bytes_per_s_per_sm.value
-    assert rows.faster(GPU) == pytest.approx(max(1.0, 10 * speed / 1e11))
-    assert rows.faster(GPU._replace(sms=1)) == 1.0
-    assert rows.faster(GPU._replace(sms=100)) == pytest.approx(speed * 100 / 1e11)
+    assert rows.cache_speedup(GPU) == pytest.approx(max(1.0, 10 * speed / 1e11))
+    assert rows.cache_speedup(GPU._replace(sms=1)) == 1.0
+    assert rows.cache_speedup(GPU._replace(sms=100)) == pytest.approx(speed * 100 / 1e11)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_the_committed_gpu_rows_are_what_the_public_measurements_give(refitted):
 def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
     """Errors are standard deviations: about 68 % of normal errors lie within one, 95 % within two.
 
-    Not all of one GPU's ops are independent (a GPU is fast or slow as a whole), so each GPU alone may fall short: 55 % of its ops.
-    Stated errors that were too wide would also pass: the last line holds them near the errors found.
+    The ops of one GPU are not independent (a GPU is fast or slow as a whole), so a single GPU may fall short: 55 % of its ops suffice.
+    Stated errors that are too wide would pass these checks; the last line keeps them near the measured errors.
     """
     from tests.benchmarks.efficiencies import coverage
     from tests.benchmarks.fit_efficiencies import predict, rms
@@ -120,8 +120,8 @@ def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
     assert rms(predict(item.op, table).said.error for item in held) < 1.3 * rms(item.error for item in held)
 
 
-def test_nothing_of_a_gpu_left_out_is_known_to_the_rows_that_predict_it(refitted):
-    """The numbers committed, which that GPU took part in, are forgotten first."""
+def test_the_rows_that_predict_a_gpu_left_out_contain_nothing_fitted_on_it(refitted):
+    """The committed numbers, which were fitted on that GPU too, are discarded first."""
     from tests.benchmarks.fit_efficiencies import prior
 
     base = prior(efficiencies.table()["gpu"])

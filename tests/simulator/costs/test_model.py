@@ -1,4 +1,4 @@
-"""Costs: measured where the profile knows the key, else fitted on the profile, else from the committed table."""
+"""Costs: measured if the profile has the key, else fitted on the profile, else from the committed table."""
 
 from dataclasses import replace
 
@@ -21,42 +21,42 @@ GPU = Identity(kind="gpu", gpu="toy", sms=10)
 CPU = Identity(kind="cpu", cpu="toy", cores=2)
 
 
-def known(seconds: float, op_class="", flops=0.0, moved=0.0, cold: float | None = None, **more) -> KeyCost:
+def measured(seconds: float, op_class="", flops=0.0, moved=0.0, cold: float | None = None, **more) -> KeyCost:
     """A key measured without noise."""
     stats = [Stats(s, s, s, s, 9) if s is not None else None for s in (seconds, cold)]
     return KeyCost(stats[0], stats[1], op_class, flops, moved, **more)
 
 
 def multiply(rows: int, columns: int, inner: int = 64) -> Task:
-    """A matrix product of a size of its own."""
+    """A matrix product of the given size."""
     return mm("mm", value("a", (rows, inner), "input"), value("b", (inner, columns), "parameter"), value("c", (rows, columns), ACTIVATION))
 
 
 def test_a_measured_key_costs_what_was_measured():
     task = mm("forward", X, W1, H)
     key = cost_key(task, machine())
-    cost = KeyCost(Stats(2e-5, 9e-5, 1.5e-5, 2.5e-5, 9), Stats(4e-5, 9e-5, 3.9e-5, 4.1e-5, 9), grid=12, blocks_per_sm=3)
-    found = CostModel(machine(), Profile(identity=GPU, costs={key: cost})).cost(task)
-    assert (found.warm_s, found.cold_s, found.source) == (2e-5, 4e-5, MEASURED)
-    assert (found.grid, found.blocks_per_sm, found.error) == (12, 3, 0.0)
-    assert found.spread == pytest.approx(0.25)
+    measured = KeyCost(Stats(2e-5, 9e-5, 1.5e-5, 2.5e-5, 9), Stats(4e-5, 9e-5, 3.9e-5, 4.1e-5, 9), grid=12, blocks_per_sm=3)
+    cost = CostModel(machine(), Profile(identity=GPU, costs={key: measured})).cost(task)
+    assert (cost.warm_s, cost.cold_s, cost.source) == (2e-5, 4e-5, MEASURED)
+    assert (cost.grid, cost.blocks_per_sm, cost.error) == (12, 3, 0.0)
+    assert cost.spread == pytest.approx(0.25)
     flops, moved = 2 * 32 * 64 * 128, 4 * (32 * 64 + 64 * 128 + 32 * 128)
-    assert found.compute_share == pytest.approx(flops / (1e12 * 2e-5))
-    assert found.memory_share == pytest.approx(moved / (1e11 * 4e-5))
+    assert cost.compute_share == pytest.approx(flops / (1e12 * 2e-5))
+    assert cost.memory_share == pytest.approx(moved / (1e11 * 4e-5))
 
 
 def test_a_cpu_costs_its_median_and_is_one_wave_on_one_core():
     cpu = Machine("cpu", (Device("cuda:0", "cpu", 2, {"fp32": 1e11}, "m"),), (Memory("m", 2**34, 2e10, 2**25),))
     task = mm("forward", X, W1, H)
     profile = Profile(identity=CPU, costs={cost_key(task, cpu): KeyCost(Stats(2e-5, 3e-5, 2e-5, 2e-5, 9), grid=7, blocks_per_sm=7)})
-    found = CostModel(cpu, profile).cost(task)
-    assert (found.warm_s, found.cold_s, found.grid, found.blocks_per_sm) == (2e-5, 2e-5, 1, 1)
+    cost = CostModel(cpu, profile).cost(task)
+    assert (cost.warm_s, cost.cold_s, cost.grid, cost.blocks_per_sm) == (2e-5, 2e-5, 1, 1)
 
 
-def test_where_warm_samples_are_the_slower_ones_both_tell_one_time():
+def test_slower_warm_samples_count_as_samples_of_the_same_time():
     task = mm("forward", X, W1, H)
-    found = CostModel(machine(), Profile(identity=GPU, costs={cost_key(task, machine()): known(5e-5, cold=3e-5)})).cost(task)
-    assert (found.warm_s, found.cold_s) == (4e-5, 4e-5)
+    cost = CostModel(machine(), Profile(identity=GPU, costs={cost_key(task, machine()): measured(5e-5, cold=3e-5)})).cost(task)
+    assert (cost.warm_s, cost.cold_s) == (4e-5, 4e-5)
 
 
 def test_without_a_profile_the_table_guesses():
@@ -100,13 +100,13 @@ def test_an_unmeasured_key_is_fitted_on_its_class():
     for rows in (64, 128, 256, 512, 1024):
         task = multiply(rows, 512)
         work = task.body.work(task)
-        costs[cost_key(task, machine())] = known(work.flops / 1e11, "matmul", work.flops, work.bytes, cold=work.flops / 5e10)
-    found = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(768, 512))
+        costs[cost_key(task, machine())] = measured(work.flops / 1e11, "matmul", work.flops, work.bytes, cold=work.flops / 5e10)
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(768, 512))
     flops = 2 * 768 * 64 * 512
-    assert found.source == FITTED
-    assert found.warm_s == pytest.approx(flops / 1e11, rel=0.1)
-    assert found.cold_s == pytest.approx(flops / 5e10, rel=0.1)
-    assert found.error < 0.15
+    assert cost.source == FITTED
+    assert cost.warm_s == pytest.approx(flops / 1e11, rel=0.1)
+    assert cost.cold_s == pytest.approx(flops / 5e10, rel=0.1)
+    assert cost.error < 0.15
 
 
 def test_a_class_with_too_few_keys_scales_the_table_by_what_the_others_show():
@@ -116,11 +116,11 @@ def test_a_class_with_too_few_keys_scales_the_table_by_what_the_others_show():
         task = multiply(rows, 512)
         work = task.body.work(task)
         guess = model.cost(task)
-        costs[cost_key(task, machine())] = known(3 * guess.warm_s, "matmul", work.flops, work.bytes, cold=3 * guess.cold_s)
+        costs[cost_key(task, machine())] = measured(3 * guess.warm_s, "matmul", work.flops, work.bytes, cold=3 * guess.cold_s)
     relu = Task("relu", OpCall("aten.relu.default"), "cuda:0", reads=(H.operand(),), writes=(H.operand(),))
-    found = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(relu)
-    assert found.source == FITTED
-    assert found.cold_s == pytest.approx(3 * model.cost(relu).cold_s)
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(relu)
+    assert cost.source == FITTED
+    assert cost.cold_s == pytest.approx(3 * model.cost(relu).cold_s)
 
 
 def test_a_partition_is_fitted_on_its_own_keys_first():
@@ -129,9 +129,9 @@ def test_a_partition_is_fitted_on_its_own_keys_first():
         for rows in (64, 128, 256, 512):
             task = multiply(rows, 512)
             work = task.body.work(task)
-            costs[f"{task.body.key(task)}@{sms}"] = known(slow * work.flops / 1e11, "matmul", work.flops, work.bytes)
-    found = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(300, 512))
-    assert found.cold_s == pytest.approx(2 * 300 * 64 * 512 / 1e11, rel=0.1)
+            costs[f"{task.body.key(task)}@{sms}"] = measured(slow * work.flops / 1e11, "matmul", work.flops, work.bytes)
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(300, 512))
+    assert cost.cold_s == pytest.approx(2 * 300 * 64 * 512 / 1e11, rel=0.1)
 
 
 def test_copies_are_left_to_the_links_and_host_tasks_cost_their_duration():
@@ -146,7 +146,7 @@ def test_missing_keys_are_those_calibration_has_not_tried():
     box = machine(devices=2)
     first, _, third = (cost_key(t, box) for t in plan.tasks)
     assert list(CostModel(box).missing(plan)) == [first, third]
-    profile = Profile(identity=GPU, costs={first: known(1e-5)}, failures={third: "out of memory"})
+    profile = Profile(identity=GPU, costs={first: measured(1e-5)}, failures={third: "out of memory"})
     assert CostModel(box, profile).missing(plan) == {}
 
 
@@ -154,7 +154,7 @@ def test_shares_are_of_seconds():
     plan = plan_of([mm("a", X, W1, H), sgd("b", W1, G1)], [X, W1, H, G1])
     model = CostModel(machine())
     guess = model.cost(plan.tasks[1]).cold_s
-    costs = {cost_key(plan.tasks[0], machine()): known(3 * guess)}
+    costs = {cost_key(plan.tasks[0], machine()): measured(3 * guess)}
     model = CostModel(machine(), Profile(identity=GPU, costs=costs))
     assert model.shares(plan, model.resolve(plan)) == {"measured": pytest.approx(0.75), "fitted": 0.0, "guessed": pytest.approx(0.25)}
 
@@ -171,17 +171,17 @@ def test_forms_of_an_update_differ_in_passes_and_launches():
     assert update("fused") < update("foreach") < update("for")
 
 
-def test_an_op_list_nobody_measured_is_the_sum_of_its_ops():
+def test_an_unmeasured_op_list_costs_the_sum_of_its_ops():
     box = machine()
     ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
     steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
     stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
-    costs = {cost_key(t, box): known(s) for t, s in zip(ops, (1e-5, 2e-5), strict=True)}
-    found = CostModel(box, Profile(identity=GPU, costs=costs)).cost(stage)
-    assert (found.warm_s, found.source, found.launches) == (pytest.approx(3e-5), FITTED, 2)
+    costs = {cost_key(t, box): measured(s) for t, s in zip(ops, (1e-5, 2e-5), strict=True)}
+    cost = CostModel(box, Profile(identity=GPU, costs=costs)).cost(stage)
+    assert (cost.warm_s, cost.source, cost.launches) == (pytest.approx(3e-5), FITTED, 2)
     half = CostModel(box, Profile(identity=GPU, costs=dict(list(costs.items())[:1]))).cost(stage)
     assert half.source == GUESSED
-    exact = Profile(identity=GPU, costs={**costs, cost_key(stage, box): known(2.5e-5)})
+    exact = Profile(identity=GPU, costs={**costs, cost_key(stage, box): measured(2.5e-5)})
     assert CostModel(box, exact).cost(stage).warm_s == 2.5e-5
 
 
@@ -193,38 +193,38 @@ def test_tasks_of_one_key_share_one_cost():
 
 
 def issuing(costs: dict[str, KeyCost], *tasks: Task) -> list[float | None]:
-    """What issuing each task takes by a GPU profile of `costs`."""
+    """The issue time of each task under a GPU profile with `costs`."""
     return [cost.issue_s for cost in CostModel(machine(), Profile(identity=GPU, costs=costs)).resolve(plan_of(list(tasks), [X, W1, H, G1]))]
 
 
 def test_issuing_a_measured_key_takes_what_was_measured():
     task = mm("a", X, W1, H)
     costs = {
-        cost_key(task, machine()): known(1e-5, "matmul", issue_s=7e-6),
-        "aten.mm.default|f32[1]|[]@10": known(1e-5, "matmul", issue_s=1e-6),
+        cost_key(task, machine()): measured(1e-5, "matmul", issue_s=7e-6),
+        "aten.mm.default|f32[1]|[]@10": measured(1e-5, "matmul", issue_s=1e-6),
     }
     assert issuing(costs, task) == [7e-6]
 
 
-def test_issuing_an_unmeasured_key_takes_the_median_of_its_kin():
+def test_issuing_an_unmeasured_key_takes_the_median_of_related_keys():
     product, update = mm("a", X, W1, H), sgd("b", W1, G1)
     other = f"{product.body.key(multiply(8, 8))}@10"
     costs = {
-        "aten.bmm.default|[]@10": known(1e-5, "matmul", issue_s=3e-6),
-        "update.adam:fused|f|lr@10": known(1e-5, "update.adam:fused", issue_s=9e-6),
+        "aten.bmm.default|[]@10": measured(1e-5, "matmul", issue_s=3e-6),
+        "update.adam:fused|f|lr@10": measured(1e-5, "update.adam:fused", issue_s=9e-6),
     }
-    assert issuing(costs, product, update) == [3e-6, 6e-6], "by its class; of a class nobody measured, by all"
-    costs |= {other: known(1e-5, "matmul", issue_s=5e-6)}
-    assert issuing(costs, product, update) == [5e-6, 5e-6], "by its family first"
-    costs |= {cost_key(product, machine()): known(1e-5, "matmul")}
-    assert issuing(costs, product) == [5e-6], "a key measured without it too"
+    assert issuing(costs, product, update) == [3e-6, 6e-6], "by its class; a class without measured keys, by all keys"
+    costs |= {other: measured(1e-5, "matmul", issue_s=5e-6)}
+    assert issuing(costs, product, update) == [5e-6, 5e-6], "its family comes first"
+    costs |= {cost_key(product, machine()): measured(1e-5, "matmul")}
+    assert issuing(costs, product) == [5e-6], "also for a key that was measured without an issue time"
     assert issuing({key: cost._replace(issue_s=None) for key, cost in costs.items()}, product) == [None]
     assert CostModel(machine()).cost(product).issue_s is None
 
 
 def test_issuing_a_copy_takes_as_long_as_a_typical_op():
     box, plan = machine(devices=2), copied()
-    costs = {cost_key(plan.tasks[0], box): known(1e-5, "matmul", issue_s=4e-6)}
+    costs = {cost_key(plan.tasks[0], box): measured(1e-5, "matmul", issue_s=4e-6)}
     assert [cost.issue_s for cost in CostModel(box, Profile(identity=GPU, costs=costs)).resolve(plan)] == [4e-6] * 3
 
 
@@ -233,7 +233,7 @@ def test_issuing_an_op_list_takes_the_sum_of_its_ops():
     ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
     steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
     stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
-    costs = {cost_key(t, box): known(1e-5, "matmul", issue_s=s) for t, s in zip(ops, (2e-6, 3e-6), strict=True)}
+    costs = {cost_key(t, box): measured(1e-5, "matmul", issue_s=s) for t, s in zip(ops, (2e-6, 3e-6), strict=True)}
     assert issuing(costs, stage) == [pytest.approx(5e-6)]
-    costs[cost_key(stage, box)] = known(1e-5, "matmul", issue_s=4.5e-6)
+    costs[cost_key(stage, box)] = measured(1e-5, "matmul", issue_s=4.5e-6)
     assert issuing(costs, stage) == [4.5e-6]

@@ -12,9 +12,9 @@ from traces.profile import Identity, KeyCost, Profile, Stats
 
 
 def tasks_of(strategy: str, machine: str, model: str = "rnn_bitstream", steps: int = 40) -> list:
-    """Tasks of a scan and its Jacobians, 4 samples."""
-    found, options = strategies.parse(strategy)
-    plan = found.plan(Job(model, 4, image_size=steps), load_machine(machine), None, options)
+    """The tasks of a scan and of its Jacobians for 4 samples."""
+    chosen, options = strategies.parse(strategy)
+    plan = chosen.plan(Job(model, 4, image_size=steps), load_machine(machine), None, options)
     return [task for task in plan.tasks if task.body.kind in ("scan-level", "jacobian-values")]
 
 
@@ -44,11 +44,11 @@ def test_jacobians_are_one_kernel_on_a_gpu_and_many_ops_on_a_cpu():
     assert (efficiencies.launches(jacobians, "gpu"), efficiencies.launches(jacobians, "cpu")) == (1, 14)
 
 
-def test_issuing_a_longer_linear_level_takes_the_host_no_longer(gpu):
-    """The measured level had 40 rounds; it was one launch, and so is another's."""
+def test_issuing_a_longer_linear_level_takes_the_same_time(gpu):
+    """The measured level had 40 rounds in one launch; a level with more rounds is one launch as well."""
     task, other = (tasks_of("bppsa:scan=linear", "h200", steps=steps)[-1] for steps in (40, 80))
     work = task.body.work(task)
-    known = KeyCost(
+    measured = KeyCost(
         Stats(1e-5, 1e-5, 1e-5, 1e-5, 9),
         op_class=work.op_class,
         flops=work.flops,
@@ -56,5 +56,5 @@ def test_issuing_a_longer_linear_level_takes_the_host_no_longer(gpu):
         issue_s=2e-5,
         launches=task.body.rounds,
     )
-    profile = Profile(identity=Identity(kind="gpu"), costs={cost_key(task, gpu.machine): known})
+    profile = Profile(identity=Identity(kind="gpu"), costs={cost_key(task, gpu.machine): measured})
     assert CostModel(gpu.machine, profile).cost(other).issue_s == pytest.approx(2e-5)

@@ -14,15 +14,15 @@ INCEPTION = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (1, 6), (3, 6), (5, 6)]
 
 
 @pytest.mark.parametrize(
-    ("count", "edges", "found"),
+    ("count", "edges", "expected"),
     [
         (4, CHAIN, [[0, 1, 2, 3]]),
         (4, RESIDUAL, [[0, 1, 2, 3]]),
         (7, INCEPTION, [[0, 1, 2, 3, 4, 5, 6]]),
         (6, [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)], [[0], [1, 2, 3, 4], [5]]),
-        # two blocks in a row: what merges the first forks the second
+        # two blocks in a row: the merge of the first is the fork of the second
         (7, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)], [[0, 1, 2, 3], [4, 5, 6]]),
-        # nested: the inner fork and merge separate nothing
+        # nested: the inner fork and merge are no separators
         (6, [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5)], [[0, 1, 2, 3, 4, 5]]),
         (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], [[0, 1, 2, 3]]),  # dense
         (3, [(0, 2), (1, 2)], [[0, 1, 2]]),  # two inputs
@@ -31,8 +31,8 @@ INCEPTION = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (1, 6), (3, 6), (5, 6)]
         (0, [], []),
     ],
 )
-def test_blocks(count, edges, found):
-    assert blocks(count, edges) == found
+def test_blocks(count, edges, expected):
+    assert blocks(count, edges) == expected
 
 
 def test_paths_of_a_chain_a_residual_and_an_inception_block():
@@ -42,12 +42,12 @@ def test_paths_of_a_chain_a_residual_and_an_inception_block():
 
 
 def test_a_dense_block_is_one_path():
-    """Every layer reads all before it: 2^10 paths, of which the longest visits every layer."""
+    """Every layer reads all layers before it: there are 2^10 paths, and the longest contains every layer."""
     edges = [(a, b) for a in range(12) for b in range(a + 1, 12)]
     assert ranked_paths(range(12), edges, [1.0] * 12) == [list(range(12))]
 
 
-def test_the_way_with_more_layers_is_the_longer_of_two_that_take_no_time():
+def test_of_two_paths_without_any_time_the_one_with_more_layers_is_longer():
     assert ranked_paths(range(4), [(0, 1), (1, 3), (0, 2), (2, 3), (1, 2)], [0.0] * 4) == [[0, 1, 2, 3]]
 
 
@@ -62,21 +62,21 @@ def test_paths_equal_brute_force(seed):
         graph = networkx.DiGraph([(a, b) for a, b in edges if a in left and b in left])
         graph.add_nodes_from(left)
         every = [
-            way for a in left for b in left for way in ([[a]] if a == b else networkx.all_simple_paths(graph, a, b))
-        ]  # disjoint paths: taken nodes are gone
-        assert sum(seconds[n] for n in path) == max(sum(seconds[n] for n in way) for way in every)
+            candidate for a in left for b in left for candidate in ([[a]] if a == b else networkx.all_simple_paths(graph, a, b))
+        ]  # paths are disjoint, so nodes of earlier paths are removed
+        assert sum(seconds[n] for n in path) == max(sum(seconds[n] for n in candidate) for candidate in every)
         assert all(pair in edges for pair in pairwise(path))
         left -= set(path)
     assert not left
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_way_passes_by_a_block(seed):
-    """Blocks follow each other: every edge stays in its block or leads to the next."""
+def test_no_path_bypasses_a_block(seed):
+    """Every edge stays in its block or leads to the next one."""
     draw = random.Random(seed)
     count = draw.randint(2, 20)
     edges = [(a, b) for a in range(count) for b in range(a + 1, min(count, a + 4)) if draw.random() < 0.5]
-    found = blocks(count, edges)
-    assert [node for block in found for node in block] == list(range(count))
-    number = {node: i for i, block in enumerate(found) for node in block}
+    result = blocks(count, edges)
+    assert [node for block in result for node in block] == list(range(count))
+    number = {node: i for i, block in enumerate(result) for node in block}
     assert all(number[b] - number[a] <= 1 for a, b in edges)

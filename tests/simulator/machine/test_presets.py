@@ -1,4 +1,4 @@
-"""Machines by name carry the data sheets' figures, each with its source."""
+"""Machines by name have the figures of the data sheets, each with its source."""
 
 import os
 
@@ -22,7 +22,7 @@ def test_the_presets_by_name():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_machine_is_whole(name):
+def test_every_machine_is_complete(name):
     machine = load_machine(name)
     for device in machine.devices:
         memory = machine.memory(device.name)
@@ -35,7 +35,7 @@ def test_every_machine_is_whole(name):
     assert {"fp32", "fp64"} <= set(machine.devices[0].peak_flops)
 
 
-def test_an_h100_is_as_its_data_sheet_says():
+def test_an_h100_has_the_figures_of_its_data_sheet():
     machine = load_machine("h100")
     device = machine.device("cuda:0")
     assert (device.sms, device.peak_flops["tf32"], machine.memory("cuda:0").bandwidth_bytes_per_s) == (132, 494.7e12, 3.35e12)
@@ -43,7 +43,7 @@ def test_an_h100_is_as_its_data_sheet_says():
     assert "whitepaper" in machine.sources["peak_flops tf32"]
 
 
-def test_a_k20_is_as_its_board_specification_says():
+def test_a_k20_has_the_figures_of_its_board_specification():
     machine = load_machine("k20")
     device, memory = machine.device("cuda:0"), machine.memory("cuda:0")
     assert (device.sms, device.peak_flops["fp32"], device.priority_levels) == (13, 3.52e12, 2)
@@ -74,7 +74,7 @@ def test_machines_of_several_gpus_have_a_library_of_collectives():
     assert load_machine("dgx-h100", devices=1).library == ""
 
 
-def test_a_machine_of_one_gpu_is_split_where_more_devices_are_asked_for():
+def test_a_machine_with_one_gpu_is_split_into_more_devices():
     machine, whole = load_machine("h100", devices=3), load_machine("h100")
     assert [(device.name, device.sms) for device in machine.devices] == [("cuda:0/0", 40), ("cuda:0/1", 40), ("cuda:0/2", 40)]
     assert machine.devices[0].peak_flops["tf32"] == pytest.approx(494.7e12 * 40 / 132)
@@ -83,7 +83,7 @@ def test_a_machine_of_one_gpu_is_split_where_more_devices_are_asked_for():
     assert load_machine("h100", devices=1) == whole
     measured = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), partition_sms={"2": 60})
     assert {device.sms for device in load_machine("h200", measured, devices=2).devices} == {60}
-    with pytest.raises(StepcastError, match="room for 16 of 8; choose 1 to 16"):
+    with pytest.raises(StepcastError, match="132 SMs give at most 16 of 8 SMs; choose 1 to 16"):
         load_machine("h100", devices=17)
     with pytest.raises(StepcastError, match="machine dgx-h100 has 8; choose 1 to 8"):
         load_machine("dgx-h100", devices=9)
@@ -94,12 +94,12 @@ def test_an_unknown_machine_is_refused_with_a_hint():
         load_machine("h10")
 
 
-def test_this_cpu_has_the_cores_this_process_may_use():
+def test_this_cpu_has_the_cores_that_this_process_may_use():
     machine = this_cpu()
     device = machine.device("cpu:0")
     assert device.sms == available_cores() <= len(os.sched_getaffinity(0))
     assert device.peak_flops["fp32"] == pytest.approx(2 * device.peak_flops["fp64"])
-    with pytest.raises(StepcastError, match="1000 cores asked for; there are"):
+    with pytest.raises(StepcastError, match="1000 cores requested; there are"):
         this_cpu(cores=1000)
 
 
@@ -130,7 +130,7 @@ def test_measured_figures_replace_nominal_ones():
     assert machine.device("cpu:0").task_overhead_s == 1e-5
 
 
-def test_where_the_platform_says_nothing_there_are_defaults(monkeypatch):
+def test_unreadable_figures_have_defaults(monkeypatch):
     monkeypatch.setattr(cpu_module, "_read", lambda name: "")
     monkeypatch.setattr(cpu_module, "cpu_flags", frozenset)
     monkeypatch.setattr("psutil.cpu_freq", lambda: None)

@@ -1,4 +1,4 @@
-"""A calibrated GPU as a machine: its own figures where they were measured, else those of the preset of the same product."""
+"""A calibrated GPU as a machine: measured figures, and those of the preset of the same product for the rest."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ KEY = KeyCost(Stats(1e-5, 1e-5, 1e-5, 1e-5, 9), op_class="matmul", issue_s=7e-6)
 
 
 def h200(**more) -> Profile:
-    """A profile of an H200 that knows but its name and SMs, and what is given."""
+    """A profile of an H200 with only its name, its SMs and the given figures."""
     return Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), updated="2026-01-02T03:04:05+00:00", **more)
 
 
@@ -56,38 +56,38 @@ def test_measured_figures_replace_the_presets():
     assert (host.node_gap_s, host.cross_gap_s, host.queue_depth) == (0.0, 1.5e-6, 1000)
     assert (host.callback_s, host.call_s) == (2e-5, 3e-6)
     assert set(machine.links) == {Link("host", "cuda:0", 1e-5, 5e10), Link("cuda:0", "host", 2e-5, 4e10)}
-    said = "measured: profile of NVIDIA H200 of 2026-01-02T03:04:05+00:00"
-    names = {name for name, source in machine.sources.items() if source == said}
+    note = "measured: profile of NVIDIA H200 of 2026-01-02T03:04:05+00:00"
+    names = {name for name, source in machine.sources.items() if source == note}
     assert names == {
         "sms", "priority_levels", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops fp32", "dispatch_s", "record_s",
         "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "callback_s", "call_s", "host link latency_s",
         "host link bandwidth_bytes_per_s",
     }  # fmt: skip
-    assert machine.sources["costs"] == f"1 keys {said}"
+    assert machine.sources["costs"] == f"1 keys {note}"
     assert machine.sources["peak_flops tf32"] == preset.sources["peak_flops tf32"]
 
 
-def test_what_was_not_measured_is_the_presets():
+def test_figures_that_were_not_measured_are_those_of_the_preset():
     machine, preset = gpu_machine(h200(), name="h200"), load_machine("h200")
     assert machine == replace(preset, sources=machine.sources)
     assert {name for name, source in machine.sources.items() if source.startswith("measured")} == {"sms"}
 
 
-def test_measured_times_hold_the_gap_between_nodes():
+def test_measured_costs_include_the_gap_between_nodes():
     assert gpu_machine(h200(costs=measured().costs)).hosts[0].node_gap_s == 0.0
     assert gpu_machine(h200()).hosts[0].node_gap_s == load_machine("h200").hosts[0].node_gap_s > 0
 
 
-def test_a_gpu_that_no_preset_is_of_must_be_measured():
-    known = measured()
-    unknown = known.model_copy(update={"identity": known.identity.model_copy(update={"gpu": "NVIDIA B900", "sms": 200})})
+def test_a_gpu_without_a_preset_must_be_measured():
+    profile = measured()
+    unknown = profile.model_copy(update={"identity": profile.identity.model_copy(update={"gpu": "NVIDIA B900", "sms": 200})})
     machine = gpu_machine(unknown)
     assert (machine.devices[0].sms, dict(machine.devices[0].peak_flops)) == (200, {"fp32": 5e13})
     assert machine.hosts[0].dispatch_s == 2e-6
     assert all(machine.sources.values())
     with pytest.raises(
         StepcastError,
-        match="the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and no preset is of this GPU; calibrate it",
+        match="the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and this GPU has no preset; calibrate it",
     ):
         gpu_machine(unknown.model_copy(update={"peak_flops": {"tf32": 1e14}, "cache_bytes": None}))
 
@@ -98,7 +98,7 @@ def test_presets_are_found_by_the_drivers_name():
     assert one_gpu("NVIDIA H100 80GB HBM3").name == "h100"
     assert one_gpu("TITAN Xp").name == one_gpu("NVIDIA TITAN Xp").name == "titan-xp"
     assert one_gpu("NVIDIA H200 NVL") is None
-    assert one_gpu("NVIDIA GeForce GTX 1060 6GB") is None, "no machine has one alone"
+    assert one_gpu("NVIDIA GeForce GTX 1060 6GB") is None, "every machine with this GPU has two"
     products = [gpu.product for gpu in data().gpus.values()]
     assert len(set(products)) == len(products)
 
@@ -113,9 +113,9 @@ def test_partitions_share_memory_host_and_links():
 
     links = Links(Environment(), machine)
     assert links.route("cuda:0/0", "cuda:0/1").alias
-    there, other, back = links.route("host", "cuda:0/0"), links.route("host", "cuda:0/1"), links.route("cuda:0/0", "host")
-    assert (there.bandwidth_bytes_per_s, back.bandwidth_bytes_per_s) == (5e10, 4e10)
-    assert there.channels == other.channels != back.channels
+    to_first, to_second, back = links.route("host", "cuda:0/0"), links.route("host", "cuda:0/1"), links.route("cuda:0/0", "host")
+    assert (to_first.bandwidth_bytes_per_s, back.bandwidth_bytes_per_s) == (5e10, 4e10)
+    assert to_first.channels == to_second.channels != back.channels
 
 
 def test_a_plan_runs_on_partitions():
@@ -125,19 +125,19 @@ def test_a_plan_runs_on_partitions():
         task("g", 1e-3, reads="z", writes="v", on="cuda:0/1"),
     ]
     plan, costs = build(*timed)
-    found = rows(simulate(plan, gpu_machine(measured(), partitions=2), costs, iterations=1, mode="graph"))
-    assert [name for name, *_ in found] == ["f", "send", "g"]
-    assert [start for _, start, _ in found] == pytest.approx([8e-6, 1.0095e-3, 1.0095e-3])
+    spans = rows(simulate(plan, gpu_machine(measured(), partitions=2), costs, iterations=1, mode="graph"))
+    assert [name for name, *_ in spans] == ["f", "send", "g"]
+    assert [start for _, start, _ in spans] == pytest.approx([8e-6, 1.0095e-3, 1.0095e-3])
 
 
 @pytest.mark.parametrize(("count", "sms"), [(1, 132), (2, 64), (4, 32), (3, 40), (8, 16), (16, 8)])
-def test_parts_have_a_multiple_of_eight_sms(count, sms):
+def test_partitions_have_a_multiple_of_eight_sms(count, sms):
     assert {d.sms for d in gpu_machine(h200(), partitions=count).devices} == {sms}
 
 
-@pytest.mark.parametrize(("count", "said"), [(17, "has room for 16 of 8; choose 1 to 16"), (0, "expected at least 1")])
-def test_more_parts_than_there_is_room_for(count, said):
-    with pytest.raises(StepcastError, match=said):
+@pytest.mark.parametrize(("count", "message"), [(17, "132 SMs give at most 16 of 8 SMs; choose 1 to 16"), (0, "expected at least 1")])
+def test_impossible_numbers_of_partitions_are_refused(count, message):
+    with pytest.raises(StepcastError, match=message):
         gpu_machine(h200(), partitions=count)
 
 
@@ -161,6 +161,6 @@ def test_a_profile_gives_every_gpu_of_a_machine_its_figures_but_not_the_links_be
     assert {d.peak_flops["fp32"] for d in machine.devices} == {5e13}
     assert {m.bandwidth_bytes_per_s for m in machine.memories} == {4.2e12}
     assert [h.name for h in machine.hosts] == [h.name for h in preset.hosts]
-    assert {(h.dispatch_s, h.node_gap_s) for h in machine.hosts} == {(2e-6, 0.0)}, "its keys say what issuing a task takes"
+    assert {(h.dispatch_s, h.node_gap_s) for h in machine.hosts} == {(2e-6, 0.0)}, "the issue times of its keys replace the preset's"
     assert machine.links == preset.links
     assert machine.sources["host link latency_s"] == preset.sources["host link latency_s"]

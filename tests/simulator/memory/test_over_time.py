@@ -1,4 +1,4 @@
-"""Bytes over time. Values hold 400 bytes; names in w are parameters, in x inputs."""
+"""Bytes over time. Every value has 400 bytes; names that begin with w are parameters, with x inputs."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import memory_by_kind
-from simulator.memory.over_time import access_counts, carried_bytes, last_accesses, memory_over_time, owners, peaks, thinned, together
+from simulator.memory.over_time import access_counts, carried_bytes, memory_over_time, owners, peaks, summed_over_devices, thinned
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
 from simulator.predict.explain import peak_words
 from tests.support.tiny import build, copy, cpu, gpu, task
@@ -23,16 +23,10 @@ def training():
     )
 
 
-def test_who_reads_last_and_how_many_read():
+def test_accesses_and_carried_bytes_are_counted():
     plan, _ = training()
-    assert last_accesses(plan) == [(), ("x", "y"), ("g",)]
     assert access_counts(plan) == {"x": 2, "y": 2, "g": 2}
     assert carried_bytes(plan) == {"d": 400}
-
-
-def test_the_last_reader_is_found_across_lags():
-    plan, _ = build(task("u", reads="g", mutates="w", lag=1), task("f", reads="x w", writes="g"))
-    assert last_accesses(plan) == [("g",), ("x",)]
 
 
 def test_activations_live_from_first_write_to_last_read():
@@ -43,7 +37,7 @@ def test_activations_live_from_first_write_to_last_read():
     assert [(use.name, use.peak_bytes) for use in timeline.devices] == [("d", 1600)]
 
 
-def test_an_input_is_there_before_it_is_read():
+def test_an_input_is_allocated_before_it_is_read():
     plan, costs = build(task("first", 1.0, reads="x1", writes="y"), task("second", 1.0, reads="x2 y", writes="z"))
     assert simulate(plan, cpu(), costs, iterations=1).memory == {"d": ((0.0, 1200), (1.0, 1200), (2.0, 0))}
     fed_late = build(task("first", 1.0, reads="x1", writes="y"), task("second", 1.0, reads="y", writes="q"), kinds={"q": INPUT})
@@ -66,7 +60,7 @@ def test_each_device_holds_its_own_storages():
     assert peaks(timeline.memory) == {"p": 1200, "q": 800}
 
 
-def test_what_is_not_over_stays():
+def test_an_instance_without_its_last_access_is_not_freed():
     plan, costs = training()
     spans = simulate(plan, cpu(), costs, iterations=1).spans
     assert memory_over_time(plan, spans[:1]) == {"d": ((0.0, 1200),)}
@@ -74,30 +68,30 @@ def test_what_is_not_over_stays():
 
 
 def aliased():
-    """The host has the input; the fetch makes a second name of it, which is read after the first is not any more."""
+    """The input is on the host; the fetch gives it a second name, which is still read when the first no longer is."""
     fetch = task("fetch", 1.0, reads="x", writes="y", body=Copy("host", "d", means=ALIAS))
     plan, costs = build(fetch, task("f", 1.0, reads="y w", writes="z"), task("g", 1.0, reads="z", writes="v"))
     values = {**plan.values, "x": replace(plan.values["x"], device="host")}
     return replace(plan, values=values, storages={**plan.storages, "x": replace(plan.storages["x"], device="host")}), costs
 
 
-def test_a_second_name_takes_no_memory_of_its_own():
+def test_an_alias_takes_no_memory():
     plan, _ = aliased()
     assert owners(plan) == {"y": "x"}
     spans = [Span(name, "d", "0", float(start), start + 1.0, "forward") for start, name in enumerate(("fetch", "f", "g"))]
     assert memory_over_time(plan, spans) == {
         "d": ((0.0, 400), (1.0, 800), (2.0, 1200), (3.0, 400)),  # w always; z through f and g, v while g runs
-        "host": ((0.0, 400), (2.0, 0)),  # until f has read it by its second name
+        "host": ((0.0, 400), (2.0, 0)),  # until f has read it under its second name
     }
 
 
 def test_devices_of_one_memory_add_up_moment_by_moment():
     first, second = ((0.0, 100), (1.0, 300), (2.0, 100)), ((0.0, 50), (2.0, 300), (3.0, 50))
-    assert together({"a": first, "b": second}) == ((0.0, 150), (1.0, 350), (2.0, 400), (3.0, 150))
-    assert sum(peaks({"a": first, "b": second}).values()) == 600, "more than is ever held at once"
+    assert summed_over_devices({"a": first, "b": second}) == ((0.0, 150), (1.0, 350), (2.0, 400), (3.0, 150))
+    assert sum(peaks({"a": first, "b": second}).values()) == 600, "more than the devices ever hold at once"
 
 
-def test_thinning_out_keeps_ends_and_peaks():
+def test_thinning_keeps_ends_and_peaks():
     steps = tuple((float(i), 7 * i % 11) for i in range(100))
     few = thinned(steps, 12)
     assert len(few) <= 12
@@ -107,7 +101,7 @@ def test_thinning_out_keeps_ends_and_peaks():
     assert thinned(steps, 100) is steps
 
 
-def test_what_the_bytes_are_by_kind():
+def test_bytes_by_kind():
     plan, costs = build(
         task("f", 1.0, reads="x w", writes="y"),
         task("b", 1.0, reads="x y w", writes="g"),
@@ -119,12 +113,12 @@ def test_what_the_bytes_are_by_kind():
     held |= {"input": (400, 400, 0), "activation": (400, 400, 0), "gradient": (0, 400, 400)}
     assert memory_by_kind(plan, spans, (0.0, 3.0)) == {"d": HeldByKind((0.0, 1.0, 2.0), held)}
     (highest,) = memory_by_kind(plan, spans, (0.0, 3.0), most=1).values()
-    assert highest == HeldByKind((1.0,), {kind: counts[1:2] for kind, counts in held.items()}), "the moment at which most is held"
+    assert highest == HeldByKind((1.0,), {kind: counts[1:2] for kind, counts in held.items()}), "the instant of the peak"
     (late,) = memory_by_kind(plan, spans, (2.5, 3.0)).values()
     assert (late.time_s, late.held_bytes["gradient"], late.held_bytes["input"]) == ((2.5,), (400,), (0,))
 
 
-def test_who_holds_the_memory_at_the_peak():
+def test_contents_of_the_memory_at_its_peak():
     plan, costs = build(
         task("f", 1.0, reads="x w", writes="y"),
         task("b", 1.0, reads="x y w", writes="g"),
@@ -133,19 +127,19 @@ def test_who_holds_the_memory_at_the_peak():
         kinds={"g": GRADIENT},
     )
     timeline = simulate(plan, cpu(), costs, iterations=1)
-    (found,) = at_peak(plan, timeline, timeline.memory)
-    assert (found.device, found.bytes, found.time_s, found.task, found.layer) == ("d", 2400, 1.0, "b", "b")
-    assert list(found.by_kind.items()) == [("activation", 1200), ("parameter", 400), ("input", 400), ("gradient", 400)]
-    assert found.largest[0] == Holder(storage="y", kind="activation", layer="f", bytes=1200)
-    assert [each.storage for each in found.largest] == ["y", "g", "x"]
-    assert found.replicated_bytes == 0
-    assert peak_words(found) == (
+    (peak,) = at_peak(plan, timeline, timeline.memory)
+    assert (peak.device, peak.bytes, peak.time_s, peak.task, peak.layer) == ("d", 2400, 1.0, "b", "b")
+    assert list(peak.by_kind.items()) == [("activation", 1200), ("parameter", 400), ("input", 400), ("gradient", 400)]
+    assert peak.largest[0] == Holder(storage="y", kind="activation", layer="f", bytes=1200)
+    assert [holder.storage for holder in peak.largest] == ["y", "g", "x"]
+    assert peak.replicated_bytes == 0
+    assert peak_words(peak) == (
         "peak of 0.0024 MB on d at 1000 ms in b forward: activations 0.0012 MB (largest: f 0.0012 MB), parameters 0.0004 MB,"
         " inputs 0.0004 MB (largest: f 0.0004 MB), gradients 0.0004 MB (largest: b 0.0004 MB)"
     )
 
 
-def test_what_several_devices_hold_copies_of():
+def test_copies_on_several_devices_are_counted():
     plan, costs = build(
         task("f", 1.0, reads="w1", writes="y", on="p"),
         task("g", 1.0, reads="w2", writes="z", on="q"),
@@ -155,14 +149,14 @@ def test_what_several_devices_hold_copies_of():
     values = {name: replace(v, source=same) if name in ("w1", "w2") else v for name, v in plan.values.items()}
     plan = replace(plan, values=values)
     timeline = simulate(plan, gpu("p", "q"), costs, iterations=1)
-    assert [(found.device, found.replicated_bytes) for found in at_peak(plan, timeline, timeline.memory)] == [("p", 400), ("q", 400)]
+    assert [(peak.device, peak.replicated_bytes) for peak in at_peak(plan, timeline, timeline.memory)] == [("p", 400), ("q", 400)]
 
 
 def test_sums_over_kinds_are_the_bytes_held():
     plan, costs = training()
     timeline = simulate(plan, cpu(), costs, iterations=3)
-    (known,) = memory_by_kind(plan, timeline.spans, (0.0, 9.0)).values()
-    total = [sum(counts) for counts in zip(*known.held_bytes.values(), strict=True)]
-    assert list(zip(known.time_s, total, strict=True)) == [step for step in timeline.memory["d"] if step[0] < 9.0]
-    (found,) = at_peak(plan, timeline, timeline.memory)
-    assert found.bytes == sum(found.by_kind.values()) == max(total)
+    (by_kind,) = memory_by_kind(plan, timeline.spans, (0.0, 9.0)).values()
+    total = [sum(counts) for counts in zip(*by_kind.held_bytes.values(), strict=True)]
+    assert list(zip(by_kind.time_s, total, strict=True)) == [step for step in timeline.memory["d"] if step[0] < 9.0]
+    (peak,) = at_peak(plan, timeline, timeline.memory)
+    assert peak.bytes == sum(peak.by_kind.values()) == max(total)

@@ -6,12 +6,15 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from simulator.ops.recurrent.scan_order import blocks, order, prefix_order
-from simulator.scan.algorithm import exclusive_scan, full_level, level_sizes, products
+from simulator.ops.recurrent.scan_order import elements_per_worker, order, prefix_order
+from simulator.scan.algorithm import exclusive_scan, full_level
 
 
 def printed(a: list) -> tuple[list, list[int]]:
-    """Algorithm 1 of Wang et al. 2020 as PAPERS restates it, on a = [dl/dx_n, J_n^T, ..., J_1^T] as texts, in place; products by phase."""
+    """Algorithm 1 of Wang et al. 2020 as PAPERS states it, on the texts a = [dl/dx_n, J_n^T, ..., J_1^T].
+
+    Returns the prefixes and the number of products of the up-sweep and of the down-sweep.
+    """
     a, n, identity, counts = list(a), len(a) - 1, None, [0, 0]
     levels = ceil(log2(n + 1))
     for d in range(levels - 1):
@@ -24,8 +27,8 @@ def printed(a: list) -> tuple[list, list[int]]:
     for d in reversed(range(levels)):
         for i in range(0, n - 2**d + 1, 2 ** (d + 1)):
             left, right = i + 2**d - 1, min(i + 2 ** (d + 1) - 1, n)
-            held, a[left] = a[left], a[right]
-            a[right] = held if a[right] is identity else held + a[right]
+            earlier, a[left] = a[left], a[right]
+            a[right] = earlier if a[right] is identity else earlier + a[right]
             counts[1] += a[left] is not identity
     return a[1:], counts
 
@@ -33,11 +36,11 @@ def printed(a: list) -> tuple[list, list[int]]:
 @pytest.mark.parametrize("n", range(1, 41))
 def test_blellochs_scan_is_the_printed_algorithm(n):
     elements = [f"{j}." for j in range(n)]
-    made = []
-    found = exclusive_scan(elements, full_level(n), lambda later, earlier: made.append(1) or later + earlier)
+    products = []
+    prefixes = exclusive_scan(elements, full_level(n), lambda later, earlier: products.append(1) or later + earlier)
     expected, counts = printed([*elements, "never used"])
-    assert found == expected
-    assert len(made) == sum(counts)
+    assert prefixes == expected
+    assert len(products) == sum(counts)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 21, 40])
@@ -47,14 +50,22 @@ def test_every_level_gives_every_prefix(n):
         assert exclusive_scan(elements, level, str.__add__) == ["".join(reversed(elements[:k])) for k in range(1, n + 1)]
 
 
+def product_counts(elements: int, level: int) -> tuple[int, int, int]:
+    """Closed form: (matrix-matrix products up, matrix-vector products up, matrix-vector products after them) of a scan."""
+    sizes = [elements >> d for d in range(level + 1)]
+    up = [size // 2 for size in sizes[:-1]]
+    down = sum((size - 1) // 2 for size in sizes[:-1])
+    return sum(count - 1 for count in up), len(up), sizes[-1] - 1 + down
+
+
 def test_the_products_of_twenty_one_elements():
-    """Up 4 matrix-vector and 14 matrix-matrix products, down 16 matrix-vector; linear 20 of the latter."""
-    assert products(21, full_level(21)) == (14, 4, 16)
-    assert products(21, 0) == (0, 0, 20)
+    """4 matrix-vector and 14 matrix-matrix products up and 16 matrix-vector products down; a linear scan has 20 of the latter."""
+    assert product_counts(21, full_level(21)) == (14, 4, 16)
+    assert product_counts(21, 0) == (0, 0, 20)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 9, 16, 21])
-def test_products_are_counted_as_they_are_made(n):
+def test_a_scan_makes_the_products_of_the_closed_form(n):
     for level in range(full_level(n) + 1):
         kinds = []
 
@@ -63,7 +74,7 @@ def test_products_are_counted_as_they_are_made(n):
             return "vector" if earlier == "vector" else "matrix"
 
         exclusive_scan(["vector"] + ["matrix"] * (n - 1), level, product)
-        up, first, after = products(n, level)
+        up, first, after = product_counts(n, level)
         assert (kinds.count("matrix"), kinds.count("vector")) == (up, first + after)
 
 
@@ -90,10 +101,6 @@ def test_both_sides_of_a_levels_pairs_are_contiguous(n):
     assert prefix_order(n, leftmost=True) == (*places[1:], n)
 
 
-def test_levels_halve_until_one_is_left():
-    assert level_sizes(21, full_level(21)) == [21, 10, 5, 2, 1]
-
-
 def test_workers_have_equal_shares():
-    assert blocks(10, 4) == [2, 3, 2, 3]
-    assert blocks(3, 8) == [1, 1, 1]
+    assert elements_per_worker(10, 4) == [2, 3, 2, 3]
+    assert elements_per_worker(3, 8) == [1, 1, 1]

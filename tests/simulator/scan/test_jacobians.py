@@ -1,4 +1,4 @@
-"""From a captured graph to sparse Jacobians, and back to the gradients that autograd computes."""
+"""Sparse Jacobians from a captured graph, and the gradients that they give, which equal those of autograd."""
 
 import json
 
@@ -30,8 +30,8 @@ def ops_of(model, batch=2, **options):
 
 def test_the_ops_of_lenet5_have_rules():
     graph, ops = ops_of("lenet5")
-    found = {name: jacobian_of(op, graph) for name, op in ops.items() if not name.startswith("loss")}
-    assert {name: rule.key for name, (rule, _) in found.items()} == {
+    rules = {name: jacobian_of(op, graph) for name, op in ops.items() if not name.startswith("loss")}
+    assert {name: rule.key for name, (rule, _) in rules.items()} == {
         "classifier.4 mm": "linear.84>10",
         "classifier.3 threshold_backward": 'aten.threshold_backward.default.84[{"$":0},0]',
         "classifier.2 mm": "linear.120>84",
@@ -43,11 +43,11 @@ def test_the_ops_of_lenet5_have_rules():
         "features.2 max_pool2d_with_indices_backward": "max-pool.6x28x28>14,14/2,2/2,2/0,0/1,1",
         "features.1 threshold_backward": 'aten.threshold_backward.default.4704[{"$":0},0]',
     }
-    assert found["features.3 convolution_backward"][1][0].value == "features.3.weight"
-    assert found["features.5 max_pool2d_with_indices_backward"][1][0].value == "features.5/max_pool2d_with_indices:1"
+    assert rules["features.3 convolution_backward"][1][0].value == "features.3.weight"
+    assert rules["features.5 max_pool2d_with_indices_backward"][1][0].value == "features.5/max_pool2d_with_indices:1"
 
 
-def test_pruned_layers_bring_their_mask():
+def test_jacobians_of_pruned_layers_have_their_mask():
     graph, ops = ops_of("vgg11_pruned")
     convolution, _ = jacobian_of(ops["features.3 convolution_backward"], graph)
     linear, (weight,) = jacobian_of(ops["classifier.2 mm"], graph)
@@ -151,7 +151,7 @@ def test_damaged_recipes_are_refused(task, path, junk, message):
         load(document)
 
 
-def test_full_matrices_say_how_many_samples_they_hold():
+def test_full_matrices_give_their_number_of_samples():
     body = JacobianProduct(Full(4, 60), RELU)
     operands = [Operand(n, s, (1,) * len(s), "float32") for n, s in (("a", (4, 60)), ("b", (60, 3)), ("c", (3, 4, 60)))]
     task = Task("t", body, "cpu", reads=tuple(operands[:2]), writes=(operands[2],))

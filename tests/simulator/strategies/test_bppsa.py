@@ -1,4 +1,4 @@
-"""BPPSA on recurrent layers: the numbers of autograd, the steps and the memory of the paper's analysis, and what it refuses."""
+"""BPPSA on recurrent layers: the numbers of autograd, the steps and the memory of the paper's analysis, and refusals."""
 
 import json
 from math import log2
@@ -45,8 +45,8 @@ def error(job: Job, machine: Machine, backend, options: str) -> float:
     plan = planned(job, machine, options)
     plan.validate(machine)
     built = job.build()
-    found = compare(job, built, plan, backend, Expected.of(job, built))
-    return max(found.max_grad_error, found.max_param_error)
+    numerics = compare(job, built, plan, backend, Expected.of(job, built))
+    return max(numerics.max_grad_error, numerics.max_param_error)
 
 
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
@@ -75,7 +75,7 @@ def test_micro_batches_are_scanned_one_after_another(two_cores, backend):
     assert error(job, two_cores, backend, "scan=blelloch") < 1e-10
 
 
-def test_a_trained_initial_state_takes_the_scan_one_step_further(two_cores, backend):
+def test_a_trained_initial_state_adds_an_element_to_the_scan(two_cores, backend):
     for factory in ("rnn_with_initial_state", "gru_with_initial_state"):
         job = Job(f"{sequence_models.__file__}:{factory}", 3, precision="fp64")
         for options in ("scan=linear", "scan=blelloch,workers=3"):
@@ -87,9 +87,9 @@ def test_rnn_jacobians_are_those_of_autograd(nonlinearity):
     torch.manual_seed(0)
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (4, 4), (4,), (4,))]
     x, h0 = torch.randn(1, 2, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
-    found = rnn_steps(RnnSteps(nonlinearity, False), torch.tensor([0]), rnn(x, h0, *weights, nonlinearity)[1:], weights[1])
+    jacobians = rnn_steps(RnnSteps(nonlinearity, False), torch.tensor([0]), rnn(x, h0, *weights, nonlinearity)[1:], weights[1])
     cell = nn.RNNCell(3, 4, nonlinearity=nonlinearity, dtype=torch.float64)
-    assert_transposed(found[0], cell, weights, x[0], h0)
+    assert_transposed(jacobians[0], cell, weights, x[0], h0)
 
 
 def test_gru_jacobians_are_those_of_autograd():
@@ -97,21 +97,21 @@ def test_gru_jacobians_are_those_of_autograd():
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((12, 3), (12, 4), (12,), (12,))]
     x, h0 = torch.randn(1, 2, 3, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
     states, *saved = gru(x, h0, *weights)
-    found = gru_steps(GruSteps(False), torch.tensor([0]), states[:-1], *saved, weights[1])
-    assert_transposed(found[0], nn.GRUCell(3, 4, dtype=torch.float64), weights, x[0], h0)
+    jacobians = gru_steps(GruSteps(False), torch.tensor([0]), states[:-1], *saved, weights[1])
+    assert_transposed(jacobians[0], nn.GRUCell(3, 4, dtype=torch.float64), weights, x[0], h0)
 
 
-def assert_transposed(found: torch.Tensor, cell: nn.Module, weights: list, x: torch.Tensor, h0: torch.Tensor) -> None:
+def assert_transposed(jacobians: torch.Tensor, cell: nn.Module, weights: list, x: torch.Tensor, h0: torch.Tensor) -> None:
     with torch.no_grad():
         for parameter, weight in zip(cell.parameters(), weights, strict=True):
             parameter.copy_(weight)
     for sample in range(len(h0)):
         expected = torch.autograd.functional.jacobian(lambda h, s=sample: cell(x[s], h), h0[sample])
-        torch.testing.assert_close(found[sample], expected.t(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(jacobians[sample], expected.t(), rtol=1e-12, atol=1e-12)
 
 
 def seconds(task: Task) -> float:
-    """One second for each product of the scan, one after another; all else takes no time."""
+    """One second for each product of the scan; anything else takes no time."""
     if task.body.kind == "scan-level":
         return float(sum(task.body.products))
     return float(len(task.body.steps)) if task.body.kind == "ops" else float(getattr(task.body, "target", "") == "aten.bmm.default")
@@ -127,20 +127,20 @@ def test_a_scan_takes_n_over_p_plus_log_p_products_in_a_row():
     assert scan_seconds(planned(job, cpu("cpu:0"), "scan=linear"), 1) == n - 1
     for workers in (1, 2, 4, 16, 64, 256):
         machine = cpu("cpu:0", cores=workers)
-        taken = scan_seconds(planned(job, machine, f"scan=blelloch,workers={workers}"), workers)
-        assert n / workers < taken <= 2 * n / workers + 4 * log2(workers) + 2, workers
+        scan_s = scan_seconds(planned(job, machine, f"scan=blelloch,workers={workers}"), workers)
+        assert n / workers < scan_s <= 2 * n / workers + 4 * log2(workers) + 2, workers
 
 
-def test_a_workers_share_of_the_jacobians_falls_with_their_number():
+def test_a_workers_share_of_the_jacobians_falls_with_the_number_of_workers():
     job = Job("rnn_bitstream", 4, image_size=1024)
 
     def most_bytes(workers: int) -> int:
         plan = planned(job, cpu("cpu:0", cores=workers), f"scan=blelloch,workers={workers}")
-        held = [0] * workers
+        bytes_of = [0] * workers
         for task in plan.tasks:
             if task.body.kind in ("jacobian-values", "scan-level"):
-                held[task.stream] += sum(operand.bytes for operand in task.writes)
-        return max(held)
+                bytes_of[task.stream] += sum(operand.bytes for operand in task.writes)
+        return max(bytes_of)
 
     one = most_bytes(1)
     for workers in (2, 8, 64):
@@ -168,16 +168,16 @@ def test_a_plan_goes_to_json_and_back(two_cores):
 
 
 @pytest.mark.parametrize(
-    ("factory", "options", "said"),
+    ("factory", "options", "message"),
     [
         ("lstm8", "", "recurrent layer 'recurrent' is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU"),
-        ("read_at_all_steps", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
-        ("stacked", "", "the loss reads recurrent layer 'recurrent' at several steps; expected its last state only"),
-        ("rnn_with_initial_state", "level=9", "level is 9; expected 0 to 3, where one block is left"),
+        ("read_at_all_steps", "", "the loss reads recurrent layer 'recurrent' at several steps; expected only its last state"),
+        ("stacked", "", "the loss reads recurrent layer 'recurrent' at several steps; expected only its last state"),
+        ("rnn_with_initial_state", "level=9", "level is 9; expected 0 to 3, the level at which one block is left"),
     ],
 )
-def test_what_is_no_chain_is_refused(factory, options, said, two_cores):
-    with pytest.raises(StepcastError, match=said):
+def test_models_that_are_no_chain_are_refused(factory, options, message, two_cores):
+    with pytest.raises(StepcastError, match=message):
         planned(Job(f"{sequence_models.__file__}:{factory}", 2), two_cores, options)
 
 

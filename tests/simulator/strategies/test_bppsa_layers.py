@@ -1,4 +1,4 @@
-"""BPPSA on chains of layers: the numbers of autograd with dense and sparse Jacobians, and what it refuses."""
+"""BPPSA on chains of layers: the numbers of autograd with dense and sparse Jacobians, and refusals."""
 
 import json
 
@@ -19,17 +19,17 @@ def job(factory: str, batch: int = 3, **fields) -> Job:
     return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
-def planned(given: Job, machine, options: str = ""):
+def planned(training_job: Job, machine, options: str = ""):
     strategy, parsed = strategies.parse(f"bppsa:{options}")
-    return strategy.plan(given, machine, None, parsed)
+    return strategy.plan(training_job, machine, None, parsed)
 
 
-def error(given: Job, machine, backend, options: str, steps: int = STEPS) -> float:
-    plan = planned(given, machine, options)
+def error(training_job: Job, machine, backend, options: str, steps: int = STEPS) -> float:
+    plan = planned(training_job, machine, options)
     plan.validate(machine)
-    built = given.build()
-    found = compare(given, built, plan, backend, Expected.of(given, built, steps), steps)
-    return max(found.max_grad_error, found.max_param_error)
+    built = training_job.build()
+    numerics = compare(training_job, built, plan, backend, Expected.of(training_job, built, steps), steps)
+    return max(numerics.max_grad_error, numerics.max_param_error)
 
 
 @pytest.mark.parametrize("jacobian", ["auto", "dense", "csr"])
@@ -41,8 +41,8 @@ def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
 
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
 def test_one_sample_and_micro_batches(options, two_cores, backend):
-    for given in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(f"{mlp.__file__}:make", 4, precision="fp64")):
-        assert error(given, two_cores, backend, options) < 1e-10
+    for training_job in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(f"{mlp.__file__}:make", 4, precision="fp64")):
+        assert error(training_job, two_cores, backend, options) < 1e-10
 
 
 def test_float32_differs_by_rounding_only(two_cores, backend):
@@ -55,11 +55,11 @@ def test_vgg11_is_a_chain(two_cores, backend):
 
 
 def test_a_pruned_network_has_few_entries(two_cores, backend):
-    """97 % of its weights are zero for good."""
+    """97 % of its weights stay zero."""
     assert error(Job("vgg11_pruned", 1, precision="fp64"), two_cores, backend, "level=1", steps=2) < 1e-10
 
 
-def test_nothing_is_computed_that_no_gradient_needs(two_cores):
+def test_only_products_that_a_gradient_needs_are_computed(two_cores):
     """Linear, ReLU, linear, ReLU, linear: gradients of weights need two of the four gradients by activations."""
     plan = planned(job("wide"), two_cores, "scan=linear")
     products = [task for task in plan.tasks if task.body.kind == "jacobian-product"]
@@ -77,14 +77,14 @@ def test_a_plan_goes_to_json_and_back(two_cores):
 
 
 def test_the_level_is_the_one_predicted_fastest(two_cores):
-    given, model = Job("lenet5", 8), CostModel(two_cores)
-    chosen = planned(given, two_cores)
-    taken = {level: forecast(planned(given, two_cores, f"level={level}"), two_cores, model).timeline.step_s for level in range(3)}
-    assert taken[chosen.semantics["scan_level"]] == min(taken.values())
+    training_job, model = Job("lenet5", 8), CostModel(two_cores)
+    chosen = planned(training_job, two_cores)
+    step_s = {level: forecast(planned(training_job, two_cores, f"level={level}"), two_cores, model).timeline.step_s for level in range(3)}
+    assert step_s[chosen.semantics["scan_level"]] == min(step_s.values())
 
 
 @pytest.mark.parametrize(
-    ("factory", "said"),
+    ("factory", "message"),
     [
         ("normalised", "native_batch_norm_backward.*batch-norm"),
         ("layer_normalised", "native_layer_norm_backward"),
@@ -92,8 +92,8 @@ def test_the_level_is_the_one_predicted_fastest(two_cores):
         ("single", "single layer"),
     ],
 )
-def test_what_is_no_chain_is_refused(factory, said, two_cores):
-    with pytest.raises(StepcastError, match=said):
+def test_models_that_are_no_chain_are_refused(factory, message, two_cores):
+    with pytest.raises(StepcastError, match=message):
         planned(job(factory), two_cores)
 
 

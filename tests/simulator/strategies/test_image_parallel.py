@@ -1,4 +1,4 @@
-"""Data parallelism: golden issue orders, the bytes that move, and training that equals plain PyTorch's."""
+"""Data parallelism: golden issue orders, the bytes that move, and the numbers of plain PyTorch."""
 
 from dataclasses import replace
 from functools import cache
@@ -10,26 +10,19 @@ from calibrate.numerics import Expected, compare
 from executors.cpu.backend import CpuBackend
 from simulator.engine.simulation import simulate
 from simulator.job import Job
-from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import load_machine
 from simulator.memory.over_time import carried_bytes
 from simulator.plan.task import COLLECTIVE, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp
+from tests.support.applicable import core_groups
 from tests.support.places import USER_MODELS
 from traces.errors import StepcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
-
-
-def groups(devices: int = 2, link_bytes_per_s: float = 0.0) -> Machine:
-    """Groups of one core each."""
-    names = [f"cpu:{i}" for i in range(devices)]
-    made = tuple(Device(name, "cpu", 1, {"fp32": 1e11}, "ram", priority_levels=64) for name in names)
-    links = [Link(a, b, 0.0, link_bytes_per_s) for a in (*names, HOST) for b in (*names, HOST) if a != b and link_bytes_per_s]
-    return Machine("groups", made, (Memory("ram", 8 << 30, 2e10, 32 << 20),), links=tuple(links))
 
 
 def planned(text: str, machine: Machine, path=mlp.__file__, factory: str = "make", **fields):
@@ -41,7 +34,7 @@ def planned(text: str, machine: Machine, path=mlp.__file__, factory: str = "make
 
 @pytest.fixture(scope="module")
 def two_groups():
-    machine = groups()
+    machine = core_groups()
     return machine, CpuBackend(machine)
 
 
@@ -49,24 +42,26 @@ def names(plan) -> list[str]:
     return [f"{task.name} {task.device[-1]}/{task.stream}" for task in plan.tasks]
 
 
-def test_gradients_are_reduced_while_backward_goes_on():
-    """Per gradient: the last layer's sums stand before the first layer's backward."""
-    found = names(planned("image-parallel:bucket=0,fetch=off", groups()))
-    backward = found.index("0/mm.dW 0/0")
-    assert found.index("reduce 0/0/cpu:1>cpu:0 0/1") < found.index("reduce 1/1/cpu:0>cpu:1 1/1") < backward
-    assert found[-2:] == ["update 0/0", "update@cpu:1 1/0"]
+def test_gradients_are_reduced_while_backward_runs():
+    """With one bucket per gradient, the last layer's sums are issued before the first layer's backward."""
+    order = names(planned("image-parallel:bucket=0,fetch=off", core_groups()))
+    backward = order.index("0/mm.dW 0/0")
+    assert order.index("reduce 0/0/cpu:1>cpu:0 0/1") < order.index("reduce 1/1/cpu:0>cpu:1 1/1") < backward
+    assert order[-2:] == ["update 0/0", "update@cpu:1 1/0"]
 
 
-def test_without_overlap_they_are_reduced_behind_backward_on_the_lane_that_computes():
-    plan = planned("image-parallel:overlap=off", groups())
+def test_without_overlap_gradients_are_reduced_after_backward_on_the_compute_lane():
+    plan = planned("image-parallel:overlap=off", core_groups())
     phases = [task.phase for task in plan.tasks]
     assert phases.index(COLLECTIVE) > max(i for i, phase in enumerate(phases) if phase == "backward")
     assert {task.stream for task in plan.tasks} == {0}
 
 
-def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_own():
-    sums = {bucket: {t.name.partition("/")[0] for t in planned(f"image-parallel:bucket={bucket}", groups()).tasks if t.phase == COLLECTIVE}
-            for bucket in (25, 0)}  # fmt: skip
+def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_own_bucket():
+    sums = {}
+    for bucket in (25, 0):
+        plan = planned(f"image-parallel:bucket={bucket}", core_groups())
+        sums[bucket] = {task.name.partition("/")[0] for task in plan.tasks if task.phase == COLLECTIVE}
     assert sums[25] == {"reduce 0"}
     assert sums[0] == {f"reduce {i}" for i in range(4)}
 
@@ -75,23 +70,23 @@ def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_ow
 @pytest.mark.parametrize("bucket", [0, 25])
 @pytest.mark.parametrize("devices", [2, 4])
 def test_bytes_moved_are_those_of_the_algorithm(devices, bucket, algorithm):
-    """2 (n − 1) times the gradients in all, whatever the buckets."""
-    plan = planned(f"image-parallel:bucket={bucket},algorithm={algorithm}", groups(devices))
+    """In total 2 (n − 1) times the gradients, whatever the buckets."""
+    plan = planned(f"image-parallel:bucket={bucket},algorithm={algorithm}", core_groups(devices))
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     moved = sum(operand.bytes for task in plan.tasks if task.phase == COLLECTIVE for operand in task.reads)
     assert moved == 2 * (devices - 1) * gradients
 
 
 def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_every_device():
-    plan = planned("image-parallel:server=host", groups())
+    plan = planned("image-parallel:server=host", core_groups())
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     to_host = [task for task in plan.tasks if task.phase == COLLECTIVE and task.body.target == HOST]
     assert sum(o.bytes for task in to_host for o in task.reads) == 2 * gradients
     assert [task.body.add for task in to_host] == [False, True]
 
 
-def test_each_device_fetches_its_part_of_the_batch():
-    plan = planned("image-parallel", groups())
+def test_each_device_fetches_its_shard_of_the_batch():
+    plan = planned("image-parallel", core_groups())
     fetched = [task for task in plan.tasks if task.phase == TRANSFER]
     assert [(task.name, task.device) for task in fetched] == [
         ("fetch input:0", "cpu:0"), ("fetch input:0@1", "cpu:1"), ("fetch target:0", "cpu:0"), ("fetch target:0@1", "cpu:1"),
@@ -101,22 +96,22 @@ def test_each_device_fetches_its_part_of_the_batch():
     assert {plan.values[task.reads[0].value].device for task in fetched} == {HOST}
 
 
-def test_a_delayed_update_follows_its_reduction_and_stands_before_its_layer():
-    plan = planned("image-parallel:update=forward-fusion,fetch=off", groups())
+def test_a_delayed_update_follows_its_reduction_and_precedes_its_layer():
+    plan = planned("image-parallel:update=forward-fusion,fetch=off", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.lag for task in updates} == {1}
     assert names(plan)[:4] == ["0/update 0/0", "0/addmm 0/0", "0/update@cpu:1 1/0", "0/addmm@1 1/0"]
 
 
-def test_early_updates_have_a_stream_of_their_own_so_that_backward_goes_on():
-    plan = planned("image-parallel:update=backward-fusion,bucket=0", groups())
+def test_early_updates_have_a_separate_stream_so_that_backward_continues():
+    plan = planned("image-parallel:update=backward-fusion,bucket=0", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.stream for task in updates}.isdisjoint({task.stream for task in plan.tasks if task.phase != UPDATE})
     assert names(plan).index("2/update 0/5") < names(plan).index("0/mm.dW 0/0")
 
 
-def test_transfers_of_what_the_next_forward_uses_first_are_the_most_urgent():
-    plan = planned("image-parallel:bucket=0,priorities=on", groups())
+def test_gradients_of_the_first_layer_are_transferred_most_urgently():
+    plan = planned("image-parallel:bucket=0,priorities=on", core_groups())
     first, last = ({t.priority for t in plan.tasks if t.phase == COLLECTIVE and any(o.value == name for o in t.mutates)}
                    for name in (plan.gradients["0.weight"].value, plan.gradients["2.weight"].value))  # fmt: skip
     assert max(first) < min(last) < 0
@@ -125,7 +120,7 @@ def test_transfers_of_what_the_next_forward_uses_first_are_the_most_urgent():
 
 @cache
 def plain_pytorch(path: Path):
-    """A job, what it builds, and what plain PyTorch makes of two halves of its batch."""
+    """A job, its model, and what plain PyTorch computes from two halves of its batch."""
     job = Job(f"{path}:make", 4, precision="fp64", optimizer="adam")
     built = job.build()
     return job, built, Expected.of(job, built, parts=2)
@@ -137,14 +132,14 @@ def plain_pytorch(path: Path):
      "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "priorities=on,bucket=0,fetch=off"],
 )  # fmt: skip
 def test_five_steps_equal_plain_pytorch(options, two_groups):
-    """Of models with batch-norm, shared weights, attention, frozen parts: with as many parts as there are devices, in float64."""
+    """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one micro-batch per device."""
     machine, backend = two_groups
     for path in MODELS:
         job, built, expected = plain_pytorch(path)
         strategy, chosen = strategies.parse(f"image-parallel:{options}")
         plan = strategy.plan(job, machine, None, chosen)
-        found = compare(job, built, plan, backend, expected)
-        assert max(found.max_grad_error, found.max_param_error) <= LIMIT, path.stem
+        numerics = compare(job, built, plan, backend, expected)
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, path.stem
 
 
 def test_with_micro_batches_clipping_and_dropout(two_groups):
@@ -159,39 +154,39 @@ def test_with_micro_batches_clipping_and_dropout(two_groups):
         strategy, chosen = strategies.parse(f"image-parallel:{options}")
         plan = strategy.plan(job, machine, None, chosen)
         assert len(plan.losses) == 4
-        found = compare(job, built, plan, backend, Expected.of(job, built, parts=4))
-        assert max(found.max_grad_error, found.max_param_error) <= LIMIT, options
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, parts=4))
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, options
 
 
 def test_over_links_at_a_stated_rate_the_numbers_are_the_same():
-    machine = groups(link_bytes_per_s=1e6)
+    machine = core_groups(link_bytes_per_s=1e6)
     backend = CpuBackend(machine)
     job = Job(f"{mlp.__file__}:make", 8, precision="fp64")
     built = job.build()
     for options in ("", "server=host", "update=backward-fusion,bucket=0"):
         strategy, chosen = strategies.parse(f"image-parallel:{options}")
-        found = compare(job, built, strategy.plan(job, machine, None, chosen), backend, Expected.of(job, built, parts=2))
-        assert max(found.max_grad_error, found.max_param_error) <= LIMIT, options
+        numerics = compare(job, built, strategy.plan(job, machine, None, chosen), backend, Expected.of(job, built, parts=2))
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, options
 
 
-def test_replicas_hold_what_they_train_each():
-    plan = planned("image-parallel", groups(), optimizer="adam")
-    alone = planned("baseline", groups(), optimizer="adam")
+def test_every_replica_has_all_carried_storages():
+    plan = planned("image-parallel", core_groups(), optimizer="adam")
+    alone = planned("baseline", core_groups(), optimizer="adam")
     assert set(carried_bytes(plan).values()) == set(carried_bytes(alone).values())
 
 
 def test_refusals():
     with pytest.raises(StepcastError, match="needs at least 2 devices, there is 1; use --devices 2"):
-        planned("image-parallel", groups(1))
+        planned("image-parallel", core_groups(1))
     with pytest.raises(StepcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
-        planned("image-parallel", groups(3))
+        planned("image-parallel", core_groups(3))
     with pytest.raises(StepcastError, match="update=backward-fusion cannot clip"):
-        planned("image-parallel:update=backward-fusion", groups(), clip_norm=1.0)
+        planned("image-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
     with pytest.raises(StepcastError, match=r"bucket is -1\.0 MB"):
-        planned("image-parallel:bucket=-1", groups())
+        planned("image-parallel:bucket=-1", core_groups())
 
 
-def test_where_a_library_makes_collectives_a_plan_has_one_task_each():
+def test_with_a_collective_library_each_sum_is_one_task():
     machine = load_machine("p100x4")
     plan = planned("image-parallel:bucket=0", machine)
     sums = [task for task in plan.tasks if task.body.kind == "collective"]
@@ -199,8 +194,8 @@ def test_where_a_library_makes_collectives_a_plan_has_one_task_each():
     assert {task.body.devices for task in sums} == {tuple(f"cuda:{i}" for i in range(4))}
 
 
-class Stated:
-    """Every backward op takes a second, copies nothing but their time on the link."""
+class FixedCosts:
+    """Every backward product takes a second; other ops take no time, and copies only their time on the link."""
 
     def resolve(self, plan):
         from simulator.costs.cost import Cost
@@ -210,25 +205,28 @@ class Stated:
 
 
 def test_overlap_hides_all_but_the_last_reduction():
-    """Two layers of 20 and 15 weights: the second's gradients travel while the first's are computed."""
+    """Two layers of 20 and 15 weights: the second's gradients are transferred while the first's are computed."""
     step_s = {}
     for overlap in ("on", "off"):
-        machine = replace(groups(link_bytes_per_s=40.0), devices=tuple(replace(d, wake_s=0.0) for d in groups().devices))
+        machine = replace(core_groups(link_bytes_per_s=40.0), devices=tuple(replace(d, wake_s=0.0) for d in core_groups().devices))
         plan = planned(f"image-parallel:bucket=0,fetch=off,overlap={overlap}", machine)
-        done = simulate(plan, machine, Stated().resolve(plan), iterations=1)
-        step_s[overlap] = done.step_s
-    assert step_s == {"on": pytest.approx(6.9), "off": pytest.approx(7.9)}  # a second of the first layer's dW hides one of transfers
+        timeline = simulate(plan, machine, FixedCosts().resolve(plan), iterations=1)
+        step_s[overlap] = timeline.step_s
+    assert step_s == {
+        "on": pytest.approx(6.9),
+        "off": pytest.approx(7.9),
+    }  # a second of the first layer's dW hides a second of transfers
 
 
 def test_a_forecast_of_four_p100():
-    """From data sheets: four cards are faster than one, slower than four times as fast, and priced from links."""
+    """By data sheets, four GPUs are faster than one, but less than four times as fast."""
     from simulator.costs.model import CostModel
 
     machine = load_machine("p100x4")
     job = Job("resnet18", 128)
-    found = {}
+    forecasts = {}
     for text in ("baseline", "image-parallel"):
         strategy, options = strategies.parse(text)
-        found[text] = forecast(strategy.plan(job, machine, None, options), machine, CostModel(machine))
-    speedup = found["baseline"].timeline.step_s / found["image-parallel"].timeline.step_s
+        forecasts[text] = forecast(strategy.plan(job, machine, None, options), machine, CostModel(machine))
+    speedup = forecasts["baseline"].timeline.step_s / forecasts["image-parallel"].timeline.step_s
     assert 1.5 < speedup < 4.0

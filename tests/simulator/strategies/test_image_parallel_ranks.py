@@ -1,4 +1,4 @@
-"""Data parallelism over many devices: every one does the same, and all that they do counts."""
+"""Data parallelism over many devices: equal devices do the same at the same time, and the tasks of all devices count."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def two_nodes(devices: int = 16) -> Machine:
 
 @pytest.mark.parametrize("update", ["baseline", "forward-fusion", "backward-fusion"])
 @pytest.mark.parametrize("more", [{}, {"bucket": 0}, {"overlap": False, "fetch": False}])
-def test_devices_that_are_alike_do_the_same_at_the_same_time(update, more):
+def test_equal_devices_do_the_same_at_the_same_time(update, more):
     machine = replace(two_nodes(4), hosts=())  # the first device's host also issues the collectives
     model = CostModel(machine)
     plan = image_parallel.plan(JOB, machine, model, Options(update=update, **more))
@@ -33,19 +33,19 @@ def test_devices_that_are_alike_do_the_same_at_the_same_time(update, more):
         for device in machine.devices
     )
     assert first
-    assert all(found == first for found in others)
+    assert all(other == first for other in others)
 
 
 def test_a_prediction_counts_the_tasks_of_all_devices():
     machine = two_nodes()
     model = CostModel(machine)
-    found = forecast(image_parallel.plan(JOB, machine, model, Options()), machine, model)
+    replicated = forecast(image_parallel.plan(JOB, machine, model, Options()), machine, model)
     alone = forecast(baseline.plan(JOB, machine, model, baseline.Options()), machine, model)
-    assert prediction(found, alone, "fp32").tasks == len(found.timeline.spans) >= 3 * len(found.plan.tasks)
-    assert len(found.plan.tasks) > 16 * len(alone.plan.tasks)  # a fetch of the batch, and reductions, come on top
+    assert prediction(replicated, alone, "fp32").tasks == len(replicated.timeline.spans) >= 3 * len(replicated.plan.tasks)
+    assert len(replicated.plan.tasks) > 16 * len(alone.plan.tasks)  # besides, there are fetches of the batch and reductions
 
 
-def test_devices_that_are_alike_share_costs_and_others_have_their_own():
+def test_equal_devices_share_costs_and_others_have_their_own():
     machine = two_nodes(3)
     slow = replace(machine.devices[1], peak_flops={"fp32": 1e12}, name="cuda:1")
     mixed = replace(machine, devices=(machine.devices[0], slow, machine.devices[2]))
@@ -66,5 +66,5 @@ def test_gradients_take_longer_over_more_nodes_and_a_slower_network():
     one_gpu_each = [predicted(nodes, nodes, 8, model="lenet5").sync_s for nodes in (2, 4, 8)]
     assert one_gpu_each == sorted(set(one_gpu_each))
     of_four = [predicted(nodes, 4, 8, model="lenet5").sync_s for nodes in (1, 2, 4)]
-    assert of_four[0] < of_four[1] == of_four[2]  # every round of a ring waits for its longest way
+    assert of_four[0] < of_four[1] == of_four[2]  # every round of a ring waits for its slowest route
     assert predicted(4, 4, 8, network_bytes_per_s=1e9, model="lenet5").sync_s > one_gpu_each[1]

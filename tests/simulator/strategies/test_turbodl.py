@@ -1,4 +1,4 @@
-"""TurboDL: the paper's three methods as exact timelines of three layers, streams, priorities, and one of Graham's anomalies."""
+"""TurboDL: exact timelines of three layers under the paper's three methods, streams, priorities, and one of Graham's anomalies."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ from traces.errors import StepcastError
 ONE_LEVEL, FOUR_LEVELS = (replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=n),)) for n in (1, 4))
 
 
-class Stated:
-    """Costs by role: every forward op takes a second, and nothing else but dX and dW any time. All run side by side."""
+class FixedCosts:
+    """Costs by role: a forward product takes a second, dX and dW as given, other ops no time. All tasks can run concurrently."""
 
     def __init__(self, dx_s: float, dw_s: float):
         self._seconds = {"mm.dX": dx_s, "mm.dW": dw_s, "mm": 1.0}
@@ -28,9 +28,9 @@ class Stated:
     def resolve(self, plan):
         return [self._cost(task.name.partition("/")[2].partition("#")[0]) for task in plan.tasks]
 
-    def _cost(self, what: str) -> Cost:
-        seconds = self._seconds.get(what, 0.0)
-        return Cost(what, seconds, seconds)
+    def _cost(self, op: str) -> Cost:
+        seconds = self._seconds.get(op, 0.0)
+        return Cost(op, seconds, seconds)
 
 
 def planned(text: str, factory: str = "chain", machine=None, costs=None, **fields):
@@ -44,34 +44,34 @@ def planned(text: str, factory: str = "chain", machine=None, costs=None, **field
 
 def spans(text: str, dx_s: float, dw_s: float, machine=None) -> dict[str, tuple[float, float]]:
     """Start and end of every backward product of one iteration."""
-    machine, costs = machine or tiny.gpu(), Stated(dx_s, dw_s)
+    machine, costs = machine or tiny.gpu(), FixedCosts(dx_s, dw_s)
     plan = planned(text, machine=machine, costs=costs)
-    done = simulate(plan, machine, costs.resolve(plan), iterations=1)
-    return {span.task.replace("/mm", ""): (span.start_s, span.end_s) for span in done.spans if "mm.d" in span.task}
+    timeline = simulate(plan, machine, costs.resolve(plan), iterations=1)
+    return {span.task.replace("/mm", ""): (span.start_s, span.end_s) for span in timeline.spans if "mm.d" in span.task}
 
 
 def step_s(text: str, dx_s: float, dw_s: float) -> float:
-    costs = Stated(dx_s, dw_s)
+    costs = FixedCosts(dx_s, dw_s)
     plan = planned(text, costs=costs)
     return simulate(plan, tiny.gpu(), costs.resolve(plan)).step_s
 
 
-def test_with_a_barrier_a_layer_starts_after_all_of_the_one_before():
+def test_with_a_barrier_a_layer_starts_after_all_tasks_of_the_previous_one():
     assert spans("turbodl:async=off", 1.0, 3.0) == {
         "2.dX": (3.0, 4.0), "2.dW": (3.0, 6.0), "1.dX": (6.0, 7.0), "1.dW": (6.0, 9.0), "0.dW": (9.0, 12.0),
     }  # fmt: skip
     assert step_s("turbodl:async=off", 1.0, 3.0) == 12.0
 
 
-def test_asynchronous_layers_follow_the_gradient_alone():
+def test_asynchronous_layers_wait_only_for_the_gradient():
     assert spans("turbodl", 1.0, 3.0) == {
         "2.dX": (3.0, 4.0), "2.dW": (3.0, 6.0), "1.dX": (4.0, 5.0), "1.dW": (6.0, 9.0), "0.dW": (5.0, 8.0),
     }  # fmt: skip
-    # the next forward waits layer by layer: its first layer starts at 8, on the first layer's update, beside the second layer's dW
+    # the next forward waits layer by layer: its first layer starts at 8, after that layer's update and during the second layer's dW
     assert step_s("turbodl", 1.0, 3.0) == 8.0
 
 
-def test_where_the_gradient_takes_longest_a_barrier_costs_nothing():
+def test_a_barrier_costs_nothing_if_the_gradient_takes_longest():
     assert spans("turbodl:async=off", 3.0, 1.0) == spans("turbodl", 3.0, 1.0)
     assert step_s("turbodl:async=off", 3.0, 1.0) == step_s("turbodl", 3.0, 1.0) == 10.0
 
@@ -81,7 +81,7 @@ def test_on_one_stream_nothing_overlaps():
 
 
 def test_priorities_let_the_critical_path_go_first():
-    """One SM: whoever is ready first runs first, unless the gradient is more urgent."""
+    """On one SM the task that is ready first runs first, unless the gradient is more urgent."""
     plain, urgent = (spans(text, 1.0, 1.0, tiny.gpu(sms=1)) for text in ("turbodl:priorities=off", "turbodl"))
     assert plain["2.dW"][0] < plain["1.dX"][0]
     assert urgent["1.dX"][0] < urgent["0.dW"][0] < urgent["2.dW"][0] < urgent["1.dW"][0]
@@ -90,8 +90,8 @@ def test_priorities_let_the_critical_path_go_first():
 @pytest.mark.parametrize(("machine", "levels"), [(ONE_LEVEL, (0, 0)), (load_machine("p100"), (-1, 0)), (FOUR_LEVELS, (-1, 0))])
 def test_priorities_of_a_chain(machine, levels):
     plan = planned("turbodl", machine=machine)
-    found = {task.name.partition(".")[2]: task.priority for task in plan.tasks if task.name in ("1/mm.dX", "1/mm.dW", "2/mm.dW")}
-    assert (found["dX"], found["dW"]) == levels
+    priorities = {task.name.partition(".")[2]: task.priority for task in plan.tasks if task.name in ("1/mm.dX", "1/mm.dW", "2/mm.dW")}
+    assert (priorities["dX"], priorities["dW"]) == levels
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_papers_example_takes_nine_streams():
         ("long1", "long2", "merge"), 0
     )
     assert {streams["middle", "dX"], streams["short", "dX"]} == {3, 6}
-    assert streams["fork", "dW"] == streams["fork", "dB"] == streams["fork", "te"] == 0  # the next iteration waits for them at once
+    assert streams["fork", "dW"] == streams["fork", "dB"] == streams["fork", "te"] == 0  # the next iteration waits for these first
     assert streams["long1", "dW"] == 1
     assert streams["long1", "dB"] == 2
     assert {task.stream for task in planned("turbodl:async=off", "six").tasks} == {0, 1, 2}
@@ -133,13 +133,13 @@ def test_a_chain_takes_three_streams():
 
 def test_the_dependency_distance_of_a_chain():
     graph = Job(f"{layered.__file__}:chain", 4).graph()
-    found = LayerGraph(graph, [1.0] * len(graph.ops))
-    parts = {op.name: found.of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
-    assert {name: parts[name] for name in ("2/mm.dX", "1/mm.dX")} == {"2/mm.dX": 1, "1/mm.dX": 1}
-    assert [parts[f"{i - 1}/mm.dW"] for i in (1, 2, 3)] == [2 * (i - 1) + 1 for i in (1, 2, 3)]
+    layers = LayerGraph(graph, [1.0] * len(graph.ops))
+    distances = {op.name: layers.of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
+    assert {name: distances[name] for name in ("2/mm.dX", "1/mm.dX")} == {"2/mm.dX": 1, "1/mm.dX": 1}
+    assert [distances[f"{i - 1}/mm.dW"] for i in (1, 2, 3)] == [2 * (i - 1) + 1 for i in (1, 2, 3)]
 
 
-def test_a_lesser_path_waits_for_the_urgent_one_where_levels_lack():
+def test_a_less_urgent_path_waits_for_the_urgent_one_if_there_are_too_few_levels():
     after = {task.name: task.after for task in planned("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
     assert set(after) == {"middle/mm.dX", "short/mm.dX"}
     assert "long2/mm.dX" in {name for names in after.values() for name in names}
@@ -149,7 +149,7 @@ def test_a_lesser_path_waits_for_the_urgent_one_where_levels_lack():
 
 def test_updates():
     names = [task.name for task in planned("turbodl").tasks if task.phase == UPDATE]
-    assert names == ["0/update", "1/update", "2/update"]  # as the next forward needs them
+    assert names == ["0/update", "1/update", "2/update"]  # in the order in which the next forward needs them
     assert [task.name for task in planned("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
     assert [task.name for task in planned("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
     called = [task for task in planned("turbodl:update=callback").tasks if task.phase == UPDATE]
@@ -163,7 +163,7 @@ def test_clipping_needs_all_gradients():
         planned("turbodl:fuse=backward", clip_norm=1.0)
 
 
-def test_micro_batches_add_up_on_the_gradients_stream():
+def test_gradients_of_micro_batches_are_added_on_the_stream_of_the_gradient():
     plan = planned("turbodl", "six", accumulate=2)
     added = {task.name: task.stream for task in plan.tasks if "accumulate" in task.name}
     assert added["long1.weight/accumulate@1"] == 1
@@ -173,7 +173,7 @@ def test_micro_batches_add_up_on_the_gradients_stream():
 
 @pytest.mark.parametrize(("shorter_by_s", "expected_s"), [(0.0, 12.0), (1.0, 13.0)])
 def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
-    """Every task a second shorter, and the whole takes a second longer (Graham 1969, Bounds on multiprocessing timing anomalies)."""
+    """With every task a second shorter, the whole takes a second longer (Graham 1969, Bounds on multiprocessing timing anomalies)."""
     seconds = [s - shorter_by_s for s in (3.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0, 9.0)]
     needs = {5: "v4", 6: "v4", 7: "v4", 8: "v4", 9: "v1"}
     tasks = [tiny.task(f"t{i}", s, reads=needs.get(i, "x"), writes=f"v{i}", stream=i) for i, s in enumerate(seconds, start=1)]
@@ -181,14 +181,14 @@ def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
     assert simulate(plan, tiny.cpu(cores=3), costs, iterations=1).step_s == expected_s
 
 
-def test_groups_of_a_convolution_have_streams_of_their_own():
+def test_groups_of_a_convolution_have_separate_streams():
     plan = planned("turbodl", "grouped")
     of = {task.name: task for task in plan.tasks}
     assert [of[f"2/convolution_backward.dX/group{g}"].stream for g in (0, 1)] == [0, 3]
     assert [of[f"2/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [1, 4]
     assert [of[f"0/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [0, 3]  # the first layer's are critical
     assert of["2/convolution/join"].reads[1].shape == (4, 4, 6, 6)
-    assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: left whole
+    assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: not split
     whole = {task.name for task in planned("turbodl:groups=off", "grouped").tasks}
     assert not [name for name in whole if "group" in name]
     flops = [sum(task.body.flops for task in planned(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
