@@ -15,10 +15,10 @@ from simulator.plan.plan import Plan
 from simulator.predict.explain import overfull_words
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
+from traces import units
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
-from traces.sizes import gigabytes
 
 
 def machine_here(profile: Profile | None, devices: int = 1, link: str = ALIAS_LINK, library: str = "") -> Machine:
@@ -60,7 +60,7 @@ def require_memory(predicted: Forecast) -> None:
     """Raise StepcastError where a plan needs more of a memory than its machine has, with what needs it."""
     for memory in predicted.overfull:
         raise StepcastError(
-            f"{predicted.plan.strategy} needs {gigabytes(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
+            f"{predicted.plan.strategy} needs {units.memory(predicted.memory_bytes[memory.name])}{_where(memory, predicted.machine)},"
             f" {_there(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
             " choose a smaller batch or --image-size"
         )
@@ -86,7 +86,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
             needed += _operand_bytes((found.plan for found in forecasts), machine) if calibrate else 0
         if needed > memory.size_bytes:
             raise StepcastError(
-                f"comparing {len(forecasts)} strategies at once needs {gigabytes(needed)}{_where(memory, machine)},"
+                f"comparing {len(forecasts)} strategies at once needs {units.memory(needed)}{_where(memory, machine)},"
                 f" {_there(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
             )
 
@@ -97,7 +97,7 @@ def _where(memory: Memory, machine: Machine) -> str:
 
 
 def _there(memory: Memory, machine: Machine) -> str:
-    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {gigabytes(memory.size_bytes)}"
+    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {units.memory(memory.size_bytes)}"
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:

@@ -269,10 +269,10 @@ def test_a_memory_limit(stepcast):
     assert shown.status == 1
     assert "does not fit" in shown.out
     assert "Memory: peak of" in shown.out
-    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 0.4 MB", "peak of", "parameters", "choose a smaller batch")
+    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 390.6 KiB", "peak of", "parameters", "choose a smaller batch")
     done = stepcast.call("validate", *BASE_RUN, *small, "--json")
     assert done.status == 1
-    assert all("this machine has 0.4 MB" in row["status"] for row in done.document["results"])
+    assert all("this machine has 390.6 KiB" in row["status"] for row in done.document["results"])
     assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], "the machine has less"
     for wrong in (0, -1, "nan"):
         refused(stepcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")

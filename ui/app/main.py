@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from calibrate.placement import HERE
+from traces import units
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import (
@@ -30,7 +31,8 @@ from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.reports.report import Report, read_report
-from ui.text import sentences, tables, units
+from ui.text import sentences, tables
+from ui.text.labels import markdown_escaped, row_labels
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
 #: Rows of the critical path's table.
@@ -116,7 +118,7 @@ def validation_ui(report: Report) -> int:
 def validation_summary_ui(validation: Validation) -> None:
     """Words, chart and table of one validation."""
     st.subheader(sentences.job_words(validation))
-    st.write(units.plain(" ".join(sentences.validation_words(validation))))
+    st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
@@ -127,17 +129,17 @@ def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
-    labels = units.row_labels([comparison.result for comparison in comparisons])
+    labels = row_labels([comparison.result for comparison in comparisons])
     return st.selectbox("Strategy", range(len(labels)), index=len(labels) - 1, format_func=lambda number: labels[number])
 
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Predicted above measured, with words, phases, memory and files."""
     st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
-    st.write(units.plain(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
+    st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     if comparison.predicted.memory or comparison.measured.memory:
-        st.write(units.plain(" ".join(sentences.memory_words(comparison.result))))
+        st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
         st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
     trace = folder / "perfetto.json.gz"
     if trace.exists():
@@ -198,7 +200,7 @@ def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[For
 def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
     """All answers side by side, then one in detail."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
-        st.warning(units.plain(f"{refusal.strategy}: {refusal.why}"))
+        st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
@@ -213,13 +215,13 @@ def forecast_details_ui(answer: Forecast) -> None:
     """One prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     left, middle, right = st.columns(3)
-    left.metric("Step time", units.with_unit(prediction.step_s))
+    left.metric("Step time", units.duration(prediction.step_s))
     middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
     right.metric("Speed-up", units.speedup(prediction.speedup))
     st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
     if answer.why:
-        st.write("Against the baseline: " + units.plain("; ".join(answer.why)) + ".")
-    st.write(units.plain(" ".join(sentences.prediction_words(prediction))))
+        st.write("Against the baseline: " + markdown_escaped("; ".join(answer.why)) + ".")
+    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):

@@ -7,10 +7,11 @@ import streamlit as st
 
 from simulator.whatif import registry as whatif
 from simulator.whatif.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
+from traces import units
 from traces.errors import StepcastError
 from ui.figures import charts
 from ui.text import replays as replay_words
-from ui.text import units
+from ui.text.labels import markdown_escaped
 
 EXAMPLE = "kernel:gemm|conv*=0.5\nhost*=0.5"
 
@@ -56,7 +57,7 @@ def rules_ui() -> list[str]:
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
         for rule in whatif.rules():
-            st.markdown(f"`{rule.form}`: {units.plain(rule.about)}")
+            st.markdown(f"`{rule.form}`: {markdown_escaped(rule.about)}")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -66,11 +67,11 @@ def summary_ui(found: Replayed) -> None:
     number = typical_step(result)
     both = one_step(found.replay, found.simulated, number, "replayed"), one_step(found.replay, found.replay.recorded, number, "recorded")
     left, middle, right = st.columns(3)
-    left.metric("GPU period, recorded", units.with_unit(result.gpu_period_measured_s))
-    middle.metric("Replayed", units.with_unit(result.gpu_period_simulated_s))
+    left.metric("GPU period, recorded", units.duration(result.gpu_period_measured_s))
+    middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
     right.metric("Error", units.percent(result.error))
     st.plotly_chart(charts.timelines_figure(*both), key="replay")
-    st.write(units.plain(" ".join(replay_words.replay_words(result))))
+    st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
         ("Steps", replay_words.step_cells(result)),
@@ -83,12 +84,12 @@ def summary_ui(found: Replayed) -> None:
 
 def answer_ui(found: Replayed, answer: Answer) -> None:
     """What the rules change, and what was assumed."""
-    st.subheader("What if " + units.plain(", ".join(answer.what_if.rules)))
+    st.subheader("What if " + markdown_escaped(", ".join(answer.what_if.rules)))
     left, middle, right = st.columns(3)
-    left.metric("GPU period before", units.with_unit(answer.what_if.gpu_period_before_s))
-    middle.metric("After", units.with_unit(answer.what_if.gpu_period_after_s))
+    left.metric("GPU period before", units.duration(answer.what_if.gpu_period_before_s))
+    middle.metric("After", units.duration(answer.what_if.gpu_period_after_s))
     right.metric("Speed-up", units.speedup(answer.what_if.speedup))
     step = one_step(answer.replay, answer.timeline, typical_step(found.result), "what if")
     st.plotly_chart(charts.timelines_figure(step), key="what if replay")
     for line in replay_words.what_if_words(answer.what_if)[1:]:
-        st.markdown(f"- {units.plain(line)}")
+        st.markdown(f"- {markdown_escaped(line)}")

@@ -13,7 +13,7 @@ from ui.figures.charts import finished
 from ui.figures.training_curves import lines, logarithmic
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
-from ui.text import units
+from ui.text.labels import markdown_escaped
 
 
 def training_place(place: Path) -> Path | None:
@@ -30,7 +30,7 @@ def training_ui(document: Path) -> None:
         st.error(str(error))
         return
     st.subheader(training_words.title(run))
-    st.write(units.plain("; ".join(training_words.sentences(run)) + "."))
+    st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
     st.plotly_chart(training_figure(run), key="training")
     st.dataframe(training_words.cells(run), hide_index=True)
 

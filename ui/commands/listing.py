@@ -5,8 +5,9 @@ from itertools import starmap
 from rich.console import Console
 from rich.table import Table
 
+from traces import units
 from ui.commands.output import print_json
-from ui.text import units
+from ui.text.labels import option_value
 
 
 def models(as_json: bool) -> None:
@@ -71,10 +72,10 @@ def machines(as_json: bool) -> None:
         return
     rows = [
         (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
-         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}", date)
+         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", units.memory_digits(m.memories[0].size_bytes, 2**30), date)
         for m, date in zip(found, calibrated, strict=True)
     ]  # fmt: skip
-    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB", "calibrated"), rows)
+    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "memory GB/s", "memory GiB", "calibrated"), rows)
 
 
 def profiles(as_json: bool) -> None:
@@ -113,4 +114,4 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 
 def _option_line(name: str, doc: str, default: object) -> str:
-    return f"{name} (default {units.option_value(default)}): {doc}"
+    return f"{name} (default {option_value(default)}): {doc}"

@@ -19,11 +19,11 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.files import check_writable
 from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
+from traces.units import duration
 from ui import jobs
 from ui.commands.output import print_document
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
-from ui.text.units import with_unit
 
 #: Some hundred bytes of a metrics file each.
 MOST_STEPS = 200_000
@@ -138,7 +138,7 @@ def _write(document: TrainingRun, metrics: Path | None, out: Path | None) -> Non
 
 
 def _tell(document: TrainingRun) -> None:
-    expected = f", predicted {with_unit(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
-    print(f"{document.curves[0].name}: {with_unit(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
+    expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
+    print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
     for line in training_words.sentences(document):
         print(line)

@@ -9,12 +9,13 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from traces import units
 from traces.comparison import Comparison, Prediction, Validation
 from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.timeline import Span, Timeline
 from ui.figures import palette
-from ui.text import units
+from ui.text.labels import headline, lane_label, row_labels
 
 #: Above this many spans, their borders would hide them.
 BORDERED_SPANS = 600
@@ -27,7 +28,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     """
     shown = [timeline for timeline in (predicted, measured) if timeline is not None]
     rows = [lanes(timeline, timeline.window()) for timeline in shown]
-    titles = [f"{timeline.kind}: {units.with_unit(timeline.step_s)}" for timeline in shown]
+    titles = [f"{timeline.kind}: {units.duration(timeline.step_s)}" for timeline in shown]
     heights = [max(1, len(row)) for row in rows]
     drawn_px = 34 * sum(heights) + 56 * (len(shown) - 1)
     spacing = 56 / drawn_px if len(shown) > 1 else 0.0
@@ -36,7 +37,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     for number, (timeline, places) in enumerate(zip(shown, rows, strict=True), start=1):
         for trace in _span_traces(timeline, listed):
             figure.add_trace(trace, row=number, col=1)
-        labels = [units.lane_label(*place) for place in places]
+        labels = [lane_label(*place) for place in places]
         figure.update_yaxes(
             categoryorder="array", categoryarray=labels, autorange="reversed", showgrid=False, ticksuffix=" ", row=number, col=1
         )
@@ -46,7 +47,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     figure.update_xaxes(range=[0, end_ms * 1.01], showgrid=True, gridcolor=palette.GRID, zeroline=False)
     figure.update_xaxes(title_text="ms from the start of the steady period", row=len(shown), col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
-    title = units.headline(predicted.step_s, measured.step_s if measured else None)
+    title = headline(predicted.step_s, measured.step_s if measured else None)
     return finished(figure, title, drawn_px=drawn_px, barmode="overlay")
 
 
@@ -73,7 +74,7 @@ def _span_traces(timeline: Timeline, listed: set[str]) -> "list[go.Bar]":
         texts = None if stripe else [_hover(s, origin, causes.get(s)) for s in group]
         bar = go.Bar(orientation="h", name=name, legendgroup=name, showlegend=name not in listed, marker={"color": colour, "line": border})
         bar.update(
-            y=[units.lane_label(s.device, s.lane) for s in group],
+            y=[lane_label(s.device, s.lane) for s in group],
             base=[(start - origin) * 1e3 for start in left],
             x=[(min(s.end_s, end) - start) * 1e3 for s, start in zip(group, left, strict=True)],
             hovertext=texts,
@@ -89,7 +90,7 @@ def _hover(span: Span, origin: float, cause: str | None) -> str:
         f"<b>{escape(span.task)}</b>",
         f"{span.phase}{f' of {escape(span.layer)}' if span.layer else ''}, micro-batch {span.micro_batch}",
     ]
-    lines.append(f"{units.with_unit(span.end_s - span.start_s)}, from {units.with_unit(span.start_s - origin)}, iteration {span.iteration}")
+    lines.append(f"{units.duration(span.end_s - span.start_s)}, from {units.duration(span.start_s - origin)}, iteration {span.iteration}")
     return "<br>".join([*lines, f"on the critical path, waited for: {cause}"] if cause else lines)
 
 
@@ -97,7 +98,7 @@ def speedups_figure(validation: Validation) -> go.Figure:
     """Predicted and measured step time per strategy: whiskers are the 90 % interval and the range of the measured runs."""
     results = validation.ran
     figure = go.Figure()
-    names = units.row_labels(results)
+    names = row_labels(results)
     predicted = [(r.predicted_step_s, *(r.predicted_interval_s or (r.predicted_step_s,) * 2)) for r in results]
     measured = [
         (r.measured_step_s, min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results
@@ -125,7 +126,7 @@ def _add_points(
     whiskers["array"] = [(high - value) * 1e3 for value, _, high in values]
     whiskers["arrayminus"] = [(value - low) * 1e3 for value, low, _ in values]
     texts = [
-        f"<b>{escape(label)}</b><br>{name}: {units.with_unit(value)} ({units.interval((low, high))})"
+        f"<b>{escape(label)}</b><br>{name}: {units.duration(value)} ({units.interval((low, high))})"
         for label, (value, low, high) in zip(names, values, strict=True)
     ]
     figure.add_scatter(

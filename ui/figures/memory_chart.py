@@ -7,9 +7,10 @@ from plotly.subplots import make_subplots
 
 from simulator.predict.explain import KIND_NAMES
 from traces.timeline import Timeline
+from traces.units import memory_unit
 from ui.figures import palette
 from ui.figures.charts import finished
-from ui.figures.memory_panels import devices_shown, heading, limit_drawn, panel, unit
+from ui.figures.memory_panels import devices_shown, heading, limit_drawn, panel
 
 
 def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.Figure:
@@ -39,7 +40,7 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.F
     listed: set[str] = set()
     end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in shown) * 1e3
     for row, panels in enumerate(rows):
-        size, name = unit(highest[row])
+        size, name = memory_unit(highest[row])
         for column, each in enumerate(panels, start=1):
             place = {"row": row + 1, "col": column}
             for kind, counts in each.held.items() if each is not None else ():
@@ -80,7 +81,7 @@ def _memory_lines(shown: Sequence[Timeline]) -> go.Figure:
             inside.append((end, inside[-1][1]))
             times, held = zip(*inside, strict=True)
             name = f"{device} {timeline.kind}"
-            figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 1e9 for h in held], name=name, mode="lines", line_shape="hv")
-    figure.update_yaxes(title_text="GB", rangemode="tozero", gridcolor=palette.GRID)
+            figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 2**30 for h in held], name=name, mode="lines", line_shape="hv")
+    figure.update_yaxes(title_text="GiB", rangemode="tozero", gridcolor=palette.GRID)
     figure.update_xaxes(title_text="ms from the start of the steady period", showgrid=False, zeroline=False)
     return finished(figure, "Memory", drawn_px=200)

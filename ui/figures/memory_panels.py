@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import STACKED
+from traces import units
 from traces.timeline import Timeline
-from ui.text import units
 
 #: More devices than this are not drawn: replicas look alike, and what is drawn is that of the first ones.
 MOST_DEVICES = 8
@@ -62,15 +62,9 @@ def limit_drawn(limit_bytes: int | None, highest_bytes: int) -> bool:
 
 def heading(timeline: Timeline, each: Panel, limit_bytes: int | None = None) -> str:
     """What stands above a panel: device, whose figures these are, the peak, and a limit that is not drawn."""
-    size, name = unit(each.peak_bytes)
-    peak = f", peak {units.digits(each.peak_bytes / size)} {name}" if each.peak_bytes else ""
+    peak = f", peak {units.memory(each.peak_bytes)}" if each.peak_bytes else ""
     how = " by the allocator" if peak and timeline.kind == "measured" else ""
     if how and each.highest_bytes > each.peak_bytes:  # groups of cores are counted apart from the run that the areas are of
         how += ", one task at a time"
-    there = f" of {units.gigabytes(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
+    there = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
     return f"{each.device} {timeline.kind}{peak}{how}{there}"
-
-
-def unit(highest_bytes: int) -> tuple[float, str]:
-    """In what to show bytes: how many they are, and the name."""
-    return (1e9, "GB") if highest_bytes >= 1e9 else (1e6, "MB")

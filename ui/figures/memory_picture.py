@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from simulator.predict.explain import KIND_NAMES
 from traces.timeline import Timeline
+from traces.units import memory_unit
 from ui.figures import palette
-from ui.figures.memory_panels import Panel, devices_shown, heading, kinds_shown, limit_drawn, panel, unit
+from ui.figures.memory_panels import Panel, devices_shown, heading, kinds_shown, limit_drawn, panel
 from ui.figures.pictures import DOTS_PER_INCH, FAINT, INK, WIDTH_IN, legend, write
 
 #: Inches of a row, and of what lies above, between and under the rows.
@@ -44,7 +45,7 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
         for column, (timeline, each) in enumerate(zip(shown, panels, strict=True)):
             axes = figure.add_axes((LEFT + column * (width + GAP), bottom_in / height_in, width, ROW_IN / height_in))
             _style(axes, column == 0, row == len(rows) - 1)
-            size, name = unit(highest)
+            size, name = memory_unit(highest)
             axes.set_xlim(0, end_ms * 1.002)
             axes.set_ylim(0, max(highest, limit if near else 0) / size * 1.1 or 1)
             if column == 0:

@@ -15,13 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from traces import units
 from traces.comparison import Validation
 from traces.critical import critical_spans
 from traces.files import write_atomic
 from traces.lanes import lanes
 from traces.timeline import Span, Timeline
 from ui.figures import palette
-from ui.text import units
+from ui.text.labels import headline, lane_label, row_labels
 
 WIDTH_IN = 12.0
 #: 2,400 pixels wide: sharp at the 1,200 that a README shows.
@@ -46,7 +47,7 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
     figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DOTS_PER_INCH, facecolor="white")
     FigureCanvasAgg(figure)
     end_ms = max(max(t.step_s, t.window_s[1] - t.window_s[0]) for t in shown) * 1e3
-    labels = [[units.lane_label(*place) for place in places] for places in rows]
+    labels = [[lane_label(*place) for place in places] for places in rows]
     left = (0.3 + 0.088 * max((len(label) for group in labels for label in group), default=0)) / WIDTH_IN
     above_in = top_in
     for timeline, places, names, drawn in zip(shown, rows, labels, drawn_in, strict=True):
@@ -58,11 +59,11 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
         axes.tick_params(axis="x", labelbottom=last, length=3 if last else 0, colors=INK)
         above_in += drawn + between_in
     axes.set_xlabel("ms from the start of the steady period", fontsize=11, color=INK)
-    headline = units.headline(predicted.step_s, measured.step_s if measured else None)
+    times = headline(predicted.step_s, measured.step_s if measured else None)
     figure.text(
         0.012,
         1 - 0.16 / height_in,
-        f"{title}: {headline}" if title else headline,
+        f"{title}: {times}" if title else times,
         fontsize=16,
         weight="bold",
         va="top",
@@ -100,7 +101,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, places: tuple[tuple[str, str]
         side.set_visible(False)
     step_ms = timeline.step_s * 1e3
     axes.axvline(step_ms, color=INK, linewidth=1.6, clip_on=False)
-    label = f"{units.with_unit(timeline.step_s)} "
+    label = f"{units.duration(timeline.step_s)} "
     axes.annotate(label, (step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), textcoords="offset points", ha="right", fontsize=11.5,
                   weight="bold", color=INK)  # fmt: skip
     axes.annotate(
@@ -160,7 +161,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
             axes.text(x, row, text, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=12, color=INK)
     axes.set_xlim(0, highest * 1.05 or 1)
     axes.set_ylim(max(len(results), 1) - 0.5, -0.5)
-    labels = [_folded(label) for label in units.row_labels(results)]
+    labels = [_folded(label) for label in row_labels(results)]
     axes.set_yticks(range(len(results)), labels, fontsize=12 if max(map(_width, labels), default=0) <= LABEL_CHARACTERS else 9, color=INK)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
     axes.set_xlabel("step time, ms", fontsize=11, color=INK)

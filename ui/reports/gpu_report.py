@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from traces import units
 from traces.comparison import Validation, ValidationResult
 from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
 from traces.shipped import FILES, default_folder
-from ui.text import units
+from ui.text.labels import row_labels
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "A/A",
@@ -97,7 +98,7 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
     job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
-    for label, row in zip(units.row_labels(validation.results), validation.results, strict=True):
+    for label, row in zip(row_labels(validation.results), validation.results, strict=True):
         if not row.ok:
             yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 5)
             continue
@@ -119,7 +120,7 @@ def _numbers(row: ValidationResult) -> str:
         return "not finite"
     if row.max_grad_error == row.max_param_error == 0:
         return "exact"
-    return f"{units.error_of(row.max_grad_error)}, {units.error_of(row.max_param_error)}"
+    return f"{units.difference(row.max_grad_error)}, {units.difference(row.max_param_error)}"
 
 
 def _results(rows: Sequence[tuple[str, ...]]) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from html import escape
 
 from traces.comparison import Comparison, Validation
-from ui.text import sentences, tables, units
+from ui.text import sentences, tables
+from ui.text.labels import headline
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2430; --soft: #5a6070; --line: #d9dde4; --page: #fff; }
@@ -89,7 +90,7 @@ def _comparison(each: Compared) -> str:
     said = " ".join(
         [*sentences.result_words(comparison.result), *sentences.memory_words(comparison.result), sentences.phase_words(comparison)]
     )
-    heading = f"{comparison.strategy}: {units.headline(comparison.predicted.step_s, comparison.measured.step_s)}"
+    heading = f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}"
     picture = f'<img src="{escape(folder)}/timelines.png" alt="{escape(heading)}, both timelines">'
     memory = f'<p><img src="{escape(folder)}/memory.png" alt="{escape(heading)}, memory of every device"></p>' if each.memory else ""
     return f'<h3>{escape(heading)}</h3><p>{escape(said)}</p><p>{picture}</p>{memory}<p class="links">{links}</p>'

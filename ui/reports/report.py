@@ -30,7 +30,7 @@ from traces.timeline import Timeline
 from ui.figures import pictures
 from ui.figures.memory_picture import memory_picture
 from ui.reports.page import Compared, Part, page
-from ui.text import units
+from ui.text.labels import row_labels
 
 SCHEMA = "stepcast.report/1"
 
@@ -109,7 +109,7 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
             if comparison.result not in validation.results:
                 continue
             row = validation.results.index(comparison.result)
-            label = units.row_labels(validation.results)[row]
+            label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
             drawn = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))

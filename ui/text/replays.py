@@ -1,7 +1,8 @@
 """A replay in words and tables: the same for the terminal and the app."""
 
+from traces import units
 from traces.replay_result import ReplayResult, WhatIf
-from ui.text import units
+from ui.text.labels import lane_label
 
 #: Rows of a table of streams or kernels.
 SHOWN = 12
@@ -11,7 +12,7 @@ EXPLAINED = 3
 
 def replay_words(result: ReplayResult) -> list[str]:
     """What a replay shows beside the recording, sentence by sentence."""
-    measured, simulated = units.with_unit(result.gpu_period_measured_s), units.with_unit(result.gpu_period_simulated_s)
+    measured, simulated = units.duration(result.gpu_period_measured_s), units.duration(result.gpu_period_simulated_s)
     steps = f" over {_count(len(result.steps), 'step')}" if result.steps else ""
     sentences = [
         f"{_count(result.kernels, 'kernel')} on {_count(result.streams, 'stream')}{steps}.",
@@ -23,8 +24,8 @@ def replay_words(result: ReplayResult) -> list[str]:
         sentences.append(f"The recorded steps after the first take from {low} to {high} ms.")
     if result.exposed_communication_measured_s or result.exposed_communication_simulated_s:
         exposed = (
-            units.with_unit(result.exposed_communication_measured_s),
-            units.with_unit(result.exposed_communication_simulated_s),
+            units.duration(result.exposed_communication_measured_s),
+            units.duration(result.exposed_communication_simulated_s),
         )
         sentences.append(f"Communication that no kernel hides takes {exposed[0]} recorded, {exposed[1]} replayed.")
     if result.unmatched_kernels:
@@ -34,7 +35,7 @@ def replay_words(result: ReplayResult) -> list[str]:
 
 def what_if_words(answer: WhatIf) -> list[str]:
     """What the rules gain, then what was assumed."""
-    before, after = units.with_unit(answer.gpu_period_before_s), units.with_unit(answer.gpu_period_after_s)
+    before, after = units.duration(answer.gpu_period_before_s), units.duration(answer.gpu_period_after_s)
     gain = f" (a speed-up of {units.speedup(answer.speedup)})" if answer.speedup else ""
     return [f"With {', '.join(answer.rules)} the period goes from {before} to {after}{gain}.", *map(_sentence, answer.assumptions)]
 
@@ -44,7 +45,7 @@ def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
     busiest = sorted(result.busy, key=lambda row: -row.measured_s)[:SHOWN]
     return [
         {
-            "stream": units.lane_label(row.device, row.stream),
+            "stream": lane_label(row.device, row.stream),
             "busy ms recorded": units.ms(row.measured_s),
             "replayed": units.ms(row.simulated_s),
             "error": units.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
@@ -71,7 +72,7 @@ def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
     return [
         {
             "kernel": row.task,
-            "stream": units.lane_label(row.device, row.stream),
+            "stream": lane_label(row.device, row.stream),
             "start ms recorded": units.ms(row.measured_start_s),
             "replayed": units.ms(row.simulated_start_s),
             "off by ms": f"{(row.simulated_start_s - row.measured_start_s) * 1e3:+.3g}",
@@ -86,8 +87,8 @@ def misplaced_words(result: ReplayResult) -> list[str]:
     found = []
     for row in result.misplaced[:EXPLAINED]:
         off_s = row.simulated_start_s - row.measured_start_s
-        when = f"{units.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
-        found.append(f"{row.task} on {units.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+        when = f"{units.duration(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        found.append(f"{row.task} on {lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
     return found
 
 

@@ -7,9 +7,10 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from traces import units
 from traces.comparison import Validation
 from traces.reproduction import OK, Check, Figure, Paper, Table
-from ui.text import sentences, tables, units
+from ui.text import sentences, tables
 
 #: Seconds below this are rounding errors of sums.
 _NOTHING_S = 1e-7
@@ -78,7 +79,7 @@ def _value(value: float | None, unit: str) -> str:
         return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
     if unit == "share":
         return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else units.percent(value, signed=False)
-    return units.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
+    return units.memory(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
 
 
 def check_words(check: Check) -> tuple[str, str]:

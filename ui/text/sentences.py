@@ -1,9 +1,10 @@
 """Validations and predictions in sentences."""
 
 from simulator.predict.explain import peak_words
+from traces import units
 from traces.comparison import Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
-from ui.text import units
+from ui.text.labels import row_labels
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -30,7 +31,7 @@ def validation_words(validation: Validation) -> list[str]:
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
     worst = validation.worst
     if worst is not None:
-        label = units.row_labels(validation.results)[validation.results.index(worst)]
+        label = row_labels(validation.results)[validation.results.index(worst)]
         largest = units.percent(worst.error_drift_corrected)
         sentences.append(
             f"Median absolute error {units.percent(validation.median_abs_error, signed=False)}, worst {largest} ({label}), drift-corrected."
@@ -43,12 +44,12 @@ def validation_words(validation: Validation) -> list[str]:
     if validation.anchor_drift is not None:
         sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times its time at calibration.")
     if validation.reference_step_s is not None:
-        sentences.append(f"Plain PyTorch takes {units.with_unit(validation.reference_step_s)} per step.")
+        sentences.append(f"Plain PyTorch takes {units.duration(validation.reference_step_s)} per step.")
     return sentences + _skipped(validation)
 
 
 def _skipped(validation: Validation) -> list[str]:
-    labels = units.row_labels(validation.results)
+    labels = row_labels(validation.results)
     return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
 
 
@@ -76,7 +77,7 @@ def memory_words(result: ValidationResult) -> list[str]:
     if not predicted or not measured:
         return []
     said = [
-        f"{device} {units.gigabytes(predicted.get(device))} / {units.gigabytes(count)}"
+        f"{device} {units.memory(predicted.get(device))} / {units.memory(count)}"
         + (f" ({units.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
         for device, count in measured.items()
     ]
@@ -89,12 +90,12 @@ def holder_words(prediction: Prediction) -> list[str]:
         return []
     most = max(prediction.at_peak, key=lambda each: each.bytes)
     sentences = [f"Memory: {peak_words(most)}."]
-    others = [f"{each.device} {units.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
+    others = [f"{each.device} {units.memory(each.bytes)}" for each in prediction.at_peak if each is not most]
     if others:
         sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
     repeated = [each for each in prediction.at_peak if each.replicated_bytes]
     if repeated:
-        each = units.gigabytes(max(found.replicated_bytes for found in repeated))
+        each = units.memory(max(found.replicated_bytes for found in repeated))
         sentences.append(f"Of this, {each} are parameters and state that each of {len(repeated)} devices holds a copy of.")
     return sentences
 
@@ -102,9 +103,8 @@ def holder_words(prediction: Prediction) -> list[str]:
 def _numerics(gradients: float, parameters: float) -> str:
     if gradients == parameters == 0:
         return "Gradients and parameters are exactly those of the reference."
-    return (
-        f"Largest relative difference from the reference: gradients {units.error_of(gradients)}, parameters {units.error_of(parameters)}."
-    )
+    by_kind = f"gradients {units.difference(gradients)}, parameters {units.difference(parameters)}"
+    return f"Largest relative difference from the reference: {by_kind}."
 
 
 def phase_words(comparison: Comparison) -> str:
@@ -113,7 +113,7 @@ def phase_words(comparison: Comparison) -> str:
     if not seconds:
         return "No task ran within the steady period."
     phase, most = max(seconds.items(), key=lambda item: abs(item[1].predicted_s - item[1].measured_s))
-    predicted, measured = units.with_unit(most.predicted_s), units.with_unit(most.measured_s)
+    predicted, measured = units.duration(most.predicted_s), units.duration(most.measured_s)
     return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
 
 
@@ -124,11 +124,11 @@ def prediction_words(prediction: Prediction) -> list[str]:
         sentences.append("It does not fit in the memory of its devices.")
     if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
         sentences.append(
-            f"The baseline takes {units.with_unit(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
+            f"The baseline takes {units.duration(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
         )
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction)
-    exposed, idle = units.with_unit(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
+    exposed, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     sentences.append(f"Transfers that nothing hides take {exposed}; devices idle {idle} of the step.")
     shares = prediction.shares
     costs = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
@@ -141,5 +141,5 @@ def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
     counts = {cause: sum(link.cause == cause for link in path) for cause in Cause if cause != Cause.START}
     said = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     longest = max(path, key=lambda link: link.end_s - link.start_s)
-    held = f"the longest is {longest.task} ({units.with_unit(longest.end_s - longest.start_s)})"
+    held = f"the longest is {longest.task} ({units.duration(longest.end_s - longest.start_s)})"
     return [f"The critical path has {len(path)} tasks{': ' + ', '.join(said) if said else ''}; {held}."]

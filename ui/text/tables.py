@@ -7,8 +7,9 @@ from rich.text import Text
 
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
+from traces import units
 from traces.comparison import Prediction, Validation, ValidationResult
-from ui.text import units
+from ui.text.labels import options_text, row_labels
 
 #: The columns that fit a terminal, and their heads there.
 TERMINAL = {
@@ -25,7 +26,7 @@ TERMINAL = {
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
     """One dictionary per strategy, column name to text. A skipped strategy says why in the last column."""
-    labels = units.row_labels(validation.results)
+    labels = row_labels(validation.results)
     return [_validation_row(label, result) for label, result in zip(labels, validation.results, strict=True)]
 
 
@@ -41,8 +42,8 @@ def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
         "error": units.percent(result.error),
         "drift-corrected": units.percent(result.error_drift_corrected),
         "speed-up pred. / meas.": both(units.speedup, result.predicted_speedup, result.measured_speedup),
-        "memory pred. / meas.": both(units.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
-        "difference grad., param.": both(units.error_of, result.max_grad_error, result.max_param_error, between=", "),
+        "memory pred. / meas.": both(units.memory, result.predicted_peak_bytes, result.measured_peak_bytes),
+        "difference grad., param.": both(units.difference, result.max_grad_error, result.max_param_error, between=", "),
         "status": result.status,
     }
 
@@ -77,7 +78,7 @@ def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
         "90 % interval": units.interval(prediction.interval_s),
         "speed-up": units.speedup(prediction.speedup),
         "busiest device": units.percent(busiest, signed=False),
-        "peak memory": units.gigabytes(max((device.peak_bytes for device in prediction.devices), default=None)),
+        "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         "exposed transfer ms": units.ms(prediction.exposed_transfer_s),
         "bubble": units.percent(prediction.bubble_share, signed=False),
         "measured costs": units.percent(prediction.shares.measured, signed=False),
@@ -95,7 +96,7 @@ def _label(prediction: Prediction) -> str:
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
-    return f"{prediction.strategy}:{units.options_text(options)}" if options else prediction.strategy
+    return f"{prediction.strategy}:{options_text(options)}" if options else prediction.strategy
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:

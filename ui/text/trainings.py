@@ -3,8 +3,8 @@
 import statistics
 from itertools import pairwise
 
+from traces import units
 from traces.training import Curve, TrainingRun, largest_difference, parted
-from ui.text import units
 
 #: Losses that differ by this share of the largest are those of the same computation, in a precision.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
@@ -45,7 +45,7 @@ def close(document: TrainingRun) -> float:
 def _beside(first: Curve, other: Curve, tolerance: float) -> str:
     gain = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
     name = f"{other.name} ({other.about})" if other.about else other.name
-    times = f"{name}: {units.with_unit(step_s(other))} per step, {units.speedup(gain)} of {first.name}'s"
+    times = f"{name}: {units.duration(step_s(other))} per step, {units.speedup(gain)} of {first.name}'s"
     return f"{times}; {agreement(first, other, tolerance)}"
 
 

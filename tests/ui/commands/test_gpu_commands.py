@@ -32,7 +32,7 @@ def gpu(monkeypatch, tmp_path, measured):
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
     quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
-    monkeypatch.setattr("calibrate.cuda.testbed.GpuStand", quick)
+    monkeypatch.setattr("calibrate.cuda.testbed.GpuTestbed", quick)
     with FakeGpu(facts=SMALL) as simulated:
         monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)
         yield simulated

@@ -251,7 +251,7 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
 
 def test_a_step_beyond_the_cards_memory_is_reported():
     large = Step(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
-    assert large.status == "does not fit: needs 20.0 GB of 12.9 GB"
+    assert large.status == "does not fit: needs 18.6 GiB of 12 GiB"
     assert replace(large, peak_bytes=12_884_901_888).status == OK
 
 

@@ -87,19 +87,19 @@ def test_memory_is_stacked_by_kind_beside_the_measured(runs):
     assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
     assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
     assert sum(bool(trace.showlegend) for trace in traces) == 5
-    assert traces[4].y == (900.0, 900.0)
+    assert traces[4].y == (900e6 / 2**20,) * 2
     assert traces[0].x[0] == 0
     assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
     highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
-    assert highest <= both.predicted.devices[0].peak_bytes / 1e6
+    assert highest <= both.predicted.devices[0].peak_bytes / 2**20
     assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
 
 
 def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
     both = runs["turbodl"]
     predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
-    assert heading(both.predicted, predicted, 10**12) == "gpu0 predicted, peak 706.0 MB of 1000.00 GB"
-    assert heading(both.measured, measured) == "gpu0 measured, peak 706.0 MB by the allocator"
+    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
+    assert heading(both.measured, measured) == "gpu0 measured, peak 673.3 MiB by the allocator"
     above = replace(measured, peak_bytes=measured.highest_bytes - 1)
     assert heading(both.measured, above).endswith("by the allocator, one task at a time")
     assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
@@ -111,7 +111,7 @@ def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
     lines = memory_figure(*old).data
     assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
     assert lines[0].x[0] == 0
-    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 1e9
+    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 2**30
 
 
 def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):

@@ -198,14 +198,14 @@ def test_predictions_in_words():
 def test_what_holds_memory_in_words():
     def held(device, size):
         return AtPeak(
-            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 4 * 10**8,
-            "parameter": 4 * 10**8}, largest=(), replicated_bytes=4 * 10**8,
+            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 2**29,
+            "parameter": 2**29}, largest=(), replicated_bytes=2**29,
         )  # fmt: skip
 
-    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
-    assert "Memory: peak of 3.20 GB on gpu1 at 41 ms in conv2 backward: activations 2.80 GB, parameters 400 MB." in text
-    assert "The peaks of the other devices: gpu0 1.00 GB." in text
-    assert "0.40 GB are parameters and state that each of 2 devices holds a copy of." in text
+    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
+    assert "Memory: peak of 3.25 GiB on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
+    assert "The peaks of the other devices: gpu0 1 GiB." in text
+    assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
+    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
     assert sentences.memory_words(result()) == []
