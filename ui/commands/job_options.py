@@ -42,7 +42,7 @@ def _options(
         float | None,
         typer.Option(
             metavar="GB",
-            help="Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). It holds for all devices of a memory together.",
+            help="Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). Devices of one memory share the limit.",
         ),
     ] = None,
     settings: Annotated[

@@ -74,7 +74,7 @@ def test_a_folder_with_only_a_validation_is_opened_without_timelines(tmp_path):
 
 
 def test_a_comparison_needs_its_validation(tmp_path):
-    with pytest.raises(ValueError, match="of no row"):
+    with pytest.raises(ValueError, match="matches no row"):
         write_report(tmp_path / "r", [validation(skipped())], [Comparison(two_lanes(), two_lanes("measured"), result())])
     assert list(tmp_path.iterdir()) == []
 
