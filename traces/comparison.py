@@ -163,6 +163,19 @@ class Validation(Document):
         right, asked = self.signs
         return right == asked
 
+    @property
+    def plain_speedup(self) -> float | None:
+        """Measured speed-up of plain PyTorch against the executor's baseline; None if either was not measured."""
+        base = self.result("baseline")
+        if self.reference_step_s is None or base is None or base.measured_step_s is None:
+            return None
+        return base.measured_step_s / self.reference_step_s
+
+    @property
+    def fastest(self) -> ValidationResult | None:
+        """The result with the shortest measured step time; None when nothing ran."""
+        return min(self.ran, key=lambda result: result.measured_step_s, default=None)
+
     def result(self, strategy: str) -> ValidationResult | None:
         """The first row of `strategy`, or None."""
         return next((r for r in self.results if r.strategy == strategy), None)

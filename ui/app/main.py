@@ -30,6 +30,7 @@ from ui.app.replay_page import replay_ui
 from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
+from ui.figures.timeline_chart import timelines_figure
 from ui.reports.report import Report, read_report
 from ui.text import sentences, tables
 from ui.text.labels import markdown_escaped, row_labels
@@ -135,7 +136,7 @@ def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Predicted above measured, with words, phases, memory and files."""
-    st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
+    st.plotly_chart(timelines_figure(comparison.predicted, comparison.measured), key="timelines")
     st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     if comparison.predicted.memory or comparison.measured.memory:
@@ -218,7 +219,7 @@ def forecast_details_ui(answer: Forecast) -> None:
     left.metric("Step time", units.duration(prediction.step_s))
     middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
     right.metric("Speed-up", units.speedup(prediction.speedup))
-    st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
+    st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
     if answer.why:
         st.write("Against the baseline: " + markdown_escaped("; ".join(answer.why)) + ".")
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction))))

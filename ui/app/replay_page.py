@@ -9,7 +9,7 @@ from simulator.whatif import registry as whatif
 from simulator.whatif.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
 from traces import units
 from traces.errors import StepcastError
-from ui.figures import charts
+from ui.figures.timeline_chart import timelines_figure
 from ui.text import replays as replay_words
 from ui.text.labels import markdown_escaped
 
@@ -70,7 +70,7 @@ def summary_ui(found: Replayed) -> None:
     left.metric("GPU period, recorded", units.duration(result.gpu_period_measured_s))
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
     right.metric("Error", units.percent(result.error))
-    st.plotly_chart(charts.timelines_figure(*both), key="replay")
+    st.plotly_chart(timelines_figure(*both), key="replay")
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
@@ -90,6 +90,6 @@ def answer_ui(found: Replayed, answer: Answer) -> None:
     middle.metric("After", units.duration(answer.what_if.gpu_period_after_s))
     right.metric("Speed-up", units.speedup(answer.what_if.speedup))
     step = one_step(answer.replay, answer.timeline, typical_step(found.result), "what if")
-    st.plotly_chart(charts.timelines_figure(step), key="what if replay")
+    st.plotly_chart(timelines_figure(step), key="what if replay")
     for line in replay_words.what_if_words(answer.what_if)[1:]:
         st.markdown(f"- {markdown_escaped(line)}")

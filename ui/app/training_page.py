@@ -48,11 +48,11 @@ def training_figure(document: TrainingRun) -> go.Figure:
     for number, line in enumerate(drawn):
         for column, x in ((1, line.iterations), (2, line.seconds)):
             if line.smooth:
-                faint = {"color": line.colour, "width": 1}
+                faint = {"color": line.color, "width": 1}
                 figure.add_scatter(
                     x=x, y=line.losses, mode="lines", line=faint, opacity=0.2, showlegend=False, hoverinfo="skip", row=1, col=column
                 )
-            look = {"color": line.colour, "width": 5 if number == 0 else 2}
+            look = {"color": line.color, "width": 5 if number == 0 else 2}
             figure.add_scatter(
                 x=x, y=line.means, mode="lines", line=look, opacity=0.6 if number == 0 else 1.0, name=line.name, legendgroup=line.name,
                 showlegend=column == 1, row=1, col=column,

@@ -1,4 +1,4 @@
-"""The colours of pictures and charts: told apart by colour-blind readers, visible on light and on dark backgrounds."""
+"""The colors of pictures and charts: told apart by color-blind readers, visible on light and on dark backgrounds."""
 
 from types import MappingProxyType
 
@@ -27,8 +27,8 @@ GREY = "#8A8F98"  # lines and marks that belong to neither
 GRID = "rgba(138,143,152,0.25)"
 
 
-def phase_colour(phase: str) -> str:
-    """The colour of a phase."""
+def phase_color(phase: str) -> str:
+    """The color of a phase."""
     return PHASE.get(phase, OTHER)
 
 

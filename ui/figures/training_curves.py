@@ -1,4 +1,4 @@
-"""What both the static and the interactive picture of a training draw: lines of few enough points, in colours."""
+"""What both the static and the interactive picture of a training draw: lines of few enough points, in colors."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Line:
     """
 
     name: str
-    colour: str
+    color: str
     iterations: np.ndarray
     seconds: np.ndarray
     losses: np.ndarray
@@ -37,7 +37,7 @@ def lines(document: TrainingRun) -> list[Line]:
     return [_line(curve, shades[number % len(shades)]) for number, curve in enumerate(document.curves)]
 
 
-def _line(curve: Curve, colour: str) -> Line:
+def _line(curve: Curve, color: str) -> Line:
     losses = np.array([np.nan if loss is None else loss for loss in curve.losses], float)
     known = np.flatnonzero(np.isfinite(losses))
     losses = losses[known]
@@ -45,7 +45,7 @@ def _line(curve: Curve, colour: str) -> Line:
     kept = slice(None, None, -(-len(losses) // POINTS) or 1)
     means = smoothed(losses) if smooth else losses
     seconds = np.array(curve.seconds, float)[known]
-    return Line(curve.name, colour, known[kept] + 1, seconds[kept], losses[kept], means[kept], smooth)
+    return Line(curve.name, color, known[kept] + 1, seconds[kept], losses[kept], means[kept], smooth)
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:

@@ -28,8 +28,9 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_atomic, write_json
 from traces.perfetto import export
 from traces.timeline import Timeline
-from ui.figures import pictures
 from ui.figures.memory_picture import memory_picture
+from ui.figures.timeline_picture import timelines_picture
+from ui.figures.validation_picture import validation_picture
 from ui.reports.page import first_and_last, render
 from ui.text import sentences, tables
 from ui.text.labels import headline, row_labels
@@ -113,7 +114,7 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
         suffix = "" if len(validations) == 1 else f"-{number}"
         section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])
         validation.save(stage / section.file)
-        pictures.validation_picture(stage / section.picture, validation)
+        validation_picture(stage / section.picture, validation)
         comparisons = []
         for comparison, plan in compared:
             if comparison.result not in validation.results:
@@ -162,7 +163,7 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
     for kind in ("png", "svg"):
-        pictures.timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
+        timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
     return memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None

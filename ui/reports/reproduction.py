@@ -11,7 +11,7 @@ from typing import Any
 from traces.comparison import Validation
 from traces.files import check_writable, write_atomic
 from traces.reproduction import Chart, Paper, Reproduction, Table
-from ui.figures import reproductions as reproduction_pictures
+from ui.figures.reproduction_picture import chart_picture
 from ui.reports.page import first_and_last, render
 from ui.text import reproductions as reproduction_tables
 from ui.text import sentences, tables
@@ -26,7 +26,7 @@ def write(folder: Path | str, document: Reproduction) -> Path:
     for paper in document.papers:
         for chart in drawn(paper):
             for kind in ("png", "svg"):
-                reproduction_pictures.chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
+                chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
     document.save(folder / DOCUMENT)
     return write_atomic(folder / "index.html", page(document))
 

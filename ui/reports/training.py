@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traces.files import check_writable, write_atomic
 from traces.training import TrainingRun
-from ui.figures.trainings import training_picture
+from ui.figures.training_picture import training_picture
 from ui.reports.page import first_and_last, render
 from ui.text import trainings as training_words
 

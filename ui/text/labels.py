@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from traces import units
-from traces.comparison import ValidationResult
+from traces.comparison import Validation, ValidationResult
 
 
 def lane_label(device: str, lane: str) -> str:
@@ -41,3 +41,15 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
 def markdown_escaped(text: str) -> str:
     """Text whose special characters Markdown shows as they are."""
     return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>#$~|:" else letter for letter in text)
+
+
+def plain_label(validation: Validation) -> str:
+    """The label of plain PyTorch, the user's own loop, with the number of its threads on a CPU: plain PyTorch (2 threads)."""
+    threads = plain_threads(validation)
+    return f"plain PyTorch ({threads})" if threads else "plain PyTorch"
+
+
+def plain_threads(validation: Validation) -> str:
+    """How many threads plain PyTorch uses: all cores of a CPU. An empty string for a GPU, or if the document does not say."""
+    cores = validation.device.get("cores") if validation.device.get("kind") == "cpu" else None
+    return f"{cores} thread{'' if cores == 1 else 's'}" if cores else ""

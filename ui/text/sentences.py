@@ -4,7 +4,7 @@ from simulator.predict.explain import peak_words
 from traces import units
 from traces.comparison import Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import row_labels
+from ui.text.labels import plain_threads, row_labels
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -43,9 +43,26 @@ def validation_words(validation: Validation) -> list[str]:
         sentences.append(f"The baseline interleaved with itself spreads by {units.percent(validation.aa_spread, signed=False)}.")
     if validation.anchor_drift is not None:
         sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times its time at calibration.")
-    if validation.reference_step_s is not None:
-        sentences.append(f"Plain PyTorch takes {units.duration(validation.reference_step_s)} per step.")
-    return sentences + _skipped(validation)
+    return sentences + plain_words(validation) + _skipped(validation)
+
+
+def plain_words(validation: Validation) -> list[str]:
+    """Whether any schedule is faster than plain PyTorch, the user's own loop; no sentence if either was not measured.
+
+    A schedule that is faster by no more than the A/A spread beats it within the noise.
+    """
+    fastest = validation.fastest
+    if fastest is None or validation.reference_step_s is None:
+        return []
+    threads = plain_threads(validation)
+    plain = f"plain PyTorch on {threads}" if threads else "plain PyTorch"
+    label = row_labels(validation.results)[validation.results.index(fastest)]
+    plain_time, fastest_time = units.duration(validation.reference_step_s), units.duration(fastest.measured_step_s)
+    gain = validation.reference_step_s / fastest.measured_step_s
+    if gain <= 1:
+        return [f"No schedule beats {plain}: it takes {plain_time} per step, the fastest schedule ({label}) {fastest_time}."]
+    doubt = ", which is within the noise" if gain - 1 <= (validation.aa_spread or 0.0) else ""
+    return [f"{label} beats {plain} by a factor of {gain:.2f}{doubt}: {fastest_time} per step instead of {plain_time}."]
 
 
 def _skipped(validation: Validation) -> list[str]:

@@ -72,7 +72,7 @@ def test_report_shows_charts_table_and_words(start, report):
         "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
         "Task time per phase",
     ]
-    assert list(app.dataframe[0].value["strategy"]) == ["baseline", "turbodl", "1f1b", "gpipe"]
+    assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline", "turbodl", "1f1b", "gpipe"]
     assert "3 strategies ran." in text_of(app)
     assert "statistics per micro" in text_of(app)
 

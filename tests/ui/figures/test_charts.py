@@ -12,6 +12,7 @@ from traces.timeline import Span, Timeline
 from ui.figures import charts, palette
 from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
+from ui.figures.timeline_chart import timelines_figure
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def runs():
 
 def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
     both = runs["1f1b"]
-    figure = charts.timelines_figure(both.predicted, both.measured)
+    figure = timelines_figure(both.predicted, both.measured)
     assert [trace.name for trace in figure.data] == ["forward", "backward", "update", "transfer", "critical path"] * 2
     assert sum(bool(trace.showlegend) for trace in figure.data) == 5
     assert figure.layout.title.text == "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
@@ -34,7 +35,7 @@ def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
 
 def test_bars_begin_at_the_window_and_are_clipped_to_it():
     timeline = replace(two_lanes(), window_s=(0.0005, 0.0025), step_s=0.002)
-    bars = {trace.name: trace for trace in charts.timelines_figure(timeline).data}
+    bars = {trace.name: trace for trace in timelines_figure(timeline).data}
     assert bars["forward"].base[0] == pytest.approx(0.0)
     assert bars["forward"].x[0] == pytest.approx(0.5)
     assert bars["backward"].base[0] == pytest.approx(0.5)
@@ -44,7 +45,7 @@ def test_bars_begin_at_the_window_and_are_clipped_to_it():
 
 
 def test_hover_names_task_layer_duration_and_cause_without_markup():
-    text = charts.timelines_figure(two_lanes()).data[1].hovertext[0]
+    text = timelines_figure(two_lanes()).data[1].hovertext[0]
     assert "<b>c</b>" in text
     assert "block&lt;1&gt;" in text
     assert "2.00 ms" in text
@@ -55,7 +56,7 @@ def test_thousands_of_spans_stay_fast():
     spans = tuple(Span(f"t{i}", "d", str(i % 4), i * 1e-5, i * 1e-5 + 3e-5, "forward") for i in range(8000))
     timeline = Timeline("predicted", spans, 0.08, (0.0, 0.08))
     begun = time.process_time()
-    figure = charts.timelines_figure(timeline, replace(timeline, kind="measured"))
+    figure = timelines_figure(timeline, replace(timeline, kind="measured"))
     assert len(figure.data) == 2
     assert time.process_time() - begun < 20, "a trace per span would take minutes"
 
@@ -116,11 +117,11 @@ def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
 
 def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):
     only = Comparison(two_lanes(), two_lanes("measured", shift=3.0), runs["turbodl"].result)
-    figure = charts.timelines_figure(only.predicted, only.measured)
+    figure = timelines_figure(only.predicted, only.measured)
     assert {trace.base[0] for trace in figure.data if trace.name == "forward"} == {0.0}
 
 
-def test_every_phase_has_its_own_colour():
-    colours = [palette.phase_colour(phase) for phase in palette.PHASE]
-    assert len({*colours, palette.OTHER, palette.CRITICAL}) == len(colours) + 2
+def test_every_phase_has_its_own_color():
+    colors = [palette.phase_color(phase) for phase in palette.PHASE]
+    assert len({*colors, palette.OTHER, palette.CRITICAL}) == len(colors) + 2
     assert palette.phases_in_order({"zeta", "update", "forward"}) == ["forward", "update", "zeta"]

@@ -13,7 +13,7 @@ from tests.support.sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.memory_use import AtPeak
-from ui.figures import pictures
+from ui.reports import report
 from ui.reports.report import read_report, write_report
 from ui.text import sentences, tables
 
@@ -103,7 +103,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
         raise StepcastError("cannot write: no space left")
 
-    monkeypatch.setattr(pictures, "validation_picture", full)
+    monkeypatch.setattr(report, "validation_picture", full)
     with pytest.raises(StepcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
@@ -114,7 +114,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(pictures, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
+        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
         with pytest.raises(StepcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"
@@ -161,6 +161,31 @@ def test_validation_table(runs):
     assert "gpipe skipped: needs 2 devices" in text
     assert "job" not in text
     assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
+
+
+def test_plain_pytorch_is_the_first_row():
+    cpu = {"kind": "cpu", "name": "this-cpu", "cores": 2}
+    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"device": cpu})
+    first, *others = tables.validation_cells(document)
+    assert (first["strategy"], first["measured ms"], first["speed-up pred. / meas."]) == ("plain PyTorch (2 threads)", "30.0", "- / 1.67x")
+    assert [row["strategy"] for row in others] == ["baseline", "turbodl"]
+    assert "plain PyTorch" in text_of(tables.validation_table([document]))
+    assert tables.validation_cells(document.model_copy(update={"reference_step_s": None})) == others
+
+
+@pytest.mark.parametrize(
+    ("reference_s", "words"),
+    [
+        (0.03, "No schedule beats plain PyTorch: it takes 30.0 ms per step, the fastest schedule (turbodl) 42.0 ms."),
+        (0.0421, "turbodl beats plain PyTorch by a factor of 1.00, which is within the noise: 42.0 ms per step instead of 42.1 ms."),
+        (0.084, "turbodl beats plain PyTorch by a factor of 2.00: 42.0 ms per step instead of 84.0 ms."),
+    ],
+)
+def test_whether_a_schedule_beats_plain_pytorch(reference_s, words):
+    document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
+    assert words in sentences.validation_words(document)
+    threads = document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})
+    assert "plain PyTorch on 1 thread" in " ".join(sentences.plain_words(threads))
 
 
 def test_prediction_table_marks_what_does_not_fit():

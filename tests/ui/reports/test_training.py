@@ -10,7 +10,7 @@ from tests.support.sample_trainings import training
 from traces.training import TrainingRun
 from ui.app import training_page
 from ui.figures import training_curves
-from ui.figures.trainings import training_picture
+from ui.figures.training_picture import training_picture
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
 
@@ -20,8 +20,8 @@ def test_every_curve_is_in_both_halves_of_the_picture(tmp_path):
     assert pixels.shape[1] == 2400
     halves = [pixels[200:], pixels[200:]]  # below the legend
     halves = halves[0][:, :1250], halves[1][:, 1250:]
-    for colour in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, the first one's blue seen through on white
-        assert all((np.abs(half[:, :, :3] * 255 - colour).max(axis=2) < 12).any() for half in halves)
+    for color in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, the first one's blue seen through on white
+        assert all((np.abs(half[:, :, :3] * 255 - color).max(axis=2) < 12).any() for half in halves)
 
 
 def test_the_folder(tmp_path):
