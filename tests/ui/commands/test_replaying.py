@@ -54,7 +54,7 @@ def test_words_and_tables(stepcast, trace):
     for said in (
         "24 kernels on 2 streams over 4 steps.",
         "The GPU's period is 1.00 ms recorded",
-        "Communication that no kernel hides takes 0.100 ms recorded",
+        "Exposed communication, which no kernel hides, takes 0.100 ms recorded",
         "Busiest streams",
         "cuda:0 stream 20",
         "ProfilerStep#3",

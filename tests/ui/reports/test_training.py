@@ -60,13 +60,13 @@ def test_words():
     assert training_words.sentences(same) == [
         "data: digits <8x8>",
         "loss 2 at the first step, 0.5 at the last",
-        "autograd: 12.0 ms per step, 1.20x of turbodl's; the losses are the same, bit for bit",
+        "autograd: 12.0 ms per step, 1.20x the step time of turbodl; the losses are the same, bit for bit",
     ]
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
     assert (
         training_words.agreement(first, apart, 1e-3)
-        == "losses differ by 2e-01 of the largest at most, by more than 1e-03 from iteration 10 on"
+        == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
     )
     assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
     assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
