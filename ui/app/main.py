@@ -1,7 +1,7 @@
-"""The app: open a report and see predicted above measured; ask what another schedule or machine would give; replay a recorded trace.
+"""The app: shows reports, predicts other schedules and machines, and replays recorded traces. `stepcast ui` starts it.
 
-Started by `stepcast ui`. It offers built-in models, the traces named at start, and the reports named there or kept in the data folder, and
-never runs uploaded code.
+The app offers built-in models, the traces named at start, and the reports named at start or kept in the data folder. It never runs
+uploaded code.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from ui.text import sentences, tables
 from ui.text.labels import markdown_escaped, row_labels
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
-#: Rows of the critical path's table.
+#: Rows of the table of the critical path's longest tasks.
 LONGEST = 12
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def reports_ui() -> None:
-    """Choose a report and show it."""
+    """Let the user choose a report, and show it."""
     place = place_ui(report_places(start_arguments()))
     if place is None:
         return
@@ -76,11 +76,11 @@ def reports_ui() -> None:
 
 
 def place_ui(places: list[Path]) -> Path | None:
-    """The report's place that the user picks; None where there is none, with how to make one on the page."""
+    """The path of the report that the user picks. If there is none, the page says how to make one, and the result is None."""
     if not places:
         st.info(
-            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`, and start the app with that folder "
-            f"or keep it in `{reports_folder()}`."
+            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, "
+            f"or keep the folder in `{reports_folder()}`."
         )
         return None
     names = [path.name for path in places]
@@ -88,7 +88,7 @@ def place_ui(places: list[Path]) -> Path | None:
 
 
 def report_ui(place: Path) -> Report | None:
-    """The report at a place; None where it cannot be read, with the reason on the page."""
+    """The report at `place`. If it cannot be read, the page says why, and the result is None."""
     try:
         return load_report(str(place), _stamp(place))
     except StepcastError as error:
@@ -98,7 +98,7 @@ def report_ui(place: Path) -> Report | None:
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the report")
 def load_report(place: str, stamp: int) -> Report:
-    """A report, read again when its index has changed (`stamp`)."""
+    """A report from the cache. It is read again when its index has changed, which `stamp` shows."""
     return read_report(place)
 
 
@@ -108,7 +108,7 @@ def _stamp(place: Path) -> int:
 
 
 def validation_ui(report: Report) -> int:
-    """The number of the validation to show; asks where a report has several."""
+    """The number of the validation to show. The user chooses if the report has several."""
     if len(report.validations) == 1:
         return 0
     return st.sidebar.selectbox(
@@ -117,7 +117,7 @@ def validation_ui(report: Report) -> int:
 
 
 def validation_summary_ui(validation: Validation) -> None:
-    """Words, chart and table of one validation."""
+    """Show sentences, chart and table of one validation."""
     st.subheader(sentences.job_words(validation))
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
@@ -126,7 +126,7 @@ def validation_summary_ui(validation: Validation) -> None:
 
 
 def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
-    """The number of the comparison to look at; None where the report has no timelines."""
+    """The number of the comparison that the user picks; None if the report has no timelines."""
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
@@ -135,7 +135,7 @@ def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
 
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
-    """Predicted above measured, with words, phases, memory and files."""
+    """Show predicted above measured, with sentences, phases, memory and files."""
     st.plotly_chart(timelines_figure(comparison.predicted, comparison.measured), key="timelines")
     st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
@@ -150,12 +150,10 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
 
 
 def what_if_ui() -> None:
-    """Ask for a prediction and show it."""
+    """Let the user ask for a prediction, and show it."""
     predictor = find_predictor()
     if predictor is None:
-        st.info(
-            "This installation cannot predict from the app (it has no `ui.jobs`); `stepcast predict` does the same on the command line."
-        )
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
     try:
         request = request_ui(predictor.choices())
@@ -168,7 +166,7 @@ def what_if_ui() -> None:
 
 
 def request_ui(choices: Choices) -> Request | None:
-    """What the user last asked for; None before the first time. Raises StepcastError for options that cannot be read."""
+    """The user's last request; None before the first. Raises StepcastError for options that cannot be read."""
     with st.form("what if"):
         first, second, third = st.columns(3)
         model = first.selectbox("Model", choices.models)
@@ -181,25 +179,25 @@ def request_ui(choices: Choices) -> Request | None:
         strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
         settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
         first, second = st.columns(2)
-        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; of this CPU one")
+        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; 1 for this CPU")
         link = second.text_input("Link between groups of this CPU's cores", HERE.link, help="alias, copy, or copy:GB/s such as copy:0.5")
         if st.form_submit_button("Predict", type="primary"):
             if not strategies:
                 raise StepcastError("no strategy chosen; choose at least one")
             fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            where = (int(devices) if devices else None, link.strip() or HERE.link)
-            st.session_state["request"] = Request(*fields, parse_settings(settings), *where)
+            placement = (int(devices) if devices else None, link.strip() or HERE.link)
+            st.session_state["request"] = Request(*fields, parse_settings(settings), *placement)
     return st.session_state.get("request")
 
 
 @st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
 def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[Forecast | Refusal]:
-    """The predictor's answers; `key` tells requests apart. Kept for minutes only, since a calibration may change them."""
+    """The predictor's answers. `key` identifies the request in the cache, which expires soon because a calibration may change answers."""
     return tuple(_predictor.predict_many(_request))
 
 
 def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
-    """All answers side by side, then one in detail."""
+    """Show all answers in one table, then one in detail."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
         st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
@@ -213,7 +211,7 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
 
 
 def forecast_details_ui(answer: Forecast) -> None:
-    """One prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
+    """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     left, middle, right = st.columns(3)
     left.metric("Step time", units.duration(prediction.step_s))

@@ -1,4 +1,4 @@
-"""The app's page of a training: the curves of a metrics file, or of a folder that `stepcast run --out` wrote."""
+"""The app's page of a training, which `stepcast run --out` wrote."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from ui.text.labels import markdown_escaped
 
 
 def training_place(place: Path) -> Path | None:
-    """The document of a training's folder; None for any other place."""
-    found = place / training_report.DOCUMENT
-    return found if found.is_file() else None
+    """The document in a training's folder; None for any other path."""
+    document = place / training_report.DOCUMENT
+    return document if document.is_file() else None
 
 
 def training_ui(document: Path) -> None:
-    """Curves, words and table of one training."""
+    """Show curves, sentences and table of one training."""
     try:
         run = load_run(str(document), document.stat().st_mtime_ns)
     except StepcastError as error:
@@ -37,12 +37,12 @@ def training_ui(document: Path) -> None:
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the training")
 def load_run(place: str, stamp: int) -> TrainingRun:
-    """A training, read again when its document has changed (`stamp`)."""
+    """A training from the cache. It is read again when its document has changed, which `stamp` shows."""
     return TrainingRun.load(place)
 
 
 def training_figure(document: TrainingRun) -> go.Figure:
-    """Loss over iterations and over seconds, side by side."""
+    """The chart of the loss over iterations and over seconds."""
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
     drawn = lines(document)
     for number, line in enumerate(drawn):

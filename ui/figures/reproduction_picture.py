@@ -35,7 +35,7 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
     figure = new_figure(height_in, chart.title)
     bounds = (0.065, 1 - top_in / height_in, 0.985, BOTTOM_IN / height_in)
     wide = (bounds[2] - bounds[0] - 0.05 * (columns - 1)) / columns
-    colors, reach = _colors(chart), _reach(chart)
+    colors, y_range = _colors(chart), _y_range(chart)
     for number, panel in enumerate(chart.panels):
         row, column = divmod(number, columns)
         left = bounds[0] + column * (wide + 0.05)
@@ -44,14 +44,14 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
         _draw(axes, chart, panel, colors)
         if chart.log_y:
             axes.set_yscale("log")
-            _ticks(axes.yaxis, *reach)
-        axes.set_ylim(*reach)
+            _ticks(axes.yaxis, *y_range)
+        axes.set_ylim(*y_range)
         if column == 0:
             axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
         if number + columns >= count:
             axes.set_xlabel(chart.x_label, fontsize=11, color=INK)
     marks = [
-        Line2D([], [], color=color, marker=mark, linestyle=_line(chart, published), label=name, markersize=7)
+        Line2D([], [], color=color, marker=mark, linestyle=_linestyle(chart, published), label=name, markersize=7)
         for (name, published), (color, mark) in colors.items()
     ]
     add_legend(figure, marks)
@@ -65,7 +65,7 @@ def _colors(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
     return {name: (shades[index % len(shades)], _MARKS[index % len(_MARKS)]) for index, name in enumerate(names)}
 
 
-def _reach(chart: Chart) -> tuple[float, float]:
+def _y_range(chart: Chart) -> tuple[float, float]:
     """The range of y for all panels, so that heights can be compared between panels."""
     values = [y for panel in chart.panels for series in panel.series for y in series.y] + ([] if chart.level is None else [chart.level])
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -83,7 +83,7 @@ def _ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _line(chart: Chart, published: bool) -> str:
+def _linestyle(chart: Chart, published: bool) -> str:
     return "" if not chart.joined else "--" if published else "-"
 
 
@@ -92,10 +92,10 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool],
         axes.axhline(chart.level, color=palette.GREY, linewidth=1.2)
     for number, series in enumerate(panel.series):
         color, mark = colors[series.name, series.published]
-        axes.plot(series.x, series.y, color=color, marker=mark, linestyle=_line(chart, series.published), markersize=6, linewidth=1.8)
+        axes.plot(series.x, series.y, color=color, marker=mark, linestyle=_linestyle(chart, series.published), markersize=6, linewidth=1.8)
         if number == 0:
             for place, (x, y, name) in enumerate(zip(series.x, series.y, series.names, strict=False)):
-                below = (0, -14 - 11 * (place % 3))  # staggered, so that names of near points do not lie on one another
+                below = (0, -14 - 11 * (place % 3))  # staggered, so that the names of nearby points do not overlap
                 axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
     if chart.log_x:
         x = [value for series in panel.series for value in series.x]
