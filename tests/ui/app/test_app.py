@@ -25,7 +25,7 @@ APP = Path(ui.__file__).parent / "app" / "main.py"
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Starts the app with these words on its command line, and an empty data folder."""
+    """Starts the app with arguments and with an empty data folder."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     streamlit.cache_data.clear()
     streamlit.cache_resource.clear()
@@ -52,7 +52,7 @@ def text_of(app):
 
 
 def titles(app):
-    """Titles of the charts on the page."""
+    """The titles of the charts on the page."""
     import json
 
     return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]

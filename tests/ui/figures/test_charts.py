@@ -1,4 +1,4 @@
-"""The figures say what the timelines say. How they look is checked by eye."""
+"""Charts contain the data of timelines and documents. How they look is checked by eye."""
 
 import time
 from dataclasses import replace
@@ -41,7 +41,7 @@ def test_bars_begin_at_the_window_and_are_clipped_to_it():
     assert bars["backward"].base[0] == pytest.approx(0.5)
     assert bars["backward"].x[0] == pytest.approx(1.5)
     assert bars["forward"].y[0] == "gpu0 stream 0"
-    assert "transfer" not in bars  # it ended as the window began
+    assert "transfer" not in bars  # it ended when the window began
 
 
 def test_hover_names_task_layer_duration_and_cause_without_markup():
@@ -82,7 +82,7 @@ def test_phases(runs):
     assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
 
 
-def test_memory_is_stacked_by_kind_beside_the_measured(runs):
+def test_memory_is_stacked_by_kind_predicted_next_to_measured(runs):
     both = runs["turbodl"]
     traces = memory_figure(both.predicted, both.measured).data
     assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
@@ -96,7 +96,7 @@ def test_memory_is_stacked_by_kind_beside_the_measured(runs):
     assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
 
 
-def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
+def test_headings_name_peaks_their_source_and_limits_that_are_not_drawn(runs):
     both = runs["turbodl"]
     predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
     assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
@@ -106,7 +106,7 @@ def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs
     assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
 
 
-def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
+def test_memory_without_kinds_is_drawn_as_a_line(runs):
     both = runs["turbodl"]
     old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
     lines = memory_figure(*old).data

@@ -1,4 +1,4 @@
-"""Static pictures: written whole, in the size a README needs, also for odd input."""
+"""Static pictures are written completely, in the size that a README needs, also for unusual input."""
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_memory_per_device_with_a_limit_that_is_near(tmp_path, runs):
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
-def test_timelines_that_do_not_say_what_holds_memory_have_no_picture_of_it(tmp_path):
+def test_timelines_without_kinds_of_memory_have_no_picture_of_it(tmp_path):
     assert memory_picture(tmp_path / "m.png", two_lanes(), two_lanes("measured")) is None
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Report folders: complete or absent, readable again, safe against names and damage; and their words and tables."""
+"""Report folders are complete or absent, can be read back, and withstand hostile names and damage. Also their sentences and tables."""
 
 import gzip
 import json

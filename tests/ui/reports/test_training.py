@@ -1,4 +1,4 @@
-"""The page, the picture and the app's chart of a training."""
+"""The page, the picture, the sentences and the app's chart of a training."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -20,7 +20,7 @@ def test_every_curve_is_in_both_halves_of_the_picture(tmp_path):
     assert pixels.shape[1] == 2400
     halves = [pixels[200:], pixels[200:]]  # below the legend
     halves = halves[0][:, :1250], halves[1][:, 1250:]
-    for color in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, the first one's blue seen through on white
+    for color in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, and the first curve's translucent blue on white
         assert all((np.abs(half[:, :, :3] * 255 - color).max(axis=2) < 12).any() for half in halves)
 
 
@@ -42,7 +42,7 @@ def test_odd_trainings_are_drawn_too(tmp_path, document):
     assert training_page.training_figure(document).layout.title.text
 
 
-def test_long_curves_are_means_over_neighbours_of_few_points():
+def test_long_curves_are_means_over_neighbors_with_few_points():
     noise = np.tile([1.0, 3.0], 5000)
     means = training_curves.smoothed(noise)
     assert abs(means[200:-200] - 2.0).max() < 0.01
