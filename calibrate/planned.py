@@ -15,10 +15,10 @@ from simulator.plan.plan import Plan
 from simulator.predict.explain import overfull_words
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
+from traces import units
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
-from traces.sizes import gigabytes
 
 #: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
@@ -93,7 +93,8 @@ def require_memory(predicted: Forecast) -> None:
     """Raise StepcastError if a plan needs more memory than its machine has, naming what needs it."""
     for memory in predicted.overfull:
         raise StepcastError(
-            f"{predicted.plan.strategy} needs {gigabytes(predicted.memory_bytes[memory.name])}{_memory_words(memory, predicted.machine)},"
+            f"{predicted.plan.strategy} needs {units.memory(predicted.memory_bytes[memory.name])}"
+            f"{_memory_words(memory, predicted.machine)},"
             f" {_capacity_words(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
             " choose a smaller batch or --image-size"
         )
@@ -119,7 +120,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
             needed += _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
         if needed > memory.size_bytes:
             raise StepcastError(
-                f"comparing {len(forecasts)} strategies at once needs {gigabytes(needed)}{_memory_words(memory, machine)},"
+                f"comparing {len(forecasts)} strategies at once needs {units.memory(needed)}{_memory_words(memory, machine)},"
                 f" {_capacity_words(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
             )
 
@@ -130,7 +131,7 @@ def _memory_words(memory: Memory, machine: Machine) -> str:
 
 
 def _capacity_words(memory: Memory, machine: Machine) -> str:
-    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {gigabytes(memory.size_bytes)}"
+    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {units.memory(memory.size_bytes)}"
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:

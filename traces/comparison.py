@@ -177,6 +177,17 @@ class Validation(Document):
         scored = [right for r in self.ran if (right := r.sign_right(self.aa_spread or 0.0)) is not None]
         return sum(scored), len(scored)
 
+    @property
+    def plain_speedup(self) -> float | None:
+        """Measured speed-up of plain PyTorch against the executor's baseline; None if either was not measured."""
+        baseline_s = next((r.measured_step_s for r in self.ran if r.strategy == "baseline"), None)
+        return baseline_s / self.reference_step_s if baseline_s and self.reference_step_s else None
+
+    @property
+    def fastest(self) -> ValidationResult | None:
+        """The result with the shortest measured step time; None when nothing ran."""
+        return min(self.ran, key=lambda result: result.measured_step_s, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Seconds:

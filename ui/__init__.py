@@ -1,1 +1,1 @@
-"""What people touch: the command line and the Streamlit app. Computes nothing."""
+"""The command line, the Streamlit app and reports. In: a user's requests. Out: documents, tables, pictures and pages. Computes nothing."""

@@ -1,4 +1,4 @@
-"""The command line. It imports typer alone; everything else is loaded when a command needs it, so that --help answers at once."""
+"""The command line. It imports typer alone and loads everything else when a command needs it, so that --help answers at once."""
 
 import os
 import signal
@@ -8,16 +8,22 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-# Read by OpenMP when torch is first imported: threads that wait must not spin beside pinned workers.
+from ui.commands.job_options import takes_job
+
+if TYPE_CHECKING:
+    from calibrate.placement import Placement
+    from simulator.job import Job
+
+# OpenMP reads this when torch is first imported. Threads that wait must not spin, because pinned workers share their cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 #: Exit status after Ctrl-C.
 STOPPED = 130
-#: Top-level names besides this package's that are ours, lowest layer first.
+#: Stepcast's top-level packages other than this one, lowest layer first.
 OWN_PACKAGES = ("traces", "simulator", "executors", "calibrate")
 
 app = typer.Typer(
@@ -35,32 +41,11 @@ Your own model: --model my_model.py:make, where make(batch_size) returns (module
     rich_markup_mode="rich",
 )
 
-Model = Annotated[str, typer.Option(help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or torchvision:NAME.")]
-Batch = Annotated[int, typer.Option(help="Samples per step, all micro-batches together.")]
-ImageSize = Annotated[int | None, typer.Option(help="Side of the image, or sequence length, of a built-in model.")]
-Optimizer = Annotated[str, typer.Option(help="NAME[:for|foreach|fused], such as adam:fused.")]
-Lr = Annotated[float | None, typer.Option(help="Learning rate; the optimizer's default if not given.")]
-ClipNorm = Annotated[float | None, typer.Option(help="Clip gradients to this global norm.")]
-Accumulate = Annotated[int, typer.Option(help="Micro-batches per update; must divide the batch.")]
-Precision = Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.")]
-Layout = Annotated[str, typer.Option(help="nchw or nhwc.")]
-Mode = Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")]
-DeviceName = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-Devices = Annotated[
-    int | None, typer.Option(help="How many devices the plan may use: groups of cores, GPUs; default: all of a named machine, else 1.")
-]
-Link = Annotated[
-    str, typer.Option(metavar="alias|copy[:GB/s]", help="What joins groups of CPU cores: their memory, or copies, at a stated rate.")
-]
-MemoryLimit = Annotated[
-    float | None, typer.Option("--memory-limit", metavar="GB", help="Count on no more than this of each memory; devices of one share it.")
-]
-Setting = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")]
 Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 WHAT_IF_RULES = (
-    "A change, repeatable, applied in order: kernel:REGEX*=0.5, host*=0.5, remove:REGEX, optimizer=foreach|fused, backward-fusion,"
+    "A change; repeatable, applied in order: kernel:REGEX*=0.5, host*=0.5, remove:REGEX, optimizer=foreach|fused, backward-fusion,"
     " network*=2, cuda-graph, priority:REGEX=-1."
 )
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
@@ -68,11 +53,26 @@ TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the
 
 def _reserve_stdout(wanted: bool) -> bool:
     if wanted:
-        sys.stdout = sys.stderr  # a model's code may print; documents go to the real standard output (commands/output.py)
+        sys.stdout = sys.stderr  # a model's code may print; commands/output.py writes documents to the real standard output
     return wanted
 
 
 AsJson = Annotated[bool, typer.Option("--json", callback=_reserve_stdout, help="Print one JSON document on standard output.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"stepcast {version('stepcast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def stepcast(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
+):
+    """Declares the options that precede a command."""
 
 
 @app.command()
@@ -89,62 +89,40 @@ def strategies(json: AsJson = False):
 
 @app.command()
 def machines(json: AsJson = False):
-    """List the machines that predictions can be made for."""
+    """List the machines that stepcast can predict for."""
     _commands("listing").machines(json)
 
 
 @app.command()
 def profiles(json: AsJson = False):
-    """List the calibrations kept on this machine."""
+    """List this machine's calibration profiles."""
     _commands("listing").profiles(json)
 
 
 @app.command()
+@takes_job(memory_limit=False)
 def calibrate(
-    model: Model,
-    batch: Batch,
-    image_size: ImageSize = None,
-    optimizer: Optimizer = "momentum",
-    lr: Lr = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = 1,
-    precision: Precision = "fp32",
-    layout: Layout = "nchw",
-    mode: Mode = "eager",
-    device: DeviceName = "cpu",
-    devices: Devices = None,
-    link: Link = "alias",
-    set_: Setting = None,
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
     strategy: Strategies = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
     json: AsJson = False,
 ):
     """Measure what a job's plans need on this machine, and add it to the machine's profile.
 
-    Goes on where an interrupted calibration stopped: what is in the profile is not measured again.
+    An interrupted calibration continues where it stopped: costs that are already in the profile are not measured again.
     """
-    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").calibrate(job, strategy or [], set_ or [], output, _where(device, devices, mode, link), json)
+    _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json)
 
 
 @app.command()
+@takes_job()
 def predict(
-    model: Model,
-    batch: Batch,
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
     strategy: Strategy,
-    image_size: ImageSize = None,
-    optimizer: Optimizer = "momentum",
-    lr: Lr = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = 1,
-    precision: Precision = "fp32",
-    layout: Layout = "nchw",
-    mode: Mode = "eager",
-    device: DeviceName = "cpu",
-    devices: Devices = None,
-    link: Link = "alias",
-    memory_limit: MemoryLimit = None,
-    set_: Setting = None,
     profile: ProfilePath = None,
     machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
     timeline: TimelinePath = None,
@@ -155,86 +133,59 @@ def predict(
 ):
     """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
 
-    Costs come from --profile (measured) or from --machine (guessed, or measured for this machine and presets with a shipped profile).
+    Costs come from --profile (measured) or from --machine (guessed, or measured for this machine and for presets with a shipped profile).
     Exit status 1 when the plan does not fit in memory.
     """
-    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("predicting").predict(
-        job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, show_plan, json
-    )
+    _commands("predicting").predict(job, strategy, settings, profile, machine, placement, timeline, show_plan, json)
 
 
 @app.command()
+@takes_job()
 def run(
-    model: Model,
-    batch: Batch,
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
     strategy: Strategy,
-    image_size: ImageSize = None,
-    optimizer: Optimizer = "momentum",
-    lr: Lr = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = 1,
-    precision: Precision = "fp32",
-    layout: Layout = "nchw",
-    mode: Mode = "eager",
-    device: DeviceName = "cpu",
-    devices: Devices = None,
-    link: Link = "alias",
-    memory_limit: MemoryLimit = None,
-    set_: Setting = None,
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
     beside: Annotated[
         list[str] | None, typer.Option(metavar="autograd|STRATEGY", help="Also train by plain PyTorch or another strategy; repeatable.")
     ] = None,
-    metrics: Annotated[Path | None, typer.Option(help="Write the run's figures here.")] = None,
+    metrics: Annotated[Path | None, typer.Option(help="Write step times, losses and peak memory to this JSON file.")] = None,
     timeline: TimelinePath = None,
-    out: Annotated[Path | None, typer.Option(help="Write a folder: page and picture of the loss, and the figures.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a folder with a page, a picture of the loss, and the JSON document of --metrics.")
+    ] = None,
     json: AsJson = False,
 ):
-    """Train by a strategy's plan for real and report its measured step time and its losses.
+    """Train by a strategy's plan for real, and report its measured step time and its losses.
 
     Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11) train on it; others repeat one batch.
-    With [bold]--beside[/], everyone trains on the same batches, from the same parameters, in turns. Ctrl-C writes what was completed.
+    With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
+    completed are still written.
 
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
-    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    where, places = _where(device, devices, mode, link, memory_limit), (metrics, timeline, out)
-    _commands("training").run(job, strategy, set_ or [], profile, steps, where, beside or [], places, json)
+    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), json)
 
 
 @app.command()
+@takes_job()
 def validate(
-    model: Model,
-    batch: Batch,
-    image_size: ImageSize = None,
-    optimizer: Optimizer = "momentum",
-    lr: Lr = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = 1,
-    precision: Precision = "fp32",
-    layout: Layout = "nchw",
-    mode: Mode = "eager",
-    device: DeviceName = "cpu",
-    devices: Devices = None,
-    link: Link = "alias",
-    memory_limit: MemoryLimit = None,
-    set_: Setting = None,
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
     strategy: Strategies = None,
     profile: ProfilePath = None,
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
     json: AsJson = False,
 ):
-    """Predict strategies, run them, and show predicted beside measured, with numerics against plain PyTorch.
+    """Predict strategies, run them, and compare predicted with measured step times, and results with those of plain PyTorch.
 
-    Exit status 1 when a plan's numbers differ from plain PyTorch's.
+    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
-    _commands("measuring").validate(
-        job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link, memory_limit), out, json
-    )
+    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json)
 
 
 @app.command()
@@ -248,105 +199,103 @@ def demo(
 
 @app.command("gpu-report")
 def gpu_report(
-    minutes: Annotated[float, typer.Option(help="Time to spend, about; what does not fit is listed, and is first in the next run.")] = 8.0,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep what the folder has of this GPU, or replace it all.")] = True,
+    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Keep the folder's results for this GPU, or replace them all.")
+    ] = True,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write; default: traces/data/GPU of a checkout, else ./gpu-report-GPU.")
+        Path | None, typer.Option(help="Folder to write. Default: traces/data/GPU in a checkout of the repository, else ./gpu-report-GPU.")
     ] = None,
-    device: DeviceName = "cuda:0",
-    models: Annotated[list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Instead of the usual four models; repeatable.")] = None,
-    samples: Annotated[bool, typer.Option("--samples", help="Keep every raw sample beside the profiles: large files.")] = False,
+    device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
+    models: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual four; repeatable.")
+    ] = None,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
+    ] = False,
     json: AsJson = False,
 ):
-    """Measure this machine's NVIDIA GPU and how well Stepcast predicts it, within a few minutes.
+    """Measure this machine's NVIDIA GPU, and how well Stepcast predicts it, within a few minutes.
 
-    In order: facts of the GPU; the baseline of four models, eager and in CUDA graphs; every strategy on the first two, with Adam's three
-    forms; then the other models, TF32, bf16 and nhwc. Each part is on disk before the next begins: run it again to go on where it ended.
+    The report measures, in this order: facts about the GPU; the baseline of four models, eager and in CUDA graphs; every strategy on the
+    first two models, with Adam's three forms; then the other models, TF32, bf16 and nhwc. Each part is written before the next begins. Run
+    the command again to continue where it stopped.
 
-    The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles: in traces/data/ of a checkout they
-    are what predictions with [bold]--machine[/] use for this GPU. A first look in two minutes:
+    The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles. If it lies in traces/data/ of a
+    checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
 
       stepcast gpu-report --minutes 2 --models lenet5@64 --out first-look
 
-    Exit status 1 when a plan's numbers differ from plain PyTorch's, or nothing could be measured.
+    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
     _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json)
 
 
 @app.command()
 def replay(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several are ranks of one job.")],
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several traces are the ranks of one job.")
+    ],
     what_if: Annotated[list[str] | None, typer.Option("--what-if", metavar="RULE", help=WHAT_IF_RULES)] = None,
     timeline: TimelinePath = None,
-    perfetto: Annotated[Path | None, typer.Option(help="Write recording and replay here, for ui.perfetto.dev.")] = None,
+    perfetto: Annotated[Path | None, typer.Option(help="Write the recording and its replay here, for ui.perfetto.dev.")] = None,
     json: AsJson = False,
 ):
-    """Replay a recorded run of a GPU job, and ask what would have made it faster. Needs no GPU, no model and no calibration.
+    """Replay a recorded run of a GPU job, and ask what would have made it faster. This needs no GPU, no model and no calibration.
 
-    Record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
+    To make a trace, record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
     """
     _commands("replaying").replay(traces, what_if or [], timeline, perfetto, json)
 
 
 @app.command()
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all; without it, they are listed.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Also run, on this machine, what of the paper it can run.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write a folder: page, pictures and the JSON document.")] = None,
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
     json: AsJson = False,
 ):
-    """Predict what a paper published, for the card it used, and show published beside predicted.
+    """Predict what a paper published, for the GPU that it used, and compare published with predicted.
 
-    From the model alone: nothing is calibrated, no GPU is needed, and nothing is fitted to the paper. Each claim of the paper is judged
-    from the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
+    Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
+    needed. No figure of the paper enters its own predictions, with one exception: for bppsa, six launch constants are fitted to the paper's
+    table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone. Each claim of the paper is judged by
+    the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
 
     Tables, pictures and the JSON document in one folder:
 
       stepcast reproduce fusion --out fusion
 
-    Exit status 1 when a plan that --measure ran has other numbers than plain PyTorch.
+    Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
     """
     _commands("reproducing").reproduction(paper, measure, out, json)
 
 
 @app.command()
 def ui(
-    reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, besides those in the data folder.")] = None,
+    reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):
-    """Open the app: reports, what-if predictions, and replays of recorded traces. Serves this machine only."""
+    """Open the app: reports, what-if predictions, and replays of recorded traces. It serves this machine only."""
     _commands("serving").serve(port, reports or [], trace or [])
 
 
 def _commands(name: str) -> ModuleType:
-    """A module of commands, loaded with Ctrl-C held back: PyTorch's libraries die of it while they load."""
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    """Import a module of ui.commands. Ctrl-C is held back until it is loaded, because PyTorch's libraries crash on it while they load."""
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
-        found = import_module(f".commands.{name}", __package__)
+        commands = import_module(f"ui.commands.{name}")
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
         raise KeyboardInterrupt
-    return found
-
-
-def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout):
-    from simulator.job import Job
-
-    name, _, form = optimizer.partition(":")
-    return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
-
-
-def _where(device, devices, mode, link, memory_limit_gb=None):
-    from calibrate.placement import Placement
-
-    return Placement.from_options(device, devices, mode, link, memory_limit_gb)
+    return commands
 
 
 def main() -> None:
-    """Run the command line; one line on standard error and exit status 2 for a request that cannot be served."""
+    """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
     _load_own_packages()
@@ -355,24 +304,27 @@ def main() -> None:
     if ranks is not None and not ranks.first:
         from executors.distributed.rank_server import serve_rank
 
-        _end(serve_rank(ranks))
+        _exit_now(serve_rank(ranks))
     try:
-        status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        status = app(args=sys.argv[1:] or ["--help"], prog_name="stepcast", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except Exception as error:
-        status = _usage(error) if hasattr(error, "format_message") else _known(error, ranks is not None)
-    if status == STOPPED:  # what newer versions of typer make of Ctrl-C
-        _leave()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said: Ctrl-C must not show in the libraries' own clearing up
+        status = _usage_error(error) if hasattr(error, "format_message") else _failure(error, ranks is not None)
+    if status == STOPPED:  # newer versions of typer return it after Ctrl-C instead of raising
+        _exit_stopped()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: a late Ctrl-C must not show a traceback from libraries that shut down
     status = status if isinstance(status, int) else 0
     if ranks is not None:
-        _leave_team(status)
+        _end_other_ranks(status)
     sys.exit(status)
 
 
 def _ranks():
-    """Which of torchrun's processes this is; None without, or where its variables are no use, which whoever needs them says."""
+    """This process's place among those that torchrun started. None without torchrun, or if its variables are unusable.
+
+    Commands that need the variables report what is wrong with them.
+    """
     from executors.distributed.ranks import launched
     from traces.errors import StepcastError
 
@@ -382,8 +334,8 @@ def _ranks():
         return None
 
 
-def _leave_team(status: int) -> None:
-    """Let the other processes end, and end at once: a thread of this one may be waiting for them."""
+def _end_other_ranks(status: int) -> None:
+    """Tell the other processes to end, then end this one at once: one of its threads may still wait for them."""
     from executors.distributed.control import end_ranks
     from executors.errors import PeerLostError
     from traces.errors import StepcastError
@@ -394,55 +346,58 @@ def _leave_team(status: int) -> None:
         status = status or 1
     except StepcastError as error:
         status = status or _fail(str(error), error.exit_status)
-    _end(status)
+    _exit_now(status)
 
 
-def _end(status: int) -> None:
-    """Without the interpreter's clearing up, which threads that wait for other processes would hold up."""
+def _exit_now(status: int) -> None:
+    """Exit without the interpreter's shutdown, which would wait for threads that wait for other processes."""
     for stream in (sys.stdout, sys.__stdout__, sys.stderr):
         stream.flush()
     os._exit(status)
 
 
 def _load_own_packages() -> None:
-    """Load our other packages from beside this one, so that a user's traces.py, found earlier on the path, cannot take their place."""
+    """Load Stepcast's other packages from the folder of this one, so that a user's traces.py, earlier on the path, cannot replace them."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     for name in OWN_PACKAGES:
         if name not in sys.modules:
-            found = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
-            sys.modules[name] = module_from_spec(found)
-            found.loader.exec_module(sys.modules[name])
+            spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
 
 
-def _usage(error: Exception) -> int:
-    """An error of typer's own: which class it is depends on typer's version."""
+def _usage_error(error: Exception) -> int:
+    """Report one of typer's own errors. They are told by their method, because their classes differ between versions of typer."""
     context = getattr(error, "ctx", None)
-    more = f"; see {context.command_path} --help" if context is not None else ""
-    return _fail(error.format_message().strip().rstrip(".") + more, 2)
+    hint = f"; see {context.command_path} --help" if context is not None else ""
+    return _fail(error.format_message().strip().rstrip(".") + hint, 2)
 
 
-def _known(error: Exception, channel: bool) -> int:
-    """A user's mistake in one line; anything else is our fault and keeps its traceback. `channel`: other processes are to end too."""
+def _failure(error: Exception, several_ranks: bool) -> int:
+    """Report a user's mistake in one line. Any other error is a bug: it is raised again, or with `several_ranks` printed.
+
+    With `several_ranks`, the status is returned, so that the other processes can be told to end.
+    """
     from traces.errors import StepcastError
 
-    if channel:
+    if several_ranks:
         from executors.errors import GRACE_S, PeerLostError
 
         if isinstance(error, PeerLostError):
-            time.sleep(GRACE_S)  # whoever failed says why, and the launcher ends this process
+            time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
-    if channel:
+    if several_ranks:
         traceback.print_exception(error)
         return 1
     raise error
 
 
-def _leave() -> None:
-    """End at once after Ctrl-C: a worker thread may be inside an op that takes minutes, and must not meet a dying interpreter."""
+def _exit_stopped() -> None:
+    """Exit at once after Ctrl-C: a worker thread may be inside a long op, and would crash while the interpreter shuts down."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _fail("stopped; nothing half-written is left", STOPPED)
     sys.stderr.flush()

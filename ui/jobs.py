@@ -1,4 +1,4 @@
-"""What the command line and the app ask of the packages below: jobs from options, machines and costs from names, predictions."""
+"""What the command line and the app have in common: reading options, warning about costs, showing progress, and predicting."""
 
 import logging
 import sys
@@ -23,54 +23,55 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from ui.app.model import Choices, Forecast, Refusal, Request
 
-#: So many of a profile's notes are told with a prediction.
+#: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 log = logging.getLogger("stepcast")
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
     """`--set k=v` pairs as a mapping. Raises StepcastError for anything else."""
-    found = {}
+    values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals and value):
             raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def requested(texts: list[str], pairs: list[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
-    """The strategies asked for (default: all that can use the devices) and the options of `--set`.
+    """The strategies to use and the options of `--set`.
 
-    Raises StepcastError for a wrong name or option.
+    `texts`: strategies with their options, as given; none for all that can use `devices` devices. Raises StepcastError for a wrong name or
+    option.
     """
     shared = settings(pairs)
     chosen = texts or strategies.names(devices)
     check_shared(chosen, shared)
-    for text in chosen:  # before anything is measured
+    for text in chosen:  # reports mistakes before anything is measured
         strategies.parse(text, shared)
     return chosen, shared
 
 
 def caution(model: CostModel, profile: Path | None) -> None:
-    """Warn where the costs are not of this machine, not measured, or measured under odd conditions."""
-    known = model.profile
-    if known is not None and known.notes:
-        more = f"; and {len(known.notes) - MOST_NOTES} more notes" if len(known.notes) > MOST_NOTES else ""
-        log.warning("profile of %s: %s%s", known.identity.name, "; ".join(known.notes[:MOST_NOTES]), more)
-    if profile is not None and known.identity.kind == "gpu":
-        here = gpu_here()
-        if here is None or slug(here) != slug(known.identity.gpu):
-            log.warning("profile %s is of %s, this machine has %s", profile, known.identity.gpu, here or "no GPU that PyTorch can use")
+    """Warn if costs come from another machine, were not measured, or were measured under unusual conditions."""
+    used = model.profile
+    if used is not None and used.notes:
+        rest = f"; and {len(used.notes) - MOST_NOTES} more notes" if len(used.notes) > MOST_NOTES else ""
+        log.warning("profile of %s: %s%s", used.identity.name, "; ".join(used.notes[:MOST_NOTES]), rest)
+    if profile is not None and used.identity.kind == "gpu":
+        own_gpu = gpu_here()
+        if own_gpu is None or slug(own_gpu) != slug(used.identity.gpu):
+            log.warning("profile %s is of %s, this machine has %s", profile, used.identity.gpu, own_gpu or "no GPU that PyTorch can use")
     elif profile is not None:
-        warn_if_foreign(known, profile)
+        warn_if_foreign(used, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
         log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
 
 
 @contextmanager
 def progress(title: str, quiet: bool = False):
-    """A progress bar with time left on standard error; yields `report(done, total, text)`."""
+    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -88,7 +89,7 @@ def progress(title: str, quiet: bool = False):
 
 
 def choices() -> Choices:
-    """What the app offers, the likeliest first."""
+    """What the app offers, with the most likely choice first."""
     return Choices(
         models=_first("resnet18", workloads.names()),
         optimizers=_first("momentum", STATE),
@@ -104,24 +105,25 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def predict_many(request: Request) -> list[Forecast | Refusal]:
-    """Predict every strategy of the request. Raises StepcastError where the job itself cannot be served."""
-    if request.model not in workloads.names():  # names only: the app runs no code of its visitors
+    """Predict every strategy of the request. Raises StepcastError if the job itself cannot be predicted."""
+    if request.model not in workloads.names():  # built-in names only: the app runs no code of its users
         raise UnknownNameError("model", request.model, workloads.names())
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
     check_shared(request.strategies, shared)
-    where = Placement(devices=request.devices, link=request.link)
-    check_names(where)
-    machine, model = costs_for(job, None, request.machine, where)
-    found = dict(forecast_many(job, request.strategies, shared, machine, model))
-    base = found["baseline"]
+    placement = Placement(devices=request.devices, link=request.link)
+    check_names(placement)
+    machine, model = costs_for(job, None, request.machine, placement)
+    forecasts = dict(forecast_many(job, request.strategies, shared, machine, model))
+    base = forecasts["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [_answer(name, found[name], base, job.precision) for name in request.strategies]
+    return [_answer(name, forecasts[name], base, job.precision) for name in request.strategies]
 
 
-def _answer(name: str, found, base, precision: str) -> Forecast | Refusal:
-    if isinstance(found, StepcastError):
-        return Refusal(name, str(found))
-    why = tuple(explain(base.timeline, found.timeline)) if found is not base else ()
-    return Forecast(prediction(found, base, precision), found.timeline, why)
+def _answer(name: str, forecast, base, precision: str) -> Forecast | Refusal:
+    """The app's answer made of a forecast, or of the error that is in its place."""
+    if isinstance(forecast, StepcastError):
+        return Refusal(name, str(forecast))
+    why = tuple(explain(base.timeline, forecast.timeline)) if forecast is not base else ()
+    return Forecast(prediction(forecast, base, precision), forecast.timeline, why)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from simulator.machine.machine import Memory
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
 from simulator.predict.intervals import clipped_seconds
+from traces import units
 from traces.memory_use import AtPeak
 from traces.timeline import Cause, Timeline
 
@@ -41,12 +42,12 @@ def explain(baseline: Timeline, other: Timeline) -> list[str]:
     least = LEAST_SHARE * baseline.step_s
     ranked = sorted((item for item in changes.items() if abs(item[1]) > least), key=lambda item: (-abs(item[1]), item[0]))
     for (phase, held_up), change in ranked:
-        was, now = (_ms(side.get((phase, held_up), 0.0)) for side in (before, after))
+        was, now = (units.duration(side.get((phase, held_up), 0.0)) for side in (before, after))
         subject = _NAMES.get(phase, f"the {phase} phase")
         verb = "take" if phase in ("transfer", "collective") else "takes"
         less = "less" if change < 0 else "more"
         tasks = f" in tasks {held_up}" if held_up else ""
-        lines.append(f"{subject} {verb} {_ms(abs(change))} {less} on the critical path: {now} instead of {was}{tasks}")
+        lines.append(f"{subject} {verb} {units.duration(abs(change))} {less} on the critical path: {now} instead of {was}{tasks}")
     if not ranked:
         lines.append(f"no phase differs by more than {LEAST_SHARE:.1%} of the step on the critical path")
     return lines
@@ -63,29 +64,25 @@ NAMED_SHARE = 0.02
 
 def peak_words(found: AtPeak) -> str:
     """What a device holds at its peak, and when that is: one phrase."""
-    when = f" at {_ms(found.time_s)}" if found.time_s >= 0 else " on the way to the steady state"
+    when = f" at {units.duration(found.time_s)}" if found.time_s >= 0 else " on the way to the steady state"
     where = f" in {found.layer} {found.phase}" if found.layer else f" in {found.task}" if found.task else ""
     parts = []
     for kind, size in found.by_kind.items():
         own = [each for each in found.largest if each.kind == kind and each.bytes >= NAMED_SHARE * found.bytes]
-        named = f" (largest: {', '.join(f'{each.layer or each.storage} {_gb(each.bytes)}' for each in own[:2])})" if own else ""
+        named = f" (largest: {', '.join(f'{each.layer or each.storage} {units.memory(each.bytes)}' for each in own[:2])})" if own else ""
         if size >= NAMED_SHARE * found.bytes:
-            parts.append(f"{KIND_NAMES[kind]} {_gb(size)}{named}")
-    return f"peak of {_gb(found.bytes)} on {found.device}{when}{where}: {', '.join(parts)}"
+            parts.append(f"{KIND_NAMES[kind]} {units.memory(size)}{named}")
+    return f"peak of {units.memory(found.bytes)} on {found.device}{when}{where}: {', '.join(parts)}"
 
 
 def overfull_words(found: "Forecast", memory: Memory) -> list[str]:
     """What needs a memory that is too small: the peak of the device that holds the most of it, and how many others share it."""
     there = [each for each in found.at_peak if found.machine.memory_name(each.device) == memory.name]
     if not there:
-        return [f"the host holds {_gb(found.memory_bytes[memory.name])}"]
+        return [f"the host holds {units.memory(found.memory_bytes[memory.name])}"]
     most = max(there, key=lambda each: each.bytes)
-    others = [f"{each.device} {_gb(each.bytes)} at its own peak" for each in there if each is not most]
+    others = [f"{each.device} {units.memory(each.bytes)} at its own peak" for each in there if each is not most]
     return [peak_words(most), *([f"in the same memory {', '.join(others)}"] if others else [])]
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def _grouped(seconds: dict[tuple[str, Cause], float]) -> dict[tuple[str, str], float]:
@@ -108,11 +105,7 @@ def path_seconds(timeline: Timeline) -> dict[tuple[str, Cause], float]:
 
 def _overall(before_s: float, after_s: float) -> str:
     if not before_s or not after_s:
-        return f"the step takes {_ms(after_s)} instead of {_ms(before_s)}"
+        return f"the step takes {units.duration(after_s)} instead of {units.duration(before_s)}"
     ratio = before_s / after_s
     word = f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio:.2f} times as long"
-    return f"the step takes {_ms(after_s)} instead of {_ms(before_s)}: {word}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
+    return f"the step takes {units.duration(after_s)} instead of {units.duration(before_s)}: {word}"

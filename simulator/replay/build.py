@@ -17,6 +17,7 @@ from simulator.replay.host import add_threads
 from simulator.replay.nodes import ARRIVAL, HOST, Graph, Node, short_name
 from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import Replay, Step
+from traces import units
 from traces.errors import StepcastError
 from traces.recording import iterations as iterations_of
 from traces.recording.iterations import Iterations
@@ -201,7 +202,7 @@ class _Builder:
                 self.notes.append(f"{who}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it")
             if order.delayed:
                 total = sum(order.delayed.values())
-                self.notes.append(f"{who}{len(order.delayed)} works started late for no recorded reason, {total * 1e3:.3g} ms in all")
+                self.notes.append(f"{who}{len(order.delayed)} works started late for no recorded reason, {units.duration(total)} in all")
         self.notes.append(f"iterations by {self.found[0].source}")
         world = max(rank.world_size for rank in self.ranks)
         if world > len(self.ranks):

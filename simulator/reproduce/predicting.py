@@ -8,6 +8,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
+from traces import units
 from traces.comparison import Shares
 from traces.errors import StepcastError, UnknownNameError
 from traces.overlap import overlapped_kernel_seconds, phase_stretches
@@ -40,7 +41,7 @@ class Step:
     @property
     def status(self) -> str:
         """Whether it fits, in words: ok, or how much too large it is."""
-        return OK if self.fits else f"does not fit: needs {self.peak_bytes / 1e9:.1f} GB of {self.memory_bytes / 1e9:.1f} GB"
+        return OK if self.fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
 
 
 @dataclass(frozen=True)

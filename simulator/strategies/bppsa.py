@@ -17,6 +17,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.scan.layers import MOST_TERMS, LayerScan
 from simulator.scan.recurrent import RecurrentScan, is_recurrent
+from traces import units
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
@@ -78,7 +79,7 @@ class _Drafts:
         needed, available = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
         if needed > available:
             raise StepcastError(
-                f"bppsa: {job.label} needs {needed / 1e9:.2f} GB for its Jacobians, this machine has {available / 1e9:.2f} GB;"
+                f"bppsa: {job.label} needs {units.memory(needed)} for its Jacobians, this machine has {units.memory(available)};"
                 " choose a smaller batch or --image-size"
             )
         cores = self._device.sms if self._device.kind == "cpu" else 1

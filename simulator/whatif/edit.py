@@ -41,11 +41,6 @@ def waits_for_device(tasks: Sequence[Task]) -> set[str]:
     return {task.name for task in tasks if is_host(task) and not work.isdisjoint(task.after)}
 
 
-def milliseconds(seconds: float) -> str:
-    """For the words of an assumption: `3.14 ms`, `2000 ms`."""
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
-
-
 def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[Step, ...] | None = None) -> Replay:
     """The replay with other tasks."""
     last = replay.plan.segments[-1]

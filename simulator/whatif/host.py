@@ -1,8 +1,9 @@
 """A faster or slower host."""
 
 from simulator.replay.replay import Replay
-from simulator.whatif.edit import is_host, milliseconds, with_durations
+from simulator.whatif.edit import is_host, with_durations
 from simulator.whatif.parsing import scaling
+from traces import units
 
 NAME = "host"
 FORM = "host*=FACTOR"
@@ -20,6 +21,6 @@ def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
     return changed, [
-        f"all {milliseconds(seconds)} on host threads, gaps between recorded calls included, take {request:g} times as long;"
+        f"all {units.duration(seconds)} on host threads, gaps between recorded calls included, take {request:g} times as long;"
         " waiting for the device does not scale"
     ]

@@ -11,7 +11,8 @@ import sys
 from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay
-from simulator.whatif.edit import device_work, milliseconds
+from simulator.whatif.edit import device_work
+from traces import units
 from traces.errors import StepcastError
 
 #: Characters of a regular expression, and seconds that all its searches may take.
@@ -67,4 +68,4 @@ def total_words(tasks: list[Task]) -> str:
     """How many there are and how long they take: `12 kernels (3.1 ms)`."""
     seconds = sum(task.body.duration_s for task in tasks)
     number = sum(ARRIVAL not in task.name for task in tasks)
-    return f"{number} {'kernel' if number == 1 else 'kernels'} ({milliseconds(seconds)})"
+    return f"{number} {'kernel' if number == 1 else 'kernels'} ({units.duration(seconds)})"

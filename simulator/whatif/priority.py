@@ -10,9 +10,10 @@ from itertools import groupby, pairwise
 
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.whatif.edit import Lane, device_work, lasting, milliseconds, with_tasks
+from simulator.whatif.edit import Lane, device_work, lasting, with_tasks
 from simulator.whatif.matching import matching
 from simulator.whatif.parsing import MalformedError, pattern_and
+from traces import units
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
@@ -58,8 +59,8 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     return changed, [
         f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
         "recorded durations carry their contention: kernels that overlapped are taken to have shared the SMs in proportion to their grids"
-        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them {milliseconds(gained)};"
-        " the others end no later, since what they lose they get back when the urgent ones have ended",
+        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them"
+        f" {units.duration(gained)}; the others end no later, since what they lose they get back when the urgent ones have ended",
         "memory bandwidth and copies have no priorities",
     ]
 

@@ -1,4 +1,4 @@
-"""Model factories, each wrong in one way, for the tests of error messages."""
+"""Model factories for the tests of error messages. Each has one mistake."""
 
 import threading
 
@@ -9,7 +9,7 @@ NOT_A_FUNCTION = 3
 
 
 class Net(nn.Module):
-    """A linear layer whose output goes through `then`."""
+    """A linear layer followed by the function `then`."""
 
     def __init__(self, then):
         super().__init__()
@@ -108,9 +108,9 @@ def forward_raises(batch):
 
 
 def holds_a_lock(batch):
-    made = nn.Linear(4, 3)
-    made.lock = threading.Lock()
-    return made, *data(batch)
+    model = nn.Linear(4, 3)
+    model.lock = threading.Lock()
+    return model, *data(batch)
 
 
 def class_out_of_range(batch):

@@ -1,4 +1,4 @@
-"""The app with the tests' predictor in place of `ui.jobs`, to be started by Streamlit."""
+"""The app with the tests' predictor instead of `ui.jobs`. Streamlit starts this file."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, away from the repository: a warm one for many calls, and fresh ones."""
+"""Runs the command line in other processes, outside the repository: in a warm process for many calls, or in a fresh one."""
 
 import json
 import os
@@ -25,17 +25,17 @@ class Ended:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Our packages first on the path; cache and data in `folder`."""
+    """The environment of a process: Stepcast's packages first on the path, cache and data in `folder`."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     own = {"PYTHONPATH": path, "STEPCAST_CACHE": str(folder / "cache"), "STEPCAST_DATA": str(folder / "data"), "COLUMNS": "160"}
     return {**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
 class Runner:
-    """A warm process. `call` runs one command in `folder`, or in `cwd`."""
+    """A warm process that runs commands."""
 
     def __init__(self, folder: Path):
-        """`folder` keeps cache, data and logs."""
+        """Start the process. `folder` holds cache and data."""
         self.folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.cli_runner"],
@@ -43,7 +43,7 @@ class Runner:
         )  # fmt: skip
 
     def call(self, *args: object, cwd: Path | None = None, file_limit: int = 0, **env: str) -> Ended:
-        """Run `stepcast ARGS`."""
+        """Run `stepcast ARGS` in `cwd`, by default the runner's folder. `file_limit`: largest file in bytes, 0 for no limit."""
         request = {"args": [str(a) for a in args], "cwd": str(cwd or self.folder), "env": env, "file_limit": file_limit}
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
@@ -57,12 +57,12 @@ class Runner:
         self._process.stdout.close()
 
 
-#: A shell's background jobs, and what they start, ignore Ctrl-C.
+#: Background jobs of a shell ignore Ctrl-C, and so do the processes that they start; this restores it.
 HEEDS_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def start(code: str, *args: object, folder: Path, **env: str) -> subprocess.Popen:
-    """A fresh process: `code`, then the command line with `args`."""
+    """Start a fresh process that runs `code` and then the command line with `args`."""
     return subprocess.Popen(
         [sys.executable, "-c", f"{HEEDS_CTRL_C}{code}\nfrom ui.cli import main\nmain()", *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder, **env),

@@ -1,7 +1,7 @@
-"""Runs the command line many times in one warm process: imports torch once and forks for every request.
+"""Runs the command line many times in one warm process, which imports torch once and forks for every request.
 
-Requests and answers are JSON lines: {"args", "cwd", "env", "file_limit"} in, {"status", "out", "err"} out. `file_limit` is the most
-bytes that a file may have, which stands for a full disk.
+Requests and answers are JSON lines: {"args", "cwd", "env", "file_limit"} in, {"status", "out", "err"} out. `file_limit` is the size in
+bytes that a file may reach, which simulates a full disk; 0 for no limit.
 """
 
 import json
@@ -13,12 +13,12 @@ import traceback
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve requests until standard input ends."""
     from simulator.job import Job
     from ui import cli
     from ui.commands import listing, measuring, predicting, training  # noqa: F401
 
-    Job("lenet5", 1).graph()  # loads what PyTorch loads on first use
+    Job("lenet5", 1).graph()  # makes PyTorch load what it loads on first use
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line), cli.main)), flush=True)
 

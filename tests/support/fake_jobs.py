@@ -1,4 +1,4 @@
-"""A predictor for the app's tests: it answers from the synthetic runs and refuses pipelines on one device."""
+"""The predictor of the app's tests. It answers with synthetic timelines and refuses strategies that have none."""
 
 from tests.support.sample_runs import CASES, play
 from traces.comparison import Prediction, Shares

@@ -1,4 +1,4 @@
-"""Sample documents and timelines for the tests of comparisons, exports, pictures and the app."""
+"""Small sample documents and timelines for the tests of comparisons, exports, figures and pages."""
 
 from traces.comparison import Prediction, Shares, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
@@ -7,7 +7,7 @@ SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 
 
 def result(strategy="turbodl", predicted=0.040, measured=0.042, base=(0.050, 0.050), drift=1.01, **changes):
-    """A row with its derived figures filled in as the command does."""
+    """A strategy's row, with derived figures computed as `stepcast validate` does. `base`: predicted and measured baseline in seconds."""
     row = {
         "strategy": strategy,
         "options": {"alpha": 2},
@@ -32,7 +32,7 @@ def result(strategy="turbodl", predicted=0.040, measured=0.042, base=(0.050, 0.0
 
 
 def skipped(strategy="gpipe"):
-    """A row of a strategy that did not run."""
+    """The row of a strategy that did not run."""
     empty = dict.fromkeys(
         (
             "predicted_step_s",
@@ -94,7 +94,7 @@ def prediction(**changes):
 
 
 def two_lanes(kind="predicted", shift=0.0, memory=True):
-    """Three tasks on two lanes of one device, one steady period, critical path a -> c."""
+    """Three tasks on two lanes of one device in one steady period. The critical path is a, c."""
     spans = (
         Span('a "λ"\n', "gpu0", "stream 0", shift, shift + 0.001, "forward", "block<1>", 0, 0, 0),
         Span("b", "gpu0", "stream 1", shift, shift + 0.0005, "transfer", "", 0, 0, 0),

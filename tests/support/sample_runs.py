@@ -1,4 +1,4 @@
-"""Synthetic predicted and measured timelines, for pictures: a two-stream step and a pipeline, played lane by lane."""
+"""Synthetic predicted and measured timelines for figures: a two-stream step and a pipeline, simulated lane by lane."""
 
 import random
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy
 
 @dataclass(frozen=True)
 class Work:
-    """A task of one period; `needs` are (task, periods earlier)."""
+    """A task of one period. `needs`: the tasks that it waits for, as (task, periods earlier)."""
 
     name: str
     device: str
@@ -23,7 +23,10 @@ class Work:
 
 
 def play(kind, works, periods=4, spread=0.0, seed=1):
-    """Run every period's tasks in order: a task starts when its lane is free and its needs are done."""
+    """Simulate `periods` periods. A task starts when its lane is free and its needs are done.
+
+    `spread`: mean excess of the durations, which are drawn with `seed`.
+    """
     rng = random.Random(seed)
     ends, free, last, spans, why = {}, {}, {}, [], {}
     for period in range(periods):
@@ -85,7 +88,7 @@ def _kinds(steps, window):
 
 
 def two_streams(layers=24, fused=True):
-    """One GPU: dX on stream 0, dW and updates on stream 1 (or all on stream 0)."""
+    """A step on one GPU: dX on stream 0, dW and updates on stream 1, or all on stream 0 unless `fused`."""
     side = "stream 1" if fused else "stream 0"
     rng = random.Random(7)
     cost = [rng.uniform(0.3e-3, 0.9e-3) for _ in range(layers)]
@@ -106,7 +109,7 @@ def two_streams(layers=24, fused=True):
 
 
 def pipeline(stages=4, micro_batches=4):
-    """1F1B over several GPUs with a transfer between neighbours."""
+    """1F1B over several GPUs, with transfers between neighbors."""
     works = []
     orders = []
     for stage in range(stages):
@@ -153,13 +156,13 @@ CASES = {"baseline": two_streams(fused=False), "turbodl": two_streams(), "1f1b":
 
 
 def comparisons():
-    """One comparison per case, the measured runs 1 to 3 % off and noisy."""
-    found = {}
+    """One comparison per case. Measured runs are noisy and 1 to 3 % slower than predicted."""
+    timelines = {}
     for number, (strategy, works) in enumerate(CASES.items()):
         predicted, measured = play("predicted", works), play("measured", works, spread=0.012 + 0.006 * number, seed=number)
-        found[strategy] = (predicted, measured)
-    base = found["baseline"]
-    return [Comparison(p, m, _row(s, p, m, base)) for s, (p, m) in found.items()]
+        timelines[strategy] = (predicted, measured)
+    base = timelines["baseline"]
+    return [Comparison(p, m, _row(s, p, m, base)) for s, (p, m) in timelines.items()]
 
 
 def _row(strategy, predicted, measured, base):
@@ -189,7 +192,7 @@ def _row(strategy, predicted, measured, base):
 
 
 def sample_validation(rows):
-    """A validation of those rows."""
+    """A validation with these rows."""
     return Validation(
         model="resnet50",
         batch_size=32,

@@ -1,4 +1,4 @@
-"""Every command, in processes of its own: documents on standard output, all else on standard error."""
+"""Every command, run in its own process: documents go to standard output, everything else to standard error."""
 
 import json
 import math
@@ -80,13 +80,13 @@ def test_help_needs_no_torch(tmp_path):
 def test_lists(stepcast, name):
     shown = stepcast.call(name)
     assert (shown.status, shown.err) == (0, "")
-    found = stepcast.call(name, "--json").document
-    assert found["schema"] == f"stepcast.{name}/1"
-    for row in found[name]:
+    document = stepcast.call(name, "--json").document
+    assert document["schema"] == f"stepcast.{name}/1"
+    for row in document[name]:
         assert row.get("name", "").split("-")[0] in shown.out
     if name == "strategies":
-        assert {row["name"] for row in found[name]} >= set(STRATEGIES)
-        assert found[name][0] == {"name": "baseline", "about": found[name][0]["about"], "options": []}
+        assert {row["name"] for row in document[name]} >= set(STRATEGIES)
+        assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
 
 
 def test_what_is_calibrated_is_not_measured_again(stepcast, profile):
@@ -101,11 +101,11 @@ def test_predict(stepcast, profile, strategy, tmp_path):
     done = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
     assert (done.status, done.err) == (0, "")
     assert set(done.document) == PREDICTION
-    found = Prediction.model_validate(done.document)
-    assert found.fits
+    prediction = Prediction.model_validate(done.document)
+    assert prediction.fits
     assert finite(done.document)
-    assert found.shares.measured == pytest.approx(1.0)
-    assert Timeline.load(timeline).step_s == found.step_s
+    assert prediction.shares.measured == pytest.approx(1.0)
+    assert Timeline.load(timeline).step_s == prediction.step_s
     shown = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile)
     assert (shown.status, shown.err) == (0, "")
     assert strategy in shown.out
@@ -165,12 +165,12 @@ def test_run_beside_others(stepcast, tmp_path):
     done = stepcast.call("run", *job, *BESIDE, "--metrics", metrics, "--out", out, "--json")
     assert (done.status, done.err) == (0, f"report: {out / 'index.html'}\n")
     assert json.loads(metrics.read_text()) == json.loads((out / "run.json").read_text()) == done.document
-    found = TrainingRun.load(metrics)
-    assert [curve.name for curve in found.curves] == ["forward-fusion", "turbodl", "autograd"]
-    assert {len(part) for curve in found.curves for part in (curve.losses, curve.seconds)} == {6}
-    assert found.losses == found.curves[0].losses
-    assert found.max_loss_difference < 1e-12
-    assert (found.data, found.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
+    document = TrainingRun.load(metrics)
+    assert [curve.name for curve in document.curves] == ["forward-fusion", "turbodl", "autograd"]
+    assert {len(part) for curve in document.curves for part in (curve.losses, curve.seconds)} == {6}
+    assert document.losses == document.curves[0].losses
+    assert document.max_loss_difference < 1e-12
+    assert (document.data, document.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
     shown = stepcast.call("run", *job, *BESIDE)
     assert shown.status == 0
@@ -184,7 +184,7 @@ def test_run_without_a_data_set_says_so(stepcast):
     assert (done.document["max_loss_difference"], len(done.document["curves"])) == (None, 1)
 
 
-def test_help_of_run_says_what_can_stand_beside(stepcast):
+def test_help_of_run_lists_what_to_compare_with(stepcast):
     done = stepcast.call("run", "--help")
     assert "--beside" in done.out
     assert "autograd|STRATEGY" in done.out

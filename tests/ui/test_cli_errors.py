@@ -1,4 +1,4 @@
-"""A request that cannot be served: exit status 2, one line (what was given, what is expected, what to do), and nothing written."""
+"""Requests that cannot be served end with status 2 and one line (what was given, what is expected, what to do), and write nothing."""
 
 import gzip
 import json
@@ -15,9 +15,9 @@ BASE = {"--model": "lenet5", "--batch": 4, "--strategy": "baseline", "--machine"
 
 
 def options(**changes) -> list:
-    """A good prediction's options with some changed; None leaves one out."""
-    given = BASE | {f"--{name.replace('_', '-')}": item for name, item in changes.items()}
-    return [part for name, item in given.items() if item is not None for part in (name, item)]
+    """The options of a valid prediction with some changed; None leaves an option out."""
+    changed = BASE | {f"--{name.replace('_', '-')}": item for name, item in changes.items()}
+    return [part for name, item in changed.items() if item is not None for part in (name, item)]
 
 
 WRONG_OPTIONS = [
@@ -191,7 +191,7 @@ def test_a_users_files_with_our_names(stepcast, tmp_path):
 
 
 def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Unusable profiles with what is said about them."""
+    """Unusable profiles by the kind of damage: each file, and a part of the error message."""
     good = Profile(identity=Identity(kind="cpu", cpu="A", cores=2)).save(folder / "good.json").read_bytes()
     packed = gzip.compress(good)
     newer = json.dumps(json.loads(good) | {"schema": "stepcast.profile/99"}).encode()
@@ -205,19 +205,19 @@ def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
         "other kind": (b'{"schema": "stepcast.timeline/1"}', "is not a profile"),
         "wrong type": (good.replace(b'"cpu": "A"', b'"cpu": 7'), "damaged at identity > cpu"),
     }
-    found = {}
-    for name, (content, said) in contents.items():
+    profiles = {}
+    for name, (content, message) in contents.items():
         path = folder / f"{name.replace(' ', '-')}.json"
         path.write_bytes(content)
-        found[name] = path, said
-    return found
+        profiles[name] = path, message
+    return profiles
 
 
 def test_an_unusable_profile(stepcast, tmp_path):
-    for path, said in damaged_profiles(tmp_path).values():
+    for path, message in damaged_profiles(tmp_path).values():
         before = path.read_bytes()
-        refused(stepcast.call("predict", *options(machine=None, profile=path)), said)
-        refused(stepcast.call("calibrate", *BASE_RUN, "-o", path), said)
+        refused(stepcast.call("predict", *options(machine=None, profile=path)), message)
+        refused(stepcast.call("calibrate", *BASE_RUN, "-o", path), message)
         assert path.read_bytes() == before
     refused(stepcast.call("predict", *options(machine=None, profile=tmp_path)), "cannot read profile")
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)).save(tmp_path / "gpu.json")
@@ -241,10 +241,10 @@ def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(ste
 
 def test_places_that_cannot_be_written(stepcast, tmp_path):
     (tmp_path / "file").write_text("mine")
-    for place, said in ((tmp_path / "file" / "x.json", f"{tmp_path / 'file'} is not a folder"), (tmp_path, "it is a folder")):
-        refused(stepcast.call("predict", *options(timeline=place)), said)
-        refused(stepcast.call("run", *BASE_RUN, "--timeline", place), said)
-        refused(stepcast.call("run", *BASE_RUN, "--metrics", place), said)
+    for place, message in ((tmp_path / "file" / "x.json", f"{tmp_path / 'file'} is not a folder"), (tmp_path, "it is a folder")):
+        refused(stepcast.call("predict", *options(timeline=place)), message)
+        refused(stepcast.call("run", *BASE_RUN, "--timeline", place), message)
+        refused(stepcast.call("run", *BASE_RUN, "--metrics", place), message)
     refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "file" / "p.json"), "is not a folder")
     refused(stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "file"), "it is a file, expected the name of a folder")
     refused(stepcast.call("demo", "--out", tmp_path / "file" / "report"), "is not a folder")
@@ -269,11 +269,13 @@ def test_a_memory_limit(stepcast):
     assert shown.status == 1
     assert "does not fit" in shown.out
     assert "Memory: peak of" in shown.out
-    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 0.4 MB", "peak of", "parameters", "choose a smaller batch")
+    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 390.6 KiB", "peak of", "parameters", "choose a smaller batch")
     done = stepcast.call("validate", *BASE_RUN, *small, "--json")
     assert done.status == 1
-    assert all("this machine has 0.4 MB" in row["status"] for row in done.document["results"])
-    assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], "the machine has less"
+    assert all("this machine has 390.6 KiB" in row["status"] for row in done.document["results"])
+    assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], (
+        "a limit above the machine's memory changes nothing"
+    )
     for wrong in (0, -1, "nan"):
         refused(stepcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
 

@@ -1,4 +1,4 @@
-"""Predictions for GPUs through the command line: from a profile, for this machine's GPU, and with a profile shipped for a preset."""
+"""Predictions for GPUs on the command line: from a profile, for this machine's GPU, and from a preset's shipped profile."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ BUSY_S, ISSUE_S, OWN_S = 1e-5, 2e-5, 3e-6
 
 
 def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
-    """An H200 on which every task of lenet5's baseline takes 10 us, and 20 us to issue beside 3 us of the executor."""
+    """The profile of an H200 on which every task of lenet5's baseline takes 10 us, and issuing it 20 us plus 3 us in the executor."""
     machine = load_machine("h200")
     strategy, options = strategies.parse("baseline", {})
     keys = strategy.plan(Job("lenet5", 4), machine, CostModel(machine), options).keys(machine)
@@ -31,18 +31,18 @@ def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    """Without TF32."""
+    """A profile measured without TF32."""
     return made_up()
 
 
 def tasks() -> int:
-    """Tasks of a step."""
+    """The number of tasks in a step."""
     strategy, options = strategies.parse("baseline", {})
     return len(strategy.plan(Job("lenet5", 4), load_machine("h200"), None, options).tasks)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_a_gpus_profile_decides_what_the_step_takes(stepcast, profile, tmp_path, mode):
+def test_a_gpus_profile_decides_the_step_time(stepcast, profile, tmp_path, mode):
     path = profile.save(tmp_path / "gpu.json.gz")
     done = stepcast.call("predict", *JOB, "--device", "cuda", "--profile", path, "--mode", mode, "--json")
     assert done.status == 0, done.err
@@ -79,10 +79,10 @@ def test_this_gpu_is_the_profile_in_the_data_folder(stepcast, profile, tmp_path)
 def test_costs_of_other_kernels_than_the_jobs_are_refused(stepcast, profile, tmp_path):
     fp32 = profile.save(tmp_path / "fp32.json")
     tf32 = profile.model_copy(update={"identity": profile.identity.model_copy(update={"tf32": True})}).save(tmp_path / "tf32.json")
-    said = stepcast.call("predict", *JOB, "--profile", tf32)
-    refused(said, f"--precision fp32: profile {tf32} was measured in tf32; use --precision tf32, or another profile")
-    said = stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
-    refused(said, f"--precision tf32: profile {fp32} was measured in fp32; use --precision fp32")
+    done = stepcast.call("predict", *JOB, "--profile", tf32)
+    refused(done, f"--precision fp32: profile {tf32} was measured in tf32; use --precision tf32, or another profile")
+    done = stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
+    refused(done, f"--precision tf32: profile {fp32} was measured in fp32; use --precision fp32")
     assert stepcast.call("predict", *JOB, "--profile", tf32, "--precision", "tf32", "--json").document["precision"] == "tf32"
     assert stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "bf16", "--json").status == 0
 
@@ -106,17 +106,17 @@ def test_a_shipped_profile_wins_over_the_table(stepcast, profile, tmp_path):
     refused(stepcast.call("predict", *JOB, "--machine", "h200", STEPCAST_SHIPPED=str(tmp_path)), "damaged gzip")
 
 
-def test_the_profile_of_the_gpu_at_hand_is_chosen(tmp_path, monkeypatch):
+def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
     assert gpu_profiles.own_gpu_profile() is None
     for gpu, tf32 in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA A100", False)):
         saved = Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32))
         saved.save(default_path(saved.identity.name))
 
-    def chosen(here: str | None, tf32: bool | None) -> str | None:
-        monkeypatch.setattr(gpu_profiles, "gpu_here", lambda: here)
-        found = gpu_profiles.own_gpu_profile(tf32)
-        return found and found.identity.name
+    def chosen(gpu: str | None, tf32: bool | None) -> str | None:
+        monkeypatch.setattr(gpu_profiles, "gpu_here", lambda: gpu)
+        profile = gpu_profiles.own_gpu_profile(tf32)
+        return profile and profile.identity.name
 
     assert chosen("NVIDIA H200", False) == chosen("NVIDIA H200", None) == "gpu-nvidia-h200-132"
     assert chosen("NVIDIA H200", True) == "gpu-nvidia-h200-132-tf32"
@@ -126,7 +126,7 @@ def test_the_profile_of_the_gpu_at_hand_is_chosen(tmp_path, monkeypatch):
     assert chosen(None, True) == "gpu-nvidia-h200-132-tf32"
 
 
-def test_the_app_offers_this_gpu_where_it_is_calibrated(tmp_path, monkeypatch, profile):
+def test_the_app_offers_this_gpu_if_it_is_calibrated(tmp_path, monkeypatch, profile):
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
     assert "this-gpu" not in jobs.choices().machines
     profile.save(Path(tmp_path) / "profiles" / "gpu-x.json")

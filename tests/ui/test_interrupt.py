@@ -1,4 +1,4 @@
-"""Ctrl-C: one line, exit status 130, at once, nothing half-written; a calibration goes on where it stopped."""
+"""Ctrl-C stops a command at once with one line and status 130, and leaves nothing half-written. A stopped calibration can be continued."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ from tests.support.samples import read_samples
 from traces.profile import Profile
 from traces.training import TrainingRun
 
-#: Stands before the command line: leaves a file when FUNCTION of MODULE is called for the nth time, and then waits a while.
+#: Runs before the command line: writes a file when FUNCTION of MODULE is called for the nth time, and then waits.
 MARK = """
 import importlib, pathlib, time
 owner = importlib.import_module({module!r})
@@ -29,7 +29,7 @@ def marked(*args, **kwargs):
     return result if {after} else original(*args, **kwargs)
 setattr(owner, name, marked)
 """
-#: The same when torch is about to be imported.
+#: Runs before the command line: writes a file when torch is about to be imported.
 MARK_IMPORT = """
 import pathlib, sys
 class Finder:
@@ -40,12 +40,12 @@ sys.meta_path.insert(0, Finder())
 """
 STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
 LONG = ("--model", "lenet5", "--batch", 2048)
-#: Longest wait for what takes a few seconds: reaching it means that the process hangs.
+#: Longest wait for steps that take a few seconds. A process that reaches it hangs.
 HANGS_S = 120
 
 
 def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, str]:
-    """Start the command line, send SIGINT when `code` has left its file, and return (status, out, err)."""
+    """Start the command line, send SIGINT when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
     process = start(code, *arguments, folder=folder)
     end = time.monotonic() + HANGS_S
@@ -55,7 +55,7 @@ def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, 
     try:
         out, err = process.communicate(timeout=HANGS_S)
     finally:
-        process.kill()  # one that hangs would take a core from all tests that follow
+        process.kill()  # a process that hangs would occupy a core during all later tests
     mark.unlink(missing_ok=True)
     return process.returncode, out, err
 
@@ -85,17 +85,17 @@ CASES = {
 }
 
 
-def test_a_run_keeps_what_was_completed(tmp_path):
+def test_a_run_keeps_its_completed_steps(tmp_path):
     arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
     places = ["--metrics", "m.json", "--out", "page", "--timeline", "t.json"]
     code = MARK.format(module="executors.cpu.workers", function="Workers.run", count=3, mark=str(tmp_path / "mark"), after=False, wait_s=0)
     status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places)
     assert (status, out, err) == (130, "", f"report: page/index.html\n{STOPPED[2]}")
-    found = TrainingRun.load(tmp_path / "m.json")
-    assert found.complete is False
-    assert 16 <= found.steps < 200_000
-    assert [len(curve.losses) for curve in found.curves] == [found.steps] * 2
-    assert TrainingRun.load(tmp_path / "page" / "run.json") == found
+    document = TrainingRun.load(tmp_path / "m.json")
+    assert document.complete is False
+    assert 16 <= document.steps < 200_000
+    assert [len(curve.losses) for curve in document.curves] == [document.steps] * 2
+    assert TrainingRun.load(tmp_path / "page" / "run.json") == document
     assert not (tmp_path / "t.json").exists()
 
 
@@ -103,7 +103,9 @@ def test_a_run_keeps_what_was_completed(tmp_path):
 def test_one_line_and_nothing_half_written(case, tmp_path):
     (tmp_path / "out").mkdir()
     module, function, arguments, count = CASES[case]
-    wait_s = 0 if module == "executors.cpu.workers" else HANGS_S  # workers must be at work; a simulation could end too soon
+    wait_s = (
+        0 if module == "executors.cpu.workers" else HANGS_S
+    )  # interrupt workers while they run; a simulation must wait, because it could end too soon
     code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False, wait_s=wait_s)
     assert interrupted(tmp_path, code, *arguments) == STOPPED
     assert list((tmp_path / "out").iterdir()) == []
@@ -114,7 +116,7 @@ def test_ctrl_c_waits_until_torch_is_loaded(tmp_path):
     assert interrupted(tmp_path, code, "run", *LONG, "--strategy", "baseline") == STOPPED
 
 
-def test_a_calibration_goes_on_where_it_stopped(tmp_path, stepcast):
+def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):
     profile = tmp_path / "p.json"
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"

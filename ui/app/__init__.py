@@ -1,1 +1,1 @@
-"""The Streamlit app. In: reports, traces and choices. Out: pages."""
+"""The Streamlit app. In: report folders, traces and the user's choices. Out: pages."""

@@ -1,7 +1,7 @@
-"""The app: open a report and see predicted above measured; ask what another schedule or machine would give; replay a recorded trace.
+"""The app: shows reports, predicts other schedules and machines, and replays recorded traces. `stepcast ui` starts it.
 
-Started by `stepcast ui`. It offers built-in models, the traces named at start, and the reports named there or kept in the data folder, and
-never runs uploaded code.
+The app offers built-in models, the traces named at start, and the reports named at start or kept in the data folder. It never runs
+uploaded code.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from calibrate.placement import DEFAULT_PLACEMENT
+from traces import units
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import (
@@ -29,11 +30,13 @@ from ui.app.replay_page import replay_ui
 from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
+from ui.figures.timeline_chart import timelines_figure
 from ui.reports.report import Report, read_report
-from ui.text import sentences, tables, units
+from ui.text import sentences, tables
+from ui.text.labels import markdown_escaped, row_labels
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
-#: Rows of the critical path's table.
+#: Rows of the table of the critical path's longest tasks.
 LONGEST = 12
 
 
@@ -53,7 +56,7 @@ def main() -> None:
 
 
 def reports_ui() -> None:
-    """Choose a report and show it."""
+    """Let the user choose a report, and show it."""
     place = place_ui(report_places(start_arguments()))
     if place is None:
         return
@@ -73,11 +76,11 @@ def reports_ui() -> None:
 
 
 def place_ui(places: list[Path]) -> Path | None:
-    """The report's place that the user picks; None where there is none, with how to make one on the page."""
+    """The path of the report that the user picks. If there is none, the page says how to make one, and the result is None."""
     if not places:
         st.info(
-            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`, and start the app with that folder "
-            f"or keep it in `{reports_folder()}`."
+            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, "
+            f"or keep the folder in `{reports_folder()}`."
         )
         return None
     names = [path.name for path in places]
@@ -85,7 +88,7 @@ def place_ui(places: list[Path]) -> Path | None:
 
 
 def report_ui(place: Path) -> Report | None:
-    """The report at a place; None where it cannot be read, with the reason on the page."""
+    """The report at `place`. If it cannot be read, the page says why, and the result is None."""
     try:
         return load_report(str(place), _stamp(place))
     except StepcastError as error:
@@ -95,7 +98,7 @@ def report_ui(place: Path) -> Report | None:
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the report")
 def load_report(place: str, stamp: int) -> Report:
-    """A report, read again when its index has changed (`stamp`)."""
+    """A report from the cache. It is read again when its index has changed, which `stamp` shows."""
     return read_report(place)
 
 
@@ -105,7 +108,7 @@ def _stamp(place: Path) -> int:
 
 
 def validation_ui(report: Report) -> int:
-    """The number of the validation to show; asks where a report has several."""
+    """The number of the validation to show. The user chooses if the report has several."""
     if len(report.validations) == 1:
         return 0
     return st.sidebar.selectbox(
@@ -114,30 +117,30 @@ def validation_ui(report: Report) -> int:
 
 
 def validation_summary_ui(validation: Validation) -> None:
-    """Words, chart and table of one validation."""
+    """Show sentences, chart and table of one validation."""
     st.subheader(sentences.job_words(validation))
-    st.write(units.plain(" ".join(sentences.validation_words(validation))))
+    st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
 
 
 def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
-    """The number of the comparison to look at; None where the report has no timelines."""
+    """The number of the comparison that the user picks; None if the report has no timelines."""
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
-    labels = units.row_labels([comparison.result for comparison in comparisons])
+    labels = row_labels([comparison.result for comparison in comparisons])
     return st.selectbox("Strategy", range(len(labels)), index=len(labels) - 1, format_func=lambda number: labels[number])
 
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
-    """Predicted above measured, with words, phases, memory and files."""
-    st.plotly_chart(charts.timelines_figure(comparison.predicted, comparison.measured), key="timelines")
-    st.write(units.plain(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
+    """Show predicted above measured, with sentences, phases, memory and files."""
+    st.plotly_chart(timelines_figure(comparison.predicted, comparison.measured), key="timelines")
+    st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     if comparison.predicted.memory or comparison.measured.memory:
-        st.write(units.plain(" ".join(sentences.memory_words(comparison.result))))
+        st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
         st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
     trace = folder / "perfetto.json.gz"
     if trace.exists():
@@ -147,12 +150,10 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
 
 
 def what_if_ui() -> None:
-    """Ask for a prediction and show it."""
+    """Let the user ask for a prediction, and show it."""
     predictor = find_predictor()
     if predictor is None:
-        st.info(
-            "This installation cannot predict from the app (it has no `ui.jobs`); `stepcast predict` does the same on the command line."
-        )
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
     try:
         request = request_ui(predictor.choices())
@@ -165,7 +166,7 @@ def what_if_ui() -> None:
 
 
 def request_ui(choices: Choices) -> Request | None:
-    """What the user last asked for; None before the first time. Raises StepcastError for options that cannot be read."""
+    """The user's last request; None before the first. Raises StepcastError for options that cannot be read."""
     with st.form("what if"):
         first, second, third = st.columns(3)
         model = first.selectbox("Model", choices.models)
@@ -178,7 +179,7 @@ def request_ui(choices: Choices) -> Request | None:
         strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
         settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
         first, second = st.columns(2)
-        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; of this CPU one")
+        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; 1 for this CPU")
         link = second.text_input(
             "Link between groups of this CPU's cores", DEFAULT_PLACEMENT.link, help="alias, copy, or copy:GB/s such as copy:0.5"
         )
@@ -186,21 +187,21 @@ def request_ui(choices: Choices) -> Request | None:
             if not strategies:
                 raise StepcastError("no strategy chosen; choose at least one")
             fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            where = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link)
-            st.session_state["request"] = Request(*fields, parse_settings(settings), *where)
+            placement = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link)
+            st.session_state["request"] = Request(*fields, parse_settings(settings), *placement)
     return st.session_state.get("request")
 
 
 @st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
 def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[Forecast | Refusal]:
-    """The predictor's answers; `key` tells requests apart. Kept for minutes only, since a calibration may change them."""
+    """The predictor's answers. `key` identifies the request in the cache, which expires soon because a calibration may change answers."""
     return tuple(_predictor.predict_many(_request))
 
 
 def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
-    """All answers side by side, then one in detail."""
+    """Show all answers in one table, then one in detail."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
-        st.warning(units.plain(f"{refusal.strategy}: {refusal.why}"))
+        st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
@@ -212,16 +213,16 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
 
 
 def forecast_details_ui(answer: Forecast) -> None:
-    """One prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
+    """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     left, middle, right = st.columns(3)
-    left.metric("Step time", units.with_unit(prediction.step_s))
+    left.metric("Step time", units.duration(prediction.step_s))
     middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
     right.metric("Speed-up", units.speedup(prediction.speedup))
-    st.plotly_chart(charts.timelines_figure(answer.timeline), key="forecast")
+    st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
     if answer.why:
-        st.write("Against the baseline: " + units.plain("; ".join(answer.why)) + ".")
-    st.write(units.plain(" ".join(sentences.prediction_words(prediction))))
+        st.write("Against the baseline: " + markdown_escaped("; ".join(answer.why)) + ".")
+    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):

@@ -1,4 +1,4 @@
-"""What the app needs from the rest of Stepcast: reports to open, and a predictor to ask. No Streamlit here."""
+"""What the app needs from the rest of Stepcast: reports to open, and a predictor to ask. This module does not import Streamlit."""
 
 import importlib
 import sys
@@ -15,14 +15,14 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
-#: Before a trace's path among the app's arguments.
+#: Prefix of a trace's path among the app's arguments.
 TRACE = "--trace="
 APP = Path(__file__).with_name("main.py")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user of the app may choose from: names as on the command line."""
+    """The choices that the app offers. Names are those of the command line."""
 
     models: tuple[str, ...]
     optimizers: tuple[str, ...]
@@ -34,9 +34,10 @@ class Choices:
 
 @dataclass(frozen=True)
 class Request:
-    """One "what if": a built-in model on a machine under some strategies. `image_size` None is the model's own.
+    """A request for predictions: a built-in model on a machine, under some strategies.
 
-    `settings` are (option, value) pairs, each for those of the strategies that have the option. `devices` and `link` as in `Placement`.
+    `image_size`: None for the model's own. `settings`: (option, value) pairs for every strategy that has the option. `devices` and `link`
+    are those of `Placement`.
     """
 
     model: str
@@ -54,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction, the timeline that it was read from, and why it differs from the baseline."""
+    """The answer for one strategy: its prediction and timeline, and sentences on why it differs from the baseline."""
 
     prediction: Prediction
     timeline: Timeline
@@ -63,27 +64,27 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The answer for a strategy that cannot serve the request, with the reason in one line."""
+    """The answer for a strategy that cannot be predicted, with the reason in one line."""
 
     strategy: str
     why: str
 
 
 class Predictor(Protocol):
-    """What the module `ui.jobs` offers the app.
+    """The functions of `ui.jobs` that the app calls.
 
-    Both take names as on the command line and never a path, so that the app runs no code but Stepcast's own.
+    They take names of the command line and never a path, so that the app runs no code but Stepcast's own.
     """
 
     def choices(self) -> Choices:
-        """The built-in models, optimizers, forms, precisions, strategies and machines, in the order to show them."""
+        """The choices, in the order to show them."""
 
     def predict_many(self, request: Request) -> Sequence[Forecast | Refusal]:
-        """One answer per strategy of the request, in its order. Raises StepcastError where no strategy can be served."""
+        """One answer per strategy of the request, in its order. Raises StepcastError if no strategy can be predicted."""
 
 
 def find_predictor() -> Predictor | None:
-    """The module `ui.jobs`, or None where this installation has none."""
+    """The module `ui.jobs`, or None if this installation has none."""
     try:
         module = importlib.import_module(PREDICTOR_MODULE)
     except ModuleNotFoundError as error:
@@ -94,20 +95,20 @@ def find_predictor() -> Predictor | None:
 
 
 def report_places(arguments: Sequence[str]) -> list[Path]:
-    """Reports and trainings to offer: those named at start, then those in the default data folder, newest first."""
+    """Paths of reports and trainings to offer: those named at start, then those in the data folder, newest first."""
     named = [Path(argument).expanduser().resolve() for argument in arguments]
-    kept = (path for name in ("report.json", "run.json") for path in reports_folder().glob(f"*/{name}"))
-    found = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
-    return list(dict.fromkeys([*named, *(path.parent.resolve() for path in found)]))
+    documents = (path for name in ("report.json", "run.json") for path in reports_folder().glob(f"*/{name}"))
+    newest_first = sorted(documents, key=lambda path: path.stat().st_mtime, reverse=True)
+    return list(dict.fromkeys([*named, *(path.parent.resolve() for path in newest_first)]))
 
 
 def reports_folder() -> Path:
-    """Where reports are looked for, and where they are kept unless a place is given."""
+    """The folder in the user's data folder whose reports the app offers."""
     return user_data_path("stepcast") / "reports"
 
 
 def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
-    """The command that serves the app, with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
+    """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
     options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
     options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
     return [

@@ -1,9 +1,10 @@
-"""The command that measures a GPU and how well it is predicted."""
+"""`stepcast gpu-report`: measures a GPU, and how well it is predicted."""
 
 import math
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -26,7 +27,7 @@ from ui.reports import gpu_report as gpu_report_page
 
 
 def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
-    """Measure the GPU and write its report; exit with 1 when numbers differ or nothing was measured."""
+    """Measure the GPU and write its report. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured."""
     check_names(Placement(device))
     if device == "cpu":
         raise StepcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
@@ -35,7 +36,7 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit of the machine's ends it as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job scheduler's time limit stops it as Ctrl-C does
     report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
     if as_json:
         print_document(report.document())
@@ -44,16 +45,16 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
 
 
 def target(text: str) -> Target:
-    """A model and its batch from MODEL@BATCH. Raises StepcastError for anything else, and for a model that does not exist."""
+    """Read MODEL@BATCH. Raises StepcastError for anything else, and for a model that does not exist."""
     model, at, batch = text.rpartition("@")
     if not (at and model and batch.isdecimal()):
         raise StepcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
-    Job(model, int(batch)).factory  # noqa: B018 - a wrong name stops before anything is measured
+    Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
     return Target(model, int(batch))
 
 
 def default_place(product: str) -> Path:
-    """Where the report of a GPU goes: to the package's data in a checkout of the repository, else below the current folder."""
+    """The folder of a GPU's report: in the package's data in a checkout of the repository, else in the current folder."""
     package = Path(traces.__file__).resolve().parent
     data = package / "data"
     name = slug(product) or "gpu"
@@ -68,18 +69,18 @@ def write(
     minutes: float,
     resume: bool,
     out: Path | None,
-    targets: "list[Target] | tuple[Target, ...]",
+    targets: Sequence[Target],
     samples: bool,
     as_json: bool,
     thoroughness: Thoroughness | None = None,
 ) -> GpuReport:
-    """Measure and write, telling on standard error what happens."""
+    """Measure the GPU, write the report after every part, and print progress on standard error."""
     folder = out if out is not None else default_place(driver.facts.name)
     check_writable(folder, folder=True)
     context = ReportContext(driver, folder, resume, samples, thoroughness)
     console = Console(file=sys.stderr, soft_wrap=True)
 
-    def tell(report: GpuReport, latest: PartRecord | None) -> None:
+    def show(report: GpuReport, latest: PartRecord | None) -> None:
         write_atomic(folder / README, gpu_report_page.readme(report, report.read_validations(folder)))
         if latest is not None:
             console.print(gpu_report_page.part_line(latest), highlight=False, markup=False)
@@ -89,8 +90,8 @@ def write(
         context.show = lambda done, total, text: bar(
             min(budget, round(budget - context.left_s())), budget, f"{context.part} {done}/{total} {text}"
         )
-        report = measure(context, parts(targets), minutes, tell)
-    tell(report, None)
+        report = measure(context, parts(targets), minutes, show)
+    show(report, None)
     for line in gpu_report_page.summary_words(report):
         console.print(f"- {line}", highlight=False, markup=False)
     for part in report.parts:

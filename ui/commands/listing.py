@@ -5,26 +5,27 @@ from itertools import starmap
 from rich.console import Console
 from rich.table import Table
 
+from traces import units
 from ui.commands.output import print_json
-from ui.text import units
+from ui.text.labels import option_value
 
 
 def models(as_json: bool) -> None:
-    """Built-in models with their published parameter counts."""
+    """List the built-in models with their published parameter counts."""
     from simulator.workloads import registry as workloads
 
-    found = [workloads.get(name) for name in workloads.names()]
+    built_in = [workloads.get(name) for name in workloads.names()]
     if as_json:
-        print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in found])
+        print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in built_in])
         return
-    table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in found])
+    table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in built_in])
 
 
 def strategies(as_json: bool) -> None:
-    """Strategies with their options."""
-    from simulator.strategies import registry as known
+    """List the strategies with their options."""
+    from simulator.strategies import registry
 
-    found = [known.get(name) for name in known.names()]
+    available = [registry.get(name) for name in registry.names()]
     if as_json:
         rows = [
             {
@@ -32,26 +33,26 @@ def strategies(as_json: bool) -> None:
                 "about": s.about,
                 "options": [{"name": n, "about": doc, "default": default} for n, doc, default in s.option_docs()],
             }
-            for s in found
+            for s in available
         ]
         print_json("strategies", rows)
         return
-    rows = [(s.name, s.about, "\n".join(starmap(_option_line, s.option_docs())) or "none") for s in found]
+    rows = [(s.name, s.about, "\n".join(starmap(_option_line, s.option_docs())) or "none") for s in available]
     table(("strategy", "what it does", "options"), rows)
 
 
 def machines(as_json: bool) -> None:
-    """Presets, with the figures of the profiles that are shipped for them, and this machine."""
+    """List the presets, with the figures of their shipped profiles, and this machine."""
     from calibrate.gpu_profiles import own_gpu_profile
     from simulator.machine.presets import load_machine, machine_names, product_of
     from simulator.machine.this_gpu import gpu_machine
     from traces.shipped import shipped_profile
 
     profiles = [shipped_profile(product_of(name), tf32=False) for name in machine_names()]
-    found = [load_machine(name, profile) for name, profile in zip(machine_names(), profiles, strict=True)]
+    machines = [load_machine(name, profile) for name, profile in zip(machine_names(), profiles, strict=True)]
     own = own_gpu_profile()
     if own is not None:
-        found.append(gpu_machine(own))
+        machines.append(gpu_machine(own))
         profiles.append(own)
     calibrated = [profile.updated[:10] if profile is not None else "" for profile in profiles]
     if as_json:
@@ -65,20 +66,20 @@ def machines(as_json: bool) -> None:
                     "sources": dict(m.sources),
                     "calibrated": date or None,
                 }
-                for m, date in zip(found, calibrated, strict=True)
+                for m, date in zip(machines, calibrated, strict=True)
             ],
         )
         return
     rows = [
         (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
-         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", f"{m.memories[0].size_bytes / 1e9:.0f}", date)
-        for m, date in zip(found, calibrated, strict=True)
+         f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", units.memory_digits(m.memories[0].size_bytes, 2**30), date)
+        for m, date in zip(machines, calibrated, strict=True)
     ]  # fmt: skip
-    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GB", "calibrated"), rows)
+    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "memory GB/s", "memory GiB", "calibrated"), rows)
 
 
 def profiles(as_json: bool) -> None:
-    """Calibrations in the data folder."""
+    """List the calibration profiles in the data folder."""
     from traces.errors import StepcastError
     from traces.profile import Profile
     from traces.profile_files import default_folder, list_profiles
@@ -105,7 +106,7 @@ def profiles(as_json: bool) -> None:
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print rows of words under their heads."""
+    """Print a table of texts."""
     shown = Table(*columns)
     for row in rows:
         shown.add_row(*row)
@@ -113,4 +114,4 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 
 def _option_line(name: str, doc: str, default: object) -> str:
-    return f"{name} (default {units.option_value(default)}): {doc}"
+    return f"{name} (default {option_value(default)}): {doc}"

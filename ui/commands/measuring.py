@@ -1,4 +1,4 @@
-"""The commands that measure: calibrate, validate, demo."""
+"""`stepcast calibrate`, `validate` and `demo`: the commands that measure."""
 
 import sys
 from pathlib import Path
@@ -26,12 +26,12 @@ from ui.commands.output import print_document
 from ui.reports import report
 from ui.text import sentences, tables
 
-#: The models of the demo: small enough for any machine, one bound by compute and one by many short ops.
+#: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
-    """Measure missing keys of the strategies' plans (default: every strategy's default plan)."""
+    """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     testbed, mode = testbed_for(placement, job.precision), placement.mode
     chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
     profile, place = open_profile(output, True, testbed.identity)
@@ -39,25 +39,25 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_writable(place)
     machine = testbed.machine(profile)
-    found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
-    if not found:
+    forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
+    if not forecasts:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
         print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
     testbed.measure_machine(profile)
     machine = testbed.machine(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        measured = testbed.calibrate([predicted.plan for predicted in found.values()], machine, profile, place, progress)
+        measured = testbed.calibrate([forecast.plan for forecast in forecasts.values()], machine, profile, place, progress)
     profile.save(place)
     _show_failures(profile)
-    known = len(profile.costs) + sum(map(len, profile.collectives.values()))
+    total = len(profile.costs) + sum(map(len, profile.collectives.values()))
     if as_json:
         print_document(
-            {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": known,
+            {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
              "failures": profile.failures}
         )  # fmt: skip
     else:
-        print(f"{measured} keys measured, {known} in {place}")
+        print(f"{measured} keys measured, {total} in {place}")
 
 
 def _show_failures(profile: Profile) -> None:
@@ -75,7 +75,7 @@ def validate(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare predicted with measured; exit with 1 when numbers differ or nothing ran."""
+    """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
     chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
     if out is not None:
@@ -83,7 +83,7 @@ def validate(
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:
-        profile, place = Profile(identity=testbed.identity), None  # never mixed with another machine's figures
+        profile, place = Profile(identity=testbed.identity), None  # costs of two machines are never mixed
     if calibration and place is not None:
         check_writable(place)
     outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed)
@@ -91,7 +91,7 @@ def validate(
 
 
 def demo(out: Path, as_json: bool) -> None:
-    """Validate the demo's models under every strategy."""
+    """Validate the demo's models under every strategy, and write a report."""
     check_writable(out, folder=True)
     profile, place = open_profile(None, create=True)
     check_writable(place)

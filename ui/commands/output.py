@@ -1,4 +1,4 @@
-"""One JSON document on standard output, and nothing else there."""
+"""Prints one JSON document on standard output, where nothing else is printed."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def print_document(document: Any) -> None:
-    """Print a document on the real standard output: with --json, `sys.stdout` leads to standard error."""
+    """Print a document on the real standard output. With --json, `sys.stdout` is redirected to standard error."""
     text = json.dumps(document, allow_nan=False)
     sys.__stdout__.write(text + "\n")
     sys.__stdout__.flush()

@@ -29,23 +29,23 @@ def predict(
     show_plan: bool,
     as_json: bool,
 ) -> None:
-    """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
+    """Predict a strategy and the baseline, and print them. Exit with 1 if the strategy does not fit in memory."""
     check_names(placement)
     device, mode = placement.device, placement.mode
     shared = jobs.settings(pairs)
     check_shared([strategy], shared)
     if timeline is not None:
         check_writable(timeline)
-    here, model = costs_for(job, profile, machine, placement)
-    if mode == "graph" and here.devices[0].kind == "cpu":
-        raise StepcastError(f"--mode graph needs CUDA; machine {here.name} is a CPU; use --mode eager or a GPU's machine")
-    if device != "cpu" and here.devices[0].kind == "cpu":
-        raise StepcastError(f"--device {device}: machine {here.name} is a CPU; leave it out or choose a GPU's machine")
-    found = dict(forecast_many(job, [strategy], shared, here, model, mode))
-    for answer in (found["baseline"], found[strategy]):
-        if isinstance(answer, StepcastError):
-            raise answer
-    chosen, base = found[strategy], found["baseline"]
+    target, model = costs_for(job, profile, machine, placement)
+    if mode == "graph" and target.devices[0].kind == "cpu":
+        raise StepcastError(f"--mode graph needs CUDA; machine {target.name} is a CPU; use --mode eager or a GPU's machine")
+    if device != "cpu" and target.devices[0].kind == "cpu":
+        raise StepcastError(f"--device {device}: machine {target.name} is a CPU; leave it out or choose a GPU's machine")
+    forecasts = dict(forecast_many(job, [strategy], shared, target, model, mode))
+    for forecast in (forecasts["baseline"], forecasts[strategy]):
+        if isinstance(forecast, StepcastError):
+            raise forecast
+    chosen, base = forecasts[strategy], forecasts["baseline"]
     document = prediction(chosen, base, job.precision)
     if timeline is not None:
         chosen.timeline.save(timeline)

@@ -16,19 +16,19 @@ from ui.text import replays as replay_words
 
 
 def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, as_json: bool) -> None:
-    """Replay traces, apply the rules, print what came out."""
+    """Replay traces, apply the rules, and print the results."""
     for rule in rules:
         whatif.parse(rule)
     for path in (timeline, perfetto):
         if path is not None:
             check_writable(path)
-    found = replayed(traces)
-    answer = ask(found, rules) if rules else None
-    result = found.result.model_copy(update={"what_if": answer.what_if}) if answer else found.result
+    recording = replayed(traces)
+    answer = ask(recording, rules) if rules else None
+    result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else recording.result
     if timeline is not None:
-        (answer.timeline if answer else found.simulated).save(timeline)
+        (answer.timeline if answer else recording.simulated).save(timeline)
     if perfetto is not None:
-        runs = {"recorded": found.replay.recorded, "replayed": found.simulated}
+        runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated}
         export(perfetto, runs | ({"what if": answer.timeline} if answer else {}))
     if as_json:
         print_document(result.document())

@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: what papers published beside what is predicted."""
+"""`stepcast reproduce`: compares what papers published with predictions."""
 
 import sys
 from functools import partial
@@ -19,18 +19,21 @@ from ui.commands.output import print_document, print_json
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_tables
 
-#: Narrower, and the tables' numbers break.
+#: Characters of the console at least; in a narrower one, the tables' numbers would break.
 LEAST_WIDTH = 120
 
 
 def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool) -> None:
-    """Show published beside predicted of the paper called `name`, or of all; without a name, list them. Exit with 1 when numbers differ."""
+    """Show the reproduction of the paper called `name`, or of all papers; list them if there is no name.
+
+    Exit with 1 if a measured plan gives other results than plain PyTorch.
+    """
     if name is None:
         if measure or out is not None:
             raise StepcastError(f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: stepcast reproduce lists them")
         papers(as_json)
         return
-    sources = [reproduce.get(each) for each in (reproduce.names() if name == reproduce.ALL else [name])]
+    sources = [reproduce.get(paper) for paper in (reproduce.names() if name == reproduce.ALL else [name])]
     if out is not None:
         check_writable(out, folder=True)
     shown, same_numbers = [], True
@@ -54,12 +57,12 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
 
 
 def papers(as_json: bool) -> None:
-    """The papers that there are."""
-    found = [reproduce.get(name) for name in reproduce.names()]
+    """List the papers."""
+    sources = [reproduce.get(name) for name in reproduce.names()]
     if as_json:
-        print_json("papers", [{"name": paper.name, "about": paper.about, "machine": paper.machine} for paper in found])
+        print_json("papers", [{"name": paper.name, "about": paper.about, "machine": paper.machine} for paper in sources])
         return
-    listing.table(("paper", "what it is about", "predicted for"), [(paper.name, paper.about, paper.machine) for paper in found])
+    listing.table(("paper", "what it is about", "predicted for"), [(paper.name, paper.about, paper.machine) for paper in sources])
 
 
 def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
@@ -70,7 +73,7 @@ def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
 
 
 def _measured(source: reproduce.Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
-    """The paper with what was measured on this machine; with a note where there is nothing to measure, or it cannot be."""
+    """The paper with this machine's measurements, and whether their results are plain PyTorch's. A note says why nothing was measured."""
     try:
         return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet))
     except StepcastError as error:

@@ -1,4 +1,4 @@
-"""`stepcast ui`."""
+"""`stepcast ui`: serves the app."""
 
 import subprocess
 import sys

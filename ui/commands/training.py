@@ -1,4 +1,4 @@
-"""`stepcast run`: train by a plan, and beside it by plain PyTorch or other plans."""
+"""`stepcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans."""
 
 import statistics
 import sys
@@ -19,13 +19,13 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.files import check_writable
 from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
+from traces.units import duration
 from ui import jobs
 from ui.commands.output import print_document
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
-from ui.text.units import with_unit
 
-#: Some hundred bytes of a metrics file each.
+#: Steps of a run at most; each takes some hundred bytes of the metrics file.
 MOST_STEPS = 200_000
 
 
@@ -40,9 +40,10 @@ def run(
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
 ) -> None:
-    """Execute a plan and what it is to be held against; refuse what does not fit. `places`: of metrics, timeline and page.
+    """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
-    After Ctrl-C, metrics and page of what was completed are written before KeyboardInterrupt goes on.
+    After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises StepcastError
+    for a plan that does not fit in memory.
     """
     metrics, timeline, out = places
     testbed, mode = testbed_for(placement, job.precision), placement.mode
@@ -54,11 +55,11 @@ def run(
     if out is not None:
         check_writable(out, folder=True)
     profile = Profile.load(profile_path) if profile_path is not None else None
-    found = _planned(job, text, beside, pairs, testbed, profile, mode)
+    forecasts = _planned(job, text, beside, pairs, testbed, profile, mode)
     if profile is not None:
         warn_if_foreign(profile, profile_path, testbed.identity)
-    training = _begun(job, testbed, found, AUTOGRAD in beside, steps, mode)
-    predicted_s = found[text].timeline.step_s if profile is not None else None
+    training = _begun(job, testbed, forecasts, AUTOGRAD in beside, steps, mode)
+    predicted_s = forecasts[text].timeline.step_s if profile is not None else None
     try:
         with jobs.progress(f"training {job.label}", as_json) as progress:
             for _ in training.turns(steps, progress):
@@ -66,49 +67,49 @@ def run(
         done = training.finish(timeline is not None)
     except KeyboardInterrupt:
         if training.curves()[0].losses:
-            _write(_document(training, found[text], mode, None, predicted_s), metrics, out)
+            _write(_document(training, forecasts[text], mode, None, predicted_s), metrics, out)
         raise
-    document = _document(training, found[text], mode, done, predicted_s)
+    document = _document(training, forecasts[text], mode, done, predicted_s)
     _write(document, metrics, out)
     if timeline is not None:
         done.timeline.save(timeline)
     if as_json:
         print_document(document.document())
     else:
-        _tell(document)
+        _print(document)
 
 
 def _planned(
     job: Job, text: str, beside: list[str], pairs: list[str], testbed: Testbed, profile: Profile | None, mode: str
 ) -> dict[str, Forecast]:
-    """Forecasts of the strategies to train by, the one that was asked for first. Raises StepcastError where one cannot run."""
+    """Forecasts of all strategies to train by; the one of --strategy comes first. Raises StepcastError if one cannot run."""
     others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
     if text in others:
         raise StepcastError(f"--beside {text} is the strategy itself; name another, or {AUTOGRAD}")
-    known = strategies.names()
+    names = strategies.names()
     for name in others:
-        if name.partition(":")[0] not in known:
-            raise UnknownNameError("name for --beside", name, [AUTOGRAD, *known])
+        if name.partition(":")[0] not in names:
+            raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
     chosen, shared = jobs.requested([text, *others], pairs)
     machine = testbed.machine(profile)
-    found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
+    forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     if beside:
-        require_memory_together(found.values(), calibrate=False)
-    return found
+        require_memory_together(forecasts.values(), calibrate=False)
+    return forecasts
 
 
-def _begun(job: Job, testbed: Testbed, found: dict[str, Forecast], autograd: bool, steps: int, mode: str) -> Training:
-    testbed.open(next(iter(found.values())).machine, [])
+def _begun(job: Job, testbed: Testbed, forecasts: dict[str, Forecast], autograd: bool, steps: int, mode: str) -> Training:
+    testbed.open(next(iter(forecasts.values())).machine, [])
     unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
-    return Training.begin(job, testbed, {name: forecast.plan for name, forecast in found.items()}, autograd)
+    return Training.begin(job, testbed, {name: forecast.plan for name, forecast in forecasts.items()}, autograd)
 
 
 def _document(training: Training, predicted: Forecast, mode: str, done: Run | None, predicted_s: float | None) -> TrainingRun:
-    """What was run and measured; `done` is None after Ctrl-C."""
+    """The document of a run. `done` is None after Ctrl-C; `predicted_s` is None without a profile."""
     curves = training.curves()
     step_runs_s = training.first.steps_s
     return TrainingRun(
@@ -137,8 +138,8 @@ def _write(document: TrainingRun, metrics: Path | None, out: Path | None) -> Non
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 
 
-def _tell(document: TrainingRun) -> None:
-    expected = f", predicted {with_unit(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
-    print(f"{document.curves[0].name}: {with_unit(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
+def _print(document: TrainingRun) -> None:
+    expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
+    print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
     for line in training_words.sentences(document):
         print(line)

@@ -1,1 +1,1 @@
-"""Pictures. In: timelines and documents. Out: static pictures (PNG, SVG) and interactive charts."""
+"""Figures. In: timelines and documents. Out: static pictures (PNG, SVG; matplotlib) and interactive charts (plotly)."""

@@ -1,24 +1,25 @@
-"""What pictures and charts of memory show alike: which devices, what kinds, and lines for peaks and limits."""
+"""What pictures and charts of memory have in common: one row per device with its panels, unit, peak and limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import STACKED
+from traces import units
 from traces.timeline import Timeline
-from ui.text import units
 
-#: More devices than this are not drawn: replicas look alike, and what is drawn is that of the first ones.
+#: Devices drawn at most. Replicas look alike, so the first ones stand for all.
 MOST_DEVICES = 8
-#: A limit this many times as high as the peak is told, and not drawn: it would leave the rest flat.
+#: A limit more than this many times as high as the peak is named in the heading instead of drawn: a line would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One device in one timeline. Times in ms from the start of the steady period, of which the last is its end; bytes by kind as stacked.
+    """One device in one timeline.
 
-    `peak_bytes`: the timeline's figure of the device (predicted, or the allocator's); 0 where there is none.
+    `times_ms`: instants from the start of the steady period; the last is its end. `held`: bytes at these instants by kind of value, in
+    stacking order. `peak_bytes`: the timeline's peak of the device (predicted, or measured by the allocator), 0 if unknown.
     """
 
     device: str
@@ -28,49 +29,68 @@ class Panel:
 
     @property
     def highest_bytes(self) -> int:
-        """The most that is held at once in the period."""
+        """The most bytes held at once within the period."""
         return max(map(sum, zip(*self.held.values(), strict=True)), default=0)
 
 
-def devices_shown(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    """The devices whose memory is known in any of the timelines. The host is none."""
-    known = dict.fromkeys(device for timeline in timelines for device in timeline.memory_kinds if device != HOST)
-    return tuple(known)[:MOST_DEVICES]
+@dataclass(frozen=True)
+class Row:
+    """The panels of one device, one per timeline (None if the timeline does not know the device), with one unit and one axis.
+
+    `limit_bytes`: the device's memory limit, 0 unless it is near enough to be drawn. `top`: upper end of the axis, in `unit`s.
+    """
+
+    panels: tuple[Panel | None, ...]
+    headings: tuple[str, ...]
+    limit_bytes: int
+    unit_bytes: int
+    unit: str
+    top: float
+
+
+def rows(timelines: Sequence[Timeline]) -> tuple[Row, ...]:
+    """One row per device whose memory is known in any of the timelines, of which the first has the limits."""
+    devices = dict.fromkeys(device for timeline in timelines for device in timeline.memory_kinds if device != HOST)
+    return tuple(_row(timelines, device) for device in tuple(devices)[:MOST_DEVICES])
+
+
+def _row(timelines: Sequence[Timeline], device: str) -> Row:
+    panels = tuple(panel(timeline, device) for timeline in timelines)
+    highest = max(max(each.highest_bytes, each.peak_bytes) for each in panels if each is not None)
+    limit = timelines[0].limits_bytes.get(device)
+    drawn = bool(limit) and limit <= LIMIT_IN_SIGHT * highest
+    headings = tuple(
+        heading(timeline, each, None if drawn else limit) if each is not None else ""
+        for timeline, each in zip(timelines, panels, strict=True)
+    )
+    unit_bytes, unit = units.memory_unit(highest)
+    top = max(highest, limit if drawn else 0) / unit_bytes * 1.1
+    return Row(panels, headings, limit if drawn else 0, unit_bytes, unit, top or 1.0)
 
 
 def panel(timeline: Timeline, device: str) -> Panel | None:
-    """What a timeline knows of a device's memory; None for nothing."""
-    known = timeline.memory_kinds.get(device)
-    if known is None:
+    """A timeline's panel of a device. None if the timeline does not say what the device's memory holds."""
+    kinds = timeline.memory_kinds.get(device)
+    if kinds is None:
         return None
     start, end = timeline.window_s
-    times_ms = (*((time_s - start) * 1e3 for time_s in known.time_s), (end - start) * 1e3)
-    held = {kind: known.held_bytes[kind] for kind in STACKED if any(known.held_bytes.get(kind, ()))}
+    times_ms = (*((time_s - start) * 1e3 for time_s in kinds.time_s), (end - start) * 1e3)
+    held = {kind: kinds.held_bytes[kind] for kind in STACKED if any(kinds.held_bytes.get(kind, ()))}
     peak = next((use.peak_bytes for use in timeline.devices if use.name == device), 0)
-    return Panel(device, times_ms, {kind: (*each, each[-1]) for kind, each in held.items()}, peak)
+    return Panel(device, times_ms, {kind: (*counts, counts[-1]) for kind, counts in held.items()}, peak)
 
 
-def kinds_shown(panels: Sequence[Panel | None]) -> tuple[str, ...]:
-    """The kinds in any of the panels, in the order in which they are stacked."""
-    return tuple(kind for kind in STACKED if any(each is not None and kind in each.held for each in panels))
+def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
+    """The kinds of values in any of the panels, in stacking order."""
+    panels = [each for row in device_rows for each in row.panels if each is not None]
+    return tuple(kind for kind in STACKED if any(kind in each.held for each in panels))
 
 
-def limit_drawn(limit_bytes: int | None, highest_bytes: int) -> bool:
-    """Whether a limit is near enough to be drawn."""
-    return bool(limit_bytes) and limit_bytes <= LIMIT_IN_SIGHT * highest_bytes
-
-
-def heading(timeline: Timeline, each: Panel, limit_bytes: int | None = None) -> str:
-    """What stands above a panel: device, whose figures these are, the peak, and a limit that is not drawn."""
-    size, name = unit(each.peak_bytes)
-    peak = f", peak {units.digits(each.peak_bytes / size)} {name}" if each.peak_bytes else ""
-    how = " by the allocator" if peak and timeline.kind == "measured" else ""
-    if how and each.highest_bytes > each.peak_bytes:  # groups of cores are counted apart from the run that the areas are of
-        how += ", one task at a time"
-    there = f" of {units.gigabytes(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
-    return f"{each.device} {timeline.kind}{peak}{how}{there}"
-
-
-def unit(highest_bytes: int) -> tuple[float, str]:
-    """In what to show bytes: how many they are, and the name."""
-    return (1e9, "GB") if highest_bytes >= 1e9 else (1e6, "MB")
+def heading(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
+    """The heading of a panel: the device, whether it is predicted or measured, the peak, and a limit that is not drawn."""
+    peak = f", peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
+    source = " by the allocator" if peak and timeline.kind == "measured" else ""
+    if source and shown.highest_bytes > shown.peak_bytes:  # on a CPU, the peak comes from a run apart from the one that is drawn
+        source += ", one task at a time"
+    limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
+    return f"{shown.device} {timeline.kind}{peak}{source}{limit}"

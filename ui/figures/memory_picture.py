@@ -1,10 +1,8 @@
-"""A static picture of memory over one steady period: a row per device, predicted beside measured, stacked by kind of value."""
+"""The static picture of memory over one steady period: one row per device, predicted next to measured, stacked by kind of value."""
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -12,74 +10,64 @@ from matplotlib.ticker import MaxNLocator
 from simulator.predict.explain import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
-from ui.figures.memory_panels import Panel, devices_shown, heading, kinds_shown, limit_drawn, panel, unit
-from ui.figures.pictures import DOTS_PER_INCH, FAINT, INK, WIDTH_IN, legend, write
+from ui.figures.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save
+from ui.figures.memory_panels import Panel, kinds_shown, rows
+from ui.figures.timeline_panels import X_LABEL
 
-#: Inches of a row, and of what lies above, between and under the rows.
+#: Inches per row, and above, between and under the rows.
 ROW_IN, TOP_IN, BETWEEN_IN, BOTTOM_IN = 1.75, 1.25, 0.45, 0.68
-#: Shares of the width.
+#: Left and right edge of the panels, and the gap between them, as shares of the width.
 LEFT, RIGHT, GAP = 0.07, 0.985, 0.025
 DASHES = (0, (4, 3))
 
 
 def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path | None:
-    """Draw what every device holds, into `path` (.png or .svg); None where the timelines do not say."""
-    shown = [timeline for timeline in (predicted, measured) if timeline is not None and timeline.memory_kinds]
-    devices = devices_shown(shown)
-    if not devices:
+    """Draw what every device's memory holds into `path` (.png or .svg). Returns None if no timeline says so; then nothing is written."""
+    timelines = [timeline for timeline in (predicted, measured) if timeline is not None and timeline.memory_kinds]
+    device_rows = rows(timelines)
+    if not device_rows:
         return None
-    rows = [[panel(timeline, device) for timeline in shown] for device in devices]
-    height_in = TOP_IN + len(rows) * ROW_IN + (len(rows) - 1) * BETWEEN_IN + BOTTOM_IN
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DOTS_PER_INCH, facecolor="white")
-    FigureCanvasAgg(figure)
-    width = (RIGHT - LEFT - GAP * (len(shown) - 1)) / len(shown)
-    end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in shown) * 1e3
-    with_memory_limit = False
-    for row, panels in enumerate(rows):
-        bottom_in = height_in - TOP_IN - (row + 1) * ROW_IN - row * BETWEEN_IN
-        highest = max((max(each.highest_bytes, each.peak_bytes) for each in panels if each is not None), default=0)
-        limit = predicted.limits_bytes.get(devices[row])
-        near = limit_drawn(limit, highest)
-        with_memory_limit |= near
-        for column, (timeline, each) in enumerate(zip(shown, panels, strict=True)):
+    count = len(device_rows)
+    height_in = TOP_IN + count * ROW_IN + (count - 1) * BETWEEN_IN + BOTTOM_IN
+    figure = new_figure(height_in, f"{title}: memory" if title else "memory")
+    width = (RIGHT - LEFT - GAP * (len(timelines) - 1)) / len(timelines)
+    end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in timelines) * 1e3
+    for number, row in enumerate(device_rows):
+        bottom_in = height_in - TOP_IN - (number + 1) * ROW_IN - number * BETWEEN_IN
+        for column, panel in enumerate(row.panels):
             axes = figure.add_axes((LEFT + column * (width + GAP), bottom_in / height_in, width, ROW_IN / height_in))
-            _style(axes, column == 0, row == len(rows) - 1)
-            size, name = unit(highest)
+            _style(axes, column == 0, number == count - 1)
             axes.set_xlim(0, end_ms * 1.002)
-            axes.set_ylim(0, max(highest, limit if near else 0) / size * 1.1 or 1)
+            axes.set_ylim(0, row.top)
             if column == 0:
-                axes.set_ylabel(name, fontsize=11, color=INK)
-            if near:
-                axes.axhline(limit / size, color=palette.LIMIT, linewidth=2.0)
-            if each is not None:
-                _draw(axes, each, size)
-                text = heading(timeline, each, limit if not near else None)
-                axes.annotate(text, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=11, weight="bold",
-                              color=INK, parse_math=False)  # fmt: skip
-    figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, "ms from the start of the steady period", fontsize=11, color=INK, ha="center")
-    figure.text(0.012, 1 - 0.16 / height_in, f"{title}: memory" if title else "memory", fontsize=16, weight="bold", va="top", color=INK,
-                parse_math=False)  # fmt: skip
-    marks = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown([each for row in rows for each in row])]
+                axes.set_ylabel(row.unit, fontsize=11, color=INK)
+            if row.limit_bytes:
+                axes.axhline(row.limit_bytes / row.unit_bytes, color=palette.LIMIT, linewidth=2.0)
+            if panel is not None:
+                _draw(axes, panel, row.unit_bytes)
+                axes.annotate(row.headings[column], (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=11,
+                              weight="bold", color=INK, parse_math=False)  # fmt: skip
+    figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, X_LABEL, fontsize=11, color=INK, ha="center")
+    marks = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]
     marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label="peak"))
-    if with_memory_limit:
+    if any(row.limit_bytes for row in device_rows):
         marks.append(Line2D([], [], color=palette.LIMIT, linewidth=2.0, label="limit"))
-    legend(figure, marks, 1 - 0.47 / height_in, handlelength=1.3, handleheight=1.0, columnspacing=1.3)
-    return write(figure, path)
+    add_legend(figure, marks, handlelength=1.3, handleheight=1.0, columnspacing=1.3)
+    return save(figure, path)
 
 
-def _draw(axes: Axes, each: Panel, size: float) -> None:
-    """The stack, and the peak as a line."""
-    stacked = [[count / size for count in counts] for counts in each.held.values()]
-    axes.stackplot(each.times_ms, stacked, colors=[palette.KIND[kind] for kind in each.held], step="post", linewidth=0)
-    if each.peak_bytes:
-        axes.axhline(each.peak_bytes / size, color=INK, linewidth=1.4, linestyle=DASHES)
+def _draw(axes: Axes, panel: Panel, unit_bytes: int) -> None:
+    """Draw the stacked areas, and the peak as a line."""
+    stacked = [[count / unit_bytes for count in counts] for counts in panel.held.values()]
+    axes.stackplot(panel.times_ms, stacked, colors=[palette.KIND[kind] for kind in panel.held], step="post", linewidth=0)
+    if panel.peak_bytes:
+        axes.axhline(panel.peak_bytes / unit_bytes, color=INK, linewidth=1.4, linestyle=DASHES)
 
 
-def _style(axes: Axes, first: bool, last: bool) -> None:
-    axes.tick_params(axis="both", colors=INK, labelsize=10, labelbottom=last, labelleft=first, length=0)
+def _style(axes: Axes, is_first: bool, is_last: bool) -> None:
+    axes.tick_params(axis="both", colors=INK, labelsize=10, labelbottom=is_last, labelleft=is_first, length=0)
     axes.xaxis.set_major_locator(MaxNLocator(8))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    hide_frame(axes)

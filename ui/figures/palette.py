@@ -1,4 +1,4 @@
-"""The colours of pictures and charts: told apart by colour-blind readers, visible on light and on dark backgrounds."""
+"""The colors of pictures and charts. Color-blind readers can tell them apart, on light and on dark backgrounds."""
 
 from types import MappingProxyType
 
@@ -9,7 +9,7 @@ PHASE = MappingProxyType({
     "transfer": "#D37FB0",
     "collective": "#7E5BB5",
 })  # fmt: skip
-#: Kinds of values, what lives longest first.
+#: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({
     "parameter": "#33608C",
     "optimizer-state": "#7FB2DE",
@@ -19,16 +19,16 @@ KIND = MappingProxyType({
     "gradient": "#EBA937",
     "scratch": "#C9655B",
 })  # fmt: skip
-OTHER = "#949494"  # any other phase
-CRITICAL = "#E5383B"  # the stripe under spans of the critical path
-LIMIT = "#B02A37"  # what there is of something
+OTHER = "#949494"  # phases that are not in PHASE
+CRITICAL = "#E5383B"  # the stripe under bars of the critical path
+LIMIT = "#B02A37"  # memory limits
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
-GREY = "#8A8F98"  # lines and marks that belong to neither
+GREY = "#8A8F98"  # lines and marks that are neither predicted nor measured
 GRID = "rgba(138,143,152,0.25)"
 
 
-def phase_colour(phase: str) -> str:
-    """The colour of a phase."""
+def phase_color(phase: str) -> str:
+    """The color of a phase."""
     return PHASE.get(phase, OTHER)
 
 

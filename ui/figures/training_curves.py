@@ -1,4 +1,4 @@
-"""What both the static and the interactive picture of a training draw: lines of few enough points, in colours."""
+"""What the picture and the chart of a training have in common: one line per curve, with few enough points, in colors."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,23 @@ import numpy as np
 from traces.training import Curve, TrainingRun
 from ui.figures import palette
 
-#: From so many iterations on, a mean over a share of them is drawn over the faint losses themselves.
+#: A curve with at least MANY iterations is drawn as its mean over neighbors (SHARE of all iterations) over the faint losses.
 MANY, SHARE = 200, 0.04
-#: Points of a line at most: more than a picture has columns would only make its file large.
+#: Points of a line at most. More points than a picture has columns would only enlarge its file.
 POINTS = 2400
-#: Losses that span such a factor are drawn on a logarithmic axis.
+#: Losses that span more than this factor are drawn on a logarithmic axis.
 WIDE = 100.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve without the iterations whose loss is not finite: numbers from 1, seconds, losses and their means over neighbours.
+    """A curve without the iterations whose loss is not finite.
 
-    `smooth`: whether `means` differ from `losses`.
+    `iterations` count from 1. `means`: of the losses over their neighbors; the losses themselves unless `smooth`.
     """
 
     name: str
-    colour: str
+    color: str
     iterations: np.ndarray
     seconds: np.ndarray
     losses: np.ndarray
@@ -32,24 +32,24 @@ class Line:
 
 
 def lines(document: TrainingRun) -> list[Line]:
-    """The curves of `document`, thinned out to POINTS."""
+    """The curves of `document`, thinned to POINTS."""
     shades = [*palette.PHASE.values(), palette.OTHER]
     return [_line(curve, shades[number % len(shades)]) for number, curve in enumerate(document.curves)]
 
 
-def _line(curve: Curve, colour: str) -> Line:
+def _line(curve: Curve, color: str) -> Line:
     losses = np.array([np.nan if loss is None else loss for loss in curve.losses], float)
-    known = np.flatnonzero(np.isfinite(losses))
-    losses = losses[known]
+    finite = np.flatnonzero(np.isfinite(losses))
+    losses = losses[finite]
     smooth = len(losses) >= MANY
-    kept = slice(None, None, -(-len(losses) // POINTS) or 1)
+    thinned = slice(None, None, -(-len(losses) // POINTS) or 1)
     means = smoothed(losses) if smooth else losses
-    seconds = np.array(curve.seconds, float)[known]
-    return Line(curve.name, colour, known[kept] + 1, seconds[kept], losses[kept], means[kept], smooth)
+    seconds = np.array(curve.seconds, float)[finite]
+    return Line(curve.name, color, finite[thinned] + 1, seconds[thinned], losses[thinned], means[thinned], smooth)
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:
-    """The mean over the neighbours of each loss, SHARE of all of them; over fewer at both ends."""
+    """The mean of each loss over its neighbors, SHARE of all losses; over fewer at both ends."""
     reach = int(len(losses) * SHARE / 2)
     sums = np.concatenate([[0.0], np.cumsum(losses)])
     places = np.arange(len(losses))
@@ -58,6 +58,6 @@ def smoothed(losses: np.ndarray) -> np.ndarray:
 
 
 def logarithmic(drawn: list[Line]) -> bool:
-    """Whether the axis of losses should be."""
+    """Whether the axis of losses should be logarithmic."""
     values = [value for line in drawn if len(line.means) for value in (line.means.min(), line.means.max())]
     return bool(values) and min(values) > 0 and max(values) > WIDE * min(values) and min(line.losses.min() for line in drawn) > 0

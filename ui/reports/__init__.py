@@ -1,1 +1,1 @@
-"""Report folders. In: documents, timelines and plans. Out: a page with tables and pictures, beside the data it shows."""
+"""Report folders. In: documents, timelines and plans. Out: a page with tables and pictures, and the files that it shows."""

@@ -1,13 +1,14 @@
-"""A GPU report as Markdown: the README of its folder, and one line per shipped report for the project's own."""
+"""A GPU report as Markdown: the README of its folder, and a table of all shipped reports for the project's README."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from traces import units
 from traces.comparison import Validation, ValidationResult
 from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
 from traces.shipped import FILES, default_folder
-from ui.text import units
+from ui.text.labels import row_labels
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "A/A",
@@ -18,7 +19,7 @@ _BOUNDS = f"the larger of {GOOD_ERROR * 100:.0f} % and {GOOD_SPREADS:.0f} times 
 
 
 def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
-    """The README of a report's folder. `validations` by part name, as `GpuReport.read_validations` gives them."""
+    """The README of a report's folder. `validations`: by the name of their part, as `GpuReport.read_validations` returns them."""
     rows = [row for name, validation in validations.items() for row in _rows(name, validation)]
     sections = [
         f"# {_plain(str(report.device.get('name') or 'A GPU'))}: predicted and measured",
@@ -35,22 +36,22 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
 
 
 def summary_words(report: GpuReport) -> list[str]:
-    """What the report shows, sentence by sentence."""
+    """The results of a report, one sentence per item."""
     count = Counter(part.status for part in report.parts)
     sentences = [_summary_words(summary) for summary in report.summary] or ["No strategy ran."]
     if report.validations:
-        alike = "all within the tolerance of plain PyTorch's" if report.same_numbers else "NOT those of plain PyTorch in some rows"
-        sentences.append(f"Numbers: {alike}.")
-    unsuited = f"; of {count['unsuited']} the GPU is not capable" if count["unsuited"] else ""
+        agreement = "all equal plain PyTorch's within the tolerance" if report.same_numbers else "some DIFFER from plain PyTorch's"
+        sentences.append(f"Gradients and parameters: {agreement}.")
+    unsuited = f"; this GPU cannot run {count['unsuited']}" if count["unsuited"] else ""
     return [
         *sentences,
-        f"Of {len(report.parts)} parts {count['done']} were measured in this run, {count['skipped']} before it, {count['failed']} failed"
-        f" and {count['left']} are left{unsuited}.",
+        f"Of {len(report.parts)} parts, {count['done']} were measured in this run and {count['skipped']} before it,"
+        f" {count['failed']} failed and {count['left']} are left{unsuited}.",
     ]
 
 
 def _summary_words(summary: ModeSummary) -> str:
-    signs = f"; {summary.signs_right} of {summary.signs_asked} speed-ups that differ from the noise have the right sign"
+    signs = f"; {summary.signs_right} of {summary.signs_asked} speed-ups beyond the noise have the right sign"
     return (
         f"{summary.mode}: {summary.results} results, median absolute error {units.percent(summary.median_abs_error, signed=False)}, worst"
         f" {units.percent(summary.worst_error)} ({summary.worst}), {units.percent(summary.good_share, signed=False)} within"
@@ -59,13 +60,13 @@ def _summary_words(summary: ModeSummary) -> str:
 
 
 def part_line(part: PartRecord) -> str:
-    """One part on one line: what became of it."""
+    """One line on a part: seconds, status, title, and why it was not measured."""
     took = f"{part.seconds:6.1f} s" if part.seconds is not None else " " * 8
     return f"{took}  {part.status:8}  {part.title}" + (f": {part.why}" if part.why else "")
 
 
 def shipped_summary(folder: Path | None = None) -> str:
-    """The shipped reports as one Markdown table for the project's README; "" where none is shipped."""
+    """The shipped reports as one Markdown table for the project's README; "" if none is shipped."""
     reports = find_reports(default_folder() if folder is None else folder)
     lines = [
         (
@@ -82,23 +83,27 @@ def shipped_summary(folder: Path | None = None) -> str:
 
 
 def _about(report: GpuReport) -> str:
-    given = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
-    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(given)}.", ""]
+    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(versions)}.", ""]
     lines.append(
-        "*error* is predicted / measured − 1, corrected for the drift of a fixed operation since calibration; the interval is one of 90 %;"
-        " *A/A* is the baseline interleaved with"
-        " itself; speed-ups are over the baseline; *numbers* are the largest relative differences of gradients and parameters from plain"
-        " PyTorch's."
+        "*error* is predicted / measured − 1, corrected for the drift of a fixed operation since calibration. The interval covers 90 %."
+        " *A/A* is the difference between two interleaved measurements of the baseline. Speed-ups are against the baseline."
+        " *numbers* are the largest relative differences of gradients and parameters from plain PyTorch's."
     )
     return "\n".join(lines)
 
 
 def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
+    """The rows of one part: plain PyTorch first, if it was measured, then every strategy."""
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
     job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
-    for label, row in zip(units.row_labels(validation.results), validation.results, strict=True):
+    if validation.reference_step_s is not None:
+        gain = units.speedup(validation.plain_speedup)
+        none = units.NONE
+        yield (*job, "plain PyTorch", none, units.ms(validation.reference_step_s), none, none, f"{none} / {gain}", none)
+    for label, row in zip(row_labels(validation.results), validation.results, strict=True):
         if not row.ok:
             yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 5)
             continue
@@ -120,7 +125,7 @@ def _numbers(row: ValidationResult) -> str:
         return "not finite"
     if row.max_grad_error == row.max_param_error == 0:
         return "exact"
-    return f"{units.error_of(row.max_grad_error)}, {units.error_of(row.max_param_error)}"
+    return f"{units.difference(row.max_grad_error)}, {units.difference(row.max_param_error)}"
 
 
 def _results(rows: Sequence[tuple[str, ...]]) -> str:
@@ -133,7 +138,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text as Markdown shows it, and as it can be read without: an underscore or a colon within words means nothing."""
+    """Text escaped for Markdown, but readable without it: underscores and colons within words have no meaning and stay as they are."""
     return "".join(f"\\{letter}" if letter in "\\`*<>|[]" else letter for letter in text)
 
 
@@ -148,4 +153,4 @@ def _parts(title: str, parts: Iterable[PartRecord], status: str) -> str:
 
 def _folder(report: GpuReport) -> str:
     names = f"`{REPORT}` (`{report.schema_name}`), `{FACTS}`, `{VALIDATIONS}/` and the profiles `{FILES[False]}` and `{FILES[True]}`"
-    return f"## The files\n\n{names}. The same command, given this folder, goes on with what is missing."
+    return f"## The files\n\n{names}. Run the same command with this folder to measure what is missing."

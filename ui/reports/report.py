@@ -1,13 +1,14 @@
-"""A report folder: a static page with table and pictures, beside the documents, timelines, plans and traces it shows.
+"""A report folder: a static page with a table and pictures, and the documents, timelines, plans and traces that it shows.
 
     index.html                    the page; needs no network
-    report.json                   which file is what; read by the app
+    report.json                   which file is what; the app reads it
     validation.json               (validation-2.json, ...) the document of `stepcast validate`
     summary.png                   every strategy's predicted and measured step time
-    NAME/predicted.json.gz        per compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
+    NAME/predicted.json.gz        for each compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
         /measured.json.gz  timelines.png  timelines.svg  memory.png  perfetto.json.gz  plan.json.gz
 
-The folder is made beside its place and moved there when complete. Files of an earlier report are replaced one by one, `report.json` last.
+The report is written into a temporary folder and moved to its place when it is complete. Files of an earlier report are replaced one by
+one, `report.json` last.
 """
 
 import os
@@ -27,23 +28,32 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_atomic, write_json
 from traces.perfetto import export
 from traces.timeline import Timeline
-from ui.figures import pictures
 from ui.figures.memory_picture import memory_picture
-from ui.reports.page import Compared, Part, page
-from ui.text import units
+from ui.figures.timeline_picture import timelines_picture
+from ui.figures.validation_picture import validation_picture
+from ui.reports.page import first_and_last, render
+from ui.text import sentences, tables
+from ui.text.labels import headline, row_labels
 
 SCHEMA = "stepcast.report/1"
+#: Files in the folder of every comparison, and the text of the links to them.
+FILES = (
+    ("timelines.svg", "picture (SVG)"),
+    ("perfetto.json.gz", "trace for ui.perfetto.dev"),
+    ("predicted.json.gz", "predicted timeline"),
+    ("measured.json.gz", "measured timeline"),
+)
 
 
 class _Entry(BaseModel):
-    """One compared strategy: row number in its validation, and its folder."""
+    """One compared strategy: the number of its row in the validation, and its folder."""
 
     row: int
     folder: str
 
 
 class _Section(BaseModel):
-    """One validation: its file, its summary picture and what was compared."""
+    """One validation: its file, its summary picture and its comparisons."""
 
     file: str
     picture: str
@@ -56,7 +66,7 @@ class _Index(BaseModel):
 
 @dataclass(frozen=True)
 class Report:
-    """What a report folder holds: validations, and for each of them its comparisons and their folders."""
+    """The content of a report folder: validations, and for each of them its comparisons and the folders of these."""
 
     folder: Path
     validations: tuple[Validation, ...]
@@ -72,14 +82,14 @@ def write_report(
 ) -> Path:
     """Write the report of `validations` into `folder` and return the path of its page.
 
-    Each comparison's result must be a row of one of the validations. `plans` holds the plan of each comparison, in the same order, as
-    `simulator.plan.json.dump` gives it (none, or None, where it is not to be kept).
-    Raises StepcastError when the folder cannot be written; then nothing of it has changed, or all files are whole.
+    Each comparison's result must be a row of one of the validations. `plans` holds the plans of the comparisons, in the same order, as
+    `simulator.plan.json.dump` returns them; a missing plan or None is not written.
+    Raises StepcastError if the folder cannot be written. Every file in it is then either unchanged or complete.
     """
     rows = [row for validation in validations for row in validation.results]
     for comparison in comparisons:
         if comparison.result not in rows:
-            raise ValueError(f"the comparison of {comparison.strategy} is of no row of these validations; pass its validation too")
+            raise ValueError(f"the comparison of {comparison.strategy} matches no row of these validations; pass its validation too")
     folder = Path(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -98,42 +108,69 @@ def write_report(
 
 
 def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:
-    sections, parts, taken = [], [], set()
+    """Write every file of the report into `stage`. `compared`: comparisons with their plans."""
+    sections, shown, taken = [], [], set()
     for number, validation in enumerate(validations, start=1):
         suffix = "" if len(validations) == 1 else f"-{number}"
         section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])
-        part = Part(validation, section.file, section.picture, [])
         validation.save(stage / section.file)
-        pictures.validation_picture(stage / section.picture, validation)
+        validation_picture(stage / section.picture, validation)
+        comparisons = []
         for comparison, plan in compared:
             if comparison.result not in validation.results:
                 continue
             row = validation.results.index(comparison.result)
-            label = units.row_labels(validation.results)[row]
+            label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            drawn = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
+            has_memory = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
-            part.comparisons.append(Compared(comparison, folder, plan is not None, drawn))
+            comparisons.append(_comparison_values(comparison, folder, plan is not None, has_memory))
         sections.append(section)
-        parts.append(part)
-    write_atomic(stage / "index.html", page(parts))
+        shown.append(_section_values(validation, section, comparisons))
+    rows = [row for values in shown for row in values["rows"][:1]]
+    write_atomic(stage / "index.html", render("validations.html", sections=shown, text_columns=first_and_last(rows)))
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
 
 
+def _section_values(validation: Validation, section: _Section, comparisons: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the page shows of one validation."""
+    return {
+        "heading": sentences.job_words(validation),
+        "words": " ".join(sentences.validation_words(validation)),
+        "picture": section.picture,
+        "rows": tables.validation_cells(validation),
+        "file": section.file,
+        "comparisons": comparisons,
+    }
+
+
+def _comparison_values(comparison: Comparison, folder: str, has_plan: bool, has_memory: bool) -> dict[str, Any]:
+    """What the page shows of one comparison, and which files of its folder it links to."""
+    result = comparison.result
+    words = [*sentences.result_words(result), *sentences.memory_words(result), sentences.phase_words(comparison)]
+    return {
+        "heading": f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}",
+        "words": " ".join(words),
+        "folder": folder,
+        "has_memory": has_memory,
+        "files": [*FILES, *([("plan.json.gz", "plan")] if has_plan else [])],
+    }
+
+
 def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> bool:
-    """Write a comparison's files; whether there is a picture of memory among them."""
+    """Write a comparison's files. Returns whether memory.png is among them."""
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
     for kind in ("png", "svg"):
-        pictures.timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
+        timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
     return memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None
 
 
 def _free_name(label: str, taken: set[str]) -> str:
-    """A folder name made of `label` that no other comparison has."""
+    """A folder name that is made of `label` and not yet in `taken`, which receives it."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "strategy"
     name, number = base, 1
     while name.lower() in taken:
@@ -155,7 +192,7 @@ def _publish(stage: Path, folder: Path) -> None:
 
 
 def read_report(path: Path | str) -> Report:
-    """Read a report folder, or a validation alone, given as a file or as a folder's `validation.json`: it has no timelines.
+    """Read a report folder. A validation alone, given as its file or as a folder with `validation.json`, is a report without timelines.
 
     Raises UnusableFileError for anything else.
     """
@@ -186,7 +223,7 @@ def _read_comparison(folder: Path, entry: _Entry, validation: Validation) -> Com
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """`folder / name`, which must not lead out of the folder."""
+    """`folder / name`. Raises UnusableFileError if it lies outside the folder."""
     place = (folder / name).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise UnusableFileError(f"report {folder} names a file outside of itself ({name}); make it again")

@@ -1,1 +1,1 @@
-"""Results in words and tables. In: documents. Out: sentences and table cells, the same for terminal, report and app."""
+"""Results as text. In: documents. Out: sentences, labels and table cells, the same for the terminal, reports and the app."""

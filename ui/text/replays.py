@@ -1,17 +1,18 @@
-"""A replay in words and tables: the same for the terminal and the app."""
+"""A replay in sentences and tables, the same for the terminal and the app."""
 
+from traces import units
 from traces.replay_result import ReplayResult, WhatIf
-from ui.text import units
+from ui.text.labels import lane_label
 
-#: Rows of a table of streams or kernels.
+#: Rows of a table of streams or kernels at most.
 SHOWN = 12
 #: Worst-placed kernels that are explained in the terminal.
 EXPLAINED = 3
 
 
 def replay_words(result: ReplayResult) -> list[str]:
-    """What a replay shows beside the recording, sentence by sentence."""
-    measured, simulated = units.with_unit(result.gpu_period_measured_s), units.with_unit(result.gpu_period_simulated_s)
+    """The replay compared with the recording, one sentence per item."""
+    measured, simulated = units.duration(result.gpu_period_measured_s), units.duration(result.gpu_period_simulated_s)
     steps = f" over {_count(len(result.steps), 'step')}" if result.steps else ""
     sentences = [
         f"{_count(result.kernels, 'kernel')} on {_count(result.streams, 'stream')}{steps}.",
@@ -23,28 +24,28 @@ def replay_words(result: ReplayResult) -> list[str]:
         sentences.append(f"The recorded steps after the first take from {low} to {high} ms.")
     if result.exposed_communication_measured_s or result.exposed_communication_simulated_s:
         exposed = (
-            units.with_unit(result.exposed_communication_measured_s),
-            units.with_unit(result.exposed_communication_simulated_s),
+            units.duration(result.exposed_communication_measured_s),
+            units.duration(result.exposed_communication_simulated_s),
         )
-        sentences.append(f"Communication that no kernel hides takes {exposed[0]} recorded, {exposed[1]} replayed.")
+        sentences.append(f"Exposed communication, which no kernel hides, takes {exposed[0]} recorded, {exposed[1]} replayed.")
     if result.unmatched_kernels:
         sentences.append(f"The launches of {_count(result.unmatched_kernels, 'kernel')} were not recorded.")
     return sentences + [_sentence(note) for note in result.notes]
 
 
 def what_if_words(answer: WhatIf) -> list[str]:
-    """What the rules gain, then what was assumed."""
-    before, after = units.with_unit(answer.gpu_period_before_s), units.with_unit(answer.gpu_period_after_s)
+    """The effect of the rules, then one sentence per assumption."""
+    before, after = units.duration(answer.gpu_period_before_s), units.duration(answer.gpu_period_after_s)
     gain = f" (a speed-up of {units.speedup(answer.speedup)})" if answer.speedup else ""
     return [f"With {', '.join(answer.rules)} the period goes from {before} to {after}{gain}.", *map(_sentence, answer.assumptions)]
 
 
 def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
-    """The busiest streams, column name to text."""
+    """The rows of the busiest streams, column name to text."""
     busiest = sorted(result.busy, key=lambda row: -row.measured_s)[:SHOWN]
     return [
         {
-            "stream": units.lane_label(row.device, row.stream),
+            "stream": lane_label(row.device, row.stream),
             "busy ms recorded": units.ms(row.measured_s),
             "replayed": units.ms(row.simulated_s),
             "error": units.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
@@ -54,7 +55,7 @@ def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
 
 
 def step_cells(result: ReplayResult) -> list[dict[str, str]]:
-    """The steps, column name to text."""
+    """One row per step, column name to text."""
     return [
         {
             "step": step.name,
@@ -67,11 +68,11 @@ def step_cells(result: ReplayResult) -> list[dict[str, str]]:
 
 
 def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
-    """The worst-placed kernels, column name to text."""
+    """The rows of the worst-placed kernels, column name to text."""
     return [
         {
             "kernel": row.task,
-            "stream": units.lane_label(row.device, row.stream),
+            "stream": lane_label(row.device, row.stream),
             "start ms recorded": units.ms(row.measured_start_s),
             "replayed": units.ms(row.simulated_start_s),
             "off by ms": f"{(row.simulated_start_s - row.measured_start_s) * 1e3:+.3g}",
@@ -82,13 +83,13 @@ def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
 
 
 def misplaced_words(result: ReplayResult) -> list[str]:
-    """The worst-placed kernels with the reasons, a sentence each."""
-    found = []
+    """One sentence per worst-placed kernel, with the reason."""
+    sentences = []
     for row in result.misplaced[:EXPLAINED]:
         off_s = row.simulated_start_s - row.measured_start_s
-        when = f"{units.with_unit(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
-        found.append(f"{row.task} on {units.lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
-    return found
+        when = f"{units.duration(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        sentences.append(f"{row.task} on {lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+    return sentences
 
 
 def _count(number: int, what: str) -> str:

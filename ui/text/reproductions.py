@@ -1,4 +1,4 @@
-"""A reproduction as tables and sentences: the same cells for the terminal and for the page."""
+"""A reproduction as tables and sentences, with the same cells for the terminal and the page."""
 
 from collections.abc import Iterator
 from textwrap import fill
@@ -7,33 +7,35 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from traces import units
 from traces.comparison import Validation
 from traces.reproduction import OK, Check, Figure, Paper, Table
-from ui.text import sentences, tables, units
+from ui.text import sentences, tables
 
-#: Seconds below this are rounding errors of sums.
+#: Shorter times are rounding errors of sums and print as 0.
 _NOTHING_S = 1e-7
-#: A column's head is broken where it is longer than this.
+#: Characters of a line in a column's head.
 _HEAD_WIDTH = 9
-#: Units that stand in a column's head, because its cells are bare numbers.
+#: Units that are named in a column's head, because its cells are bare numbers.
 _IN_HEAD = ("s", "ms")
-#: Speed-ups from here on show no decimals, numbers of things from there on four digits.
+#: Speed-ups from _FEW on print without decimals; counts from _MANY on print with four digits.
 _FEW, _MANY = 1e3, 1e6
-#: Shares closer to 1 than this show three decimals of a percent.
+#: Shares closer to 1 than this print with three decimals of a percent.
 _NEARLY = 0.01
-#: A table with a time as long as this is in seconds.
+#: A table with a time at least as long as this is in seconds instead of ms.
 _LONG_S = 10.0
-#: The column that says what is wrong with a row.
+#: The column with the status of rows that have no result.
 NOTE = "note"
 
 
 def cells(table: Table) -> list[dict[str, str]]:
-    """One dictionary per row, column name to text. A quantity that the paper prints somewhere has a column for it, and one for the ratio.
+    """One dictionary per row, column name to text.
 
-    The last column, where any row needs it, says what is wrong with a row.
+    A quantity that the paper publishes in any row has columns for published, predicted and their ratio; others have one column. If any row
+    has no result, the last column says why.
     """
     labels = list(dict.fromkeys(name for row in table.rows for name in row.labels))
-    units = {figure.name: figure.unit for row in table.rows for figure in row.figures}
+    unit_of = {figure.name: figure.unit for row in table.rows for figure in row.figures}
     printed = {figure.name for row in table.rows for figure in row.figures if figure.published is not None}
     ranged = {figure.name for row in table.rows for figure in row.figures if figure.interval is not None}
     noted = any(row.status != OK for row in table.rows)
@@ -42,7 +44,7 @@ def cells(table: Table) -> list[dict[str, str]]:
     for row in table.rows:
         by_name = {figure.name: figure for figure in row.figures}
         line = {name: row.labels.get(name, "") for name in labels}
-        for name, unit in units.items():
+        for name, unit in unit_of.items():
             figure = by_name.get(name, Figure(name=name, unit=unit))
             line |= _figure_cells(figure, times if unit == "s" else unit, name in printed, name in ranged)
         rows.append(line | ({NOTE: "" if row.status == OK else row.status} if noted else {}))
@@ -50,7 +52,7 @@ def cells(table: Table) -> list[dict[str, str]]:
 
 
 def _time_unit(table: Table) -> str:
-    """What the table's times are in, ms or s."""
+    """The unit of the table's times: ms or s."""
     times = [figure for row in table.rows for figure in row.figures if figure.unit == "s"]
     longest = max((abs(value) for f in times for value in (f.predicted, f.published) if value is not None), default=0.0)
     return "s" if longest >= _LONG_S and all(figure.interval is None for figure in times) else "ms"
@@ -59,12 +61,12 @@ def _time_unit(table: Table) -> str:
 def _figure_cells(figure: Figure, unit: str, printed: bool, ranged: bool) -> dict[str, str]:
     head = f"{figure.name} {unit}" if unit in _IN_HEAD else figure.name
     if not printed:
-        found = {head: _value(figure.predicted, unit)}
+        texts = {head: _value(figure.predicted, unit)}
     else:
-        found = {f"{head} published": _value(figure.published, unit), f"{head} predicted": _value(figure.predicted, unit)}
+        texts = {f"{head} published": _value(figure.published, unit), f"{head} predicted": _value(figure.predicted, unit)}
         if figure.unit != "count":
-            found[f"{figure.name} pred. / publ."] = units.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
-    return found | ({f"{figure.name} 90 % interval": units.interval(figure.interval)} if ranged else {})
+            texts[f"{figure.name} pred. / publ."] = units.NONE if figure.ratio is None else f"{figure.ratio:.2f}"
+    return texts | ({f"{figure.name} 90 % interval": units.interval(figure.interval)} if ranged else {})
 
 
 def _value(value: float | None, unit: str) -> str:
@@ -78,26 +80,26 @@ def _value(value: float | None, unit: str) -> str:
         return f"{value:.0f}x" if value >= _FEW else f"{value:.3f}x"
     if unit == "share":
         return f"{100 * value:.3f} %" if 0 < 1 - value < _NEARLY else units.percent(value, signed=False)
-    return units.gigabytes(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
+    return units.memory(round(value)) if unit == "bytes" else f"{value:.4g}" if value >= _MANY else f"{value:g}"
 
 
 def check_words(check: Check) -> tuple[str, str]:
-    """The claim with its verdict, and the figures, with what may explain a claim that does not hold."""
+    """The claim with its verdict, then the figures, with a likely reason if the claim does not hold."""
     verdict = {True: "holds", False: "does not hold", None: "cannot be judged"}[check.holds]
     return f"{verdict}: {check.claim}", f"{check.said}. Likely because {check.reason}." if check.reason else f"{check.said}."
 
 
 def about_words(paper: Paper) -> list[str]:
-    """What was predicted, on what, and on which costs."""
+    """The setting of the predictions, their machine, and the source of their costs."""
     lines = [paper.setting]
     if paper.shares is not None:
         parts = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in paper.shares.model_dump().items() if share)
-        lines.append(f"Predicted for {paper.machine}, never tuned; costs by predicted task time: {parts}.")
+        lines.append(f"Predicted for {paper.machine}; nothing is fitted to the paper. Costs by predicted task time: {parts}.")
     return lines
 
 
 def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
-    """A paper for a terminal: heading, tables, claims, what was measured, notes."""
+    """The parts of a paper to print on a terminal: heading, tables, claims, measurements, notes."""
     yield Text(f"\n{paper.name}: {paper.title}", style="bold")
     yield Text(paper.reference, style="dim")
     for line in about_words(paper):
@@ -123,7 +125,7 @@ def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
 
 
 def _rich(table: Table) -> RichTable:
-    """Numbers to the right, words to the left. A row with a note is dim; the note comes below: a column of it would not fit."""
+    """The table for a terminal, with numbers aligned at the right. A row without a result is dim; its note is printed below the table."""
     rows = cells(table)
     shown = RichTable(title=Text(table.title, style="bold"), title_justify="left", header_style="bold")
     heads, left = [head for head in (rows[0] if rows else ()) if head != NOTE], worded(rows)
@@ -136,16 +138,16 @@ def _rich(table: Table) -> RichTable:
 
 
 def _notes(table: Table) -> list[str]:
-    """What is wrong, behind the rows that it is wrong with."""
-    found: dict[str, list[str]] = {}
+    """One line per status other than ok: the rows that have it, then the status."""
+    rows_by_status: dict[str, list[str]] = {}
     for row in table.rows:
         if row.status != OK:
-            found.setdefault(row.status, []).append(" ".join(row.labels.values()))
-    return [f"{'; '.join(names)}: {status}" for status, names in found.items()]
+            rows_by_status.setdefault(row.status, []).append(" ".join(row.labels.values()))
+    return [f"{'; '.join(names)}: {status}" for status, names in rows_by_status.items()]
 
 
 def worded(rows: list[dict[str, str]]) -> set[str]:
-    """The columns that hold words, not numbers."""
+    """The columns whose cells are words instead of numbers."""
     return {head for head in (rows[0] if rows else ()) if head == NOTE or not _numeric([row[head] for row in rows])}
 
 

@@ -1,13 +1,14 @@
 """Validations and predictions in sentences."""
 
 from simulator.predict.explain import peak_words
+from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
-from ui.text import units
+from ui.text.labels import plain_threads, row_labels
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
-    Cause.LANE: "one after the other in their lane",
+    Cause.LANE: "waiting for the task before them in their lane",
     Cause.LAUNCH: "waiting for the host to issue them",
     Cause.LINK: "waiting for a link",
     Cause.SMS: "waiting for SMs or cores",
@@ -16,43 +17,60 @@ CAUSE_WORDS = {
 
 
 def job_words(validation: Validation) -> str:
-    """What was validated: model, batch, optimizer, precision, mode and device."""
+    """The job and the device of a validation: model, batch, optimizer, precision, mode, device."""
     device = validation.device.get("name", "unnamed device")
     job = f"{validation.model}, batch {validation.batch_size}, {validation.optimizer}, {validation.precision}, {validation.mode}"
     return f"{job}, on {device}"
 
 
 def validation_words(validation: Validation) -> list[str]:
-    """What a validation shows, sentence by sentence."""
+    """The results of a validation, one sentence per item."""
     if not validation.ran:
         return ["No strategy ran.", *_skipped(validation)]
     count = len(validation.ran)
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
     worst = validation.worst
     if worst is not None:
-        label = units.row_labels(validation.results)[validation.results.index(worst)]
+        label = row_labels(validation.results)[validation.results.index(worst)]
         middle, largest = units.percent(validation.median_abs_error, signed=False), units.percent(worst.scored_error)
-        corrected = "" if validation.calibration == INTERLEAVED else ", drift-corrected"
+        corrected = "" if validation.calibration == INTERLEAVED else ", corrected for drift"
         sentences.append(f"Median absolute error {middle}, worst {largest} ({label}){corrected}.")
     right, asked = validation.signs
     if asked:
         sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")
     if validation.aa_spread is not None:
-        sentences.append(f"The baseline interleaved with itself spreads by {units.percent(validation.aa_spread, signed=False)}.")
+        sentences.append(f"Two interleaved measurements of the baseline differ by {units.percent(validation.aa_spread, signed=False)}.")
     if validation.anchor_drift is not None:
-        sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times its time at calibration.")
-    if validation.reference_step_s is not None:
-        sentences.append(f"Plain PyTorch takes {units.with_unit(validation.reference_step_s)} per step.")
-    return sentences + _skipped(validation)
+        sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times as long as at calibration.")
+    return sentences + plain_words(validation) + _skipped(validation)
+
+
+def plain_words(validation: Validation) -> list[str]:
+    """Whether any schedule is faster than plain PyTorch, the user's own loop; no sentence if either was not measured.
+
+    A schedule that is faster by no more than the A/A spread beats it within the noise.
+    """
+    fastest = validation.fastest
+    if fastest is None or validation.reference_step_s is None:
+        return []
+    threads = plain_threads(validation)
+    plain = f"plain PyTorch on {threads}" if threads else "plain PyTorch"
+    label = row_labels(validation.results)[validation.results.index(fastest)]
+    plain_time, fastest_time = units.duration(validation.reference_step_s), units.duration(fastest.measured_step_s)
+    gain = validation.reference_step_s / fastest.measured_step_s
+    if gain <= 1:
+        return [f"No schedule beats {plain}: it takes {plain_time} per step, the fastest schedule ({label}) {fastest_time}."]
+    doubt = ", which is within the noise" if gain - 1 <= (validation.aa_spread or 0.0) else ""
+    return [f"{label} beats {plain} by a factor of {gain:.2f}{doubt}: {fastest_time} per step instead of {plain_time}."]
 
 
 def _skipped(validation: Validation) -> list[str]:
-    labels = units.row_labels(validation.results)
+    labels = row_labels(validation.results)
     return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
 
 
 def result_words(result: ValidationResult) -> list[str]:
-    """One strategy's row, in sentences."""
+    """One strategy's result, in sentences."""
     gain = f"Speed-up predicted {units.speedup(result.predicted_speedup)}, measured {units.speedup(result.measured_speedup)}."
     sentences = [gain]
     if result.max_grad_error is not None and result.max_param_error is not None:
@@ -64,71 +82,70 @@ def result_words(result: ValidationResult) -> list[str]:
             units.percent(share, signed=False) for share in (result.shares.measured, result.shares.fitted, result.shares.guessed)
         )
         sentences.append(
-            f"Of the predicted task time {measured} rests on measured costs, {fitted} on fitted and {guessed} on guessed ones."
+            f"Of the predicted task time, {measured} comes from measured costs, {fitted} from fitted and {guessed} from guessed costs."
         )
     return sentences
 
 
 def memory_words(result: ValidationResult) -> list[str]:
-    """Peak memory of every device, predicted and measured."""
+    """The predicted and measured peak memory of every device; no sentence if either is unknown."""
     predicted, measured = result.predicted_peak_bytes_by_device, result.measured_peak_bytes_by_device
     if not predicted or not measured:
         return []
-    said = [
-        f"{device} {units.gigabytes(predicted.get(device))} / {units.gigabytes(count)}"
+    peaks = [
+        f"{device} {units.memory(predicted.get(device))} / {units.memory(count)}"
         + (f" ({units.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
         for device, count in measured.items()
     ]
-    return [f"Peak memory predicted / measured: {', '.join(said)}."]
+    return [f"Peak memory predicted / measured: {', '.join(peaks)}."]
 
 
 def holder_words(prediction: Prediction) -> list[str]:
-    """What holds the memory at the peak of the device that needs most, and what replicas hold over and over."""
+    """What the memory holds at the peak of the device that needs most, the other devices' peaks, and what every replica holds."""
     if not prediction.at_peak:
         return []
-    most = max(prediction.at_peak, key=lambda each: each.bytes)
-    sentences = [f"Memory: {peak_words(most)}."]
-    others = [f"{each.device} {units.gigabytes(each.bytes)}" for each in prediction.at_peak if each is not most]
+    highest = max(prediction.at_peak, key=lambda peak: peak.bytes)
+    sentences = [f"Memory: {peak_words(highest)}."]
+    others = [f"{peak.device} {units.memory(peak.bytes)}" for peak in prediction.at_peak if peak is not highest]
     if others:
         sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
-    repeated = [each for each in prediction.at_peak if each.replicated_bytes]
-    if repeated:
-        each = units.gigabytes(max(found.replicated_bytes for found in repeated))
-        sentences.append(f"Of this, {each} are parameters and state that each of {len(repeated)} devices holds a copy of.")
+    replicas = [peak for peak in prediction.at_peak if peak.replicated_bytes]
+    if replicas:
+        copied = units.memory(max(peak.replicated_bytes for peak in replicas))
+        sentences.append(f"Of this, {copied} are parameters and state that each of {len(replicas)} devices holds a copy of.")
     return sentences
 
 
 def _numerics(gradients: float, parameters: float) -> str:
     if gradients == parameters == 0:
         return "Gradients and parameters are exactly those of the reference."
-    return (
-        f"Largest relative difference from the reference: gradients {units.error_of(gradients)}, parameters {units.error_of(parameters)}."
-    )
+    by_kind = f"gradients {units.difference(gradients)}, parameters {units.difference(parameters)}"
+    return f"Largest relative difference from the reference: {by_kind}."
 
 
 def phase_words(comparison: Comparison) -> str:
-    """Where predicted and measured task time differ most, by phase."""
+    """The phase in which predicted and measured task time differ most."""
     seconds = comparison.phases()
     if not seconds:
         return "No task ran within the steady period."
     phase, most = max(seconds.items(), key=lambda item: abs(item[1].predicted_s - item[1].measured_s))
-    predicted, measured = units.with_unit(most.predicted_s), units.with_unit(most.measured_s)
+    predicted, measured = units.duration(most.predicted_s), units.duration(most.measured_s)
     return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
 
 
 def prediction_words(prediction: Prediction) -> list[str]:
-    """Why a predicted step takes as long as it does."""
+    """A prediction in sentences: whether it fits, its speed-up, its critical path, memory, transfers and the source of its costs."""
     sentences = []
     if not prediction.fits:
         sentences.append("It does not fit in the memory of its devices.")
     if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
         sentences.append(
-            f"The baseline takes {units.with_unit(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
+            f"The baseline takes {units.duration(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
         )
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction)
-    exposed, idle = units.with_unit(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
-    sentences.append(f"Transfers that nothing hides take {exposed}; devices idle {idle} of the step.")
+    exposed, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
+    sentences.append(f"Exposed transfers, which no computation hides, take {exposed}; devices are idle for {idle} of the step.")
     shares = prediction.shares
     costs = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
     return [*sentences, f"Costs by predicted task time: {costs}."]
@@ -138,7 +155,7 @@ def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
     if not path:
         return []
     counts = {cause: sum(link.cause == cause for link in path) for cause in Cause if cause != Cause.START}
-    said = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
+    causes = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     longest = max(path, key=lambda link: link.end_s - link.start_s)
-    held = f"the longest is {longest.task} ({units.with_unit(longest.end_s - longest.start_s)})"
-    return [f"The critical path has {len(path)} tasks{': ' + ', '.join(said) if said else ''}; {held}."]
+    longest_task = f"the longest is {longest.task} ({units.duration(longest.end_s - longest.start_s)})"
+    return [f"The critical path has {len(path)} tasks{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]

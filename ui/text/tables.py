@@ -1,4 +1,4 @@
-"""Validations and predictions as tables: the same cells for the terminal, the report page and the app."""
+"""Validations and predictions as tables, with the same cells for the terminal, the report page and the app."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,23 @@ from rich.text import Text
 
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
+from traces import units
 from traces.comparison import INTERLEAVED, Prediction, Validation, ValidationResult
-from ui.text import units
+from ui.text.labels import options_text, plain_label, row_labels
 
+#: The columns of a validation.
+COLUMNS = (
+    "strategy",
+    "predicted ms",
+    "90 % interval",
+    "measured ms",
+    "error",
+    "drift-corrected",
+    "speed-up pred. / meas.",
+    "memory pred. / meas.",
+    "difference grad., param.",
+    "status",
+)
 #: The columns that fit a terminal, and their heads there.
 TERMINAL = {
     "strategy": "strategy",
@@ -24,33 +38,51 @@ TERMINAL = {
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
-    """One dictionary per strategy, column name to text. A skipped strategy says why in the last column."""
-    labels = units.row_labels(validation.results)
-    return [_validation_row(label, result) for label, result in zip(labels, validation.results, strict=True)]
+    """One dictionary per row, column name to text: plain PyTorch first, if it was measured, then every strategy.
+
+    The last column says why a strategy was skipped.
+    """
+    rows = [_validation_row(label, result) for label, result in zip(row_labels(validation.results), validation.results, strict=True)]
+    return [*_plain_row(validation), *rows]
+
+
+def _plain_row(validation: Validation) -> list[dict[str, str]]:
+    """The row of plain PyTorch, whose speed-up is against the baseline like those of the strategies; no row if it was not measured."""
+    if validation.reference_step_s is None:
+        return []
+    gain = validation.plain_speedup
+    known = {
+        "strategy": plain_label(validation),
+        "measured ms": units.ms(validation.reference_step_s),
+        "speed-up pred. / meas.": units.NONE if gain is None else f"{units.NONE} / {units.speedup(gain)}",
+        "status": "ok",
+    }
+    return [dict.fromkeys(COLUMNS, units.NONE) | known]
 
 
 def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
     def both(words_of: Callable, first: float | None, second: float | None, between: str = " / ") -> str:
         return units.NONE if first is second is None else f"{words_of(first)}{between}{words_of(second)}"
 
-    return {
-        "strategy": label,
-        "predicted ms": units.ms(result.predicted_step_s),
-        "90 % interval": units.interval(result.predicted_interval_s),
-        "measured ms": units.ms(result.measured_step_s),
-        "error": units.percent(result.error),
-        "drift-corrected": units.percent(result.error_drift_corrected) if result.calibration != INTERLEAVED else units.NONE,
-        "speed-up pred. / meas.": both(units.speedup, result.predicted_speedup, result.measured_speedup),
-        "memory pred. / meas.": both(units.gigabytes, result.predicted_peak_bytes, result.measured_peak_bytes),
-        "difference grad., param.": both(units.error_of, result.max_grad_error, result.max_param_error, between=", "),
-        "status": result.status,
-    }
+    cells = (
+        label,
+        units.ms(result.predicted_step_s),
+        units.interval(result.predicted_interval_s),
+        units.ms(result.measured_step_s),
+        units.percent(result.error),
+        units.percent(result.error_drift_corrected) if result.calibration != INTERLEAVED else units.NONE,
+        both(units.speedup, result.predicted_speedup, result.measured_speedup),
+        both(units.memory, result.predicted_peak_bytes, result.measured_peak_bytes),
+        both(units.difference, result.max_grad_error, result.max_param_error, between=", "),
+        result.status,
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
-    """Predicted against measured, for the terminal.
+    """Predicted against measured step times, for the terminal, with plain PyTorch as the first row of each job.
 
-    Several jobs give a first column that names them; the caption says what was skipped and why.
+    If there are several jobs, a first column names them. The caption says which strategies were skipped, and why.
     """
     table = Table(header_style="bold", caption_justify="left")
     several = len(validations) > 1
@@ -59,11 +91,12 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     skipped = []
     for validation in validations:
         job = (f"{validation.model} {validation.precision} {validation.mode}",) if several else ()
-        for cells, result in zip(validation_cells(validation), validation.results, strict=True):
-            row = cells if result.ok else {**cells, "measured ms": "skipped"}
-            table.add_row(*map(Text, (*job, *(row[head] for head in TERMINAL))), style=None if result.ok else "dim")
-            if not result.ok:
-                skipped.append(" ".join((*job, f"{cells['strategy']} {result.status}")))
+        for cells in validation_cells(validation):
+            ran = cells["status"] == "ok"
+            row = cells if ran else {**cells, "measured ms": "skipped"}
+            table.add_row(*map(Text, (*job, *(row[head] for head in TERMINAL))), style=None if ran else "dim")
+            if not ran:
+                skipped.append(" ".join((*job, f"{cells['strategy']} {cells['status']}")))
     table.caption = Text("\n".join(skipped)) if skipped else None
     return table
 
@@ -77,7 +110,7 @@ def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
         "90 % interval": units.interval(prediction.interval_s),
         "speed-up": units.speedup(prediction.speedup),
         "busiest device": units.percent(busiest, signed=False),
-        "peak memory": units.gigabytes(max((device.peak_bytes for device in prediction.devices), default=None)),
+        "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         "exposed transfer ms": units.ms(prediction.exposed_transfer_s),
         "bubble": units.percent(prediction.bubble_share, signed=False),
         "measured costs": units.percent(prediction.shares.measured, signed=False),
@@ -86,7 +119,7 @@ def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
 
 
 def prediction_rows(predictions: Sequence[Prediction]) -> list[dict[str, str]]:
-    """The cells of predictions side by side, each labelled by its strategy and the options that are not the strategy's defaults."""
+    """The cells of several predictions. Each is labelled by its strategy and by the options that differ from the strategy's defaults."""
     return [prediction_cells(prediction, _label(prediction)) for prediction in predictions]
 
 
@@ -95,11 +128,11 @@ def _label(prediction: Prediction) -> str:
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
-    return f"{prediction.strategy}:{units.options_text(options)}" if options else prediction.strategy
+    return f"{prediction.strategy}:{options_text(options)}" if options else prediction.strategy
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
-    """Predictions side by side, for the terminal; one that does not fit in memory is marked."""
+    """Several predictions, for the terminal. One that does not fit in memory is red."""
     table = Table(header_style="bold")
     rows = prediction_rows(predictions)
     for head in rows[0] if rows else ("strategy",):

@@ -1,20 +1,20 @@
-"""A training in sentences and as a table."""
+"""A training in sentences and as a table, the same for the terminal, the page and the app."""
 
 import statistics
 from itertools import pairwise
 
+from traces import units
 from traces.training import Curve, TrainingRun, first_difference, largest_difference
-from ui.text import units
 
-#: Losses that differ by this share of the largest are those of the same computation, in a precision.
+#: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
 USUAL = 1e-3
-#: The loss at the end is the mean of this share of the losses.
+#: The loss at the end is the mean over this last share of the iterations.
 LAST = 0.05
 
 
 def title(document: TrainingRun) -> str:
-    """What was trained: model, batch, optimizer and precision."""
+    """The job that was trained: model, batch, optimizer, precision and mode."""
     job = document.job
     size = f" at {job['image_size']}" if job.get("image_size") else ""
     optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
@@ -22,7 +22,7 @@ def title(document: TrainingRun) -> str:
 
 
 def sentences(document: TrainingRun) -> list[str]:
-    """Data, losses, and how the other curves compare, a line each."""
+    """One line each on the data, the losses, and every other curve compared with the first."""
     if not document.curves:
         return []
     first, *others = document.curves
@@ -31,40 +31,40 @@ def sentences(document: TrainingRun) -> list[str]:
         lines.append(f"stopped after {document.steps} steps")
     if first.losses:
         lines.append(f"loss {_loss(first.losses[0])} at the first step, {_loss(first.losses[-1])} at the last")
-    lines += [_beside(first, other, close(document)) for other in others]
+    lines += [_compared(first, other, close(document)) for other in others]
     if document.job.get("precision") != "fp64" and any(first_difference(first, other, close(document)) for other in others):
-        lines.append("rounding grows from step to step: --precision fp64 shows whether that is all that sets the losses apart")
+        lines.append("rounding errors grow from step to step: train with --precision fp64 to see whether they alone make the losses differ")
     return lines
 
 
 def close(document: TrainingRun) -> float:
-    """By what share of the largest loss rounding alone may set losses apart in one step."""
+    """By what share of the largest loss rounding alone may change a loss in one step."""
     return CLOSE.get(str(document.job.get("precision")), USUAL)
 
 
-def _beside(first: Curve, other: Curve, tolerance: float) -> str:
-    gain = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
+def _compared(first: Curve, other: Curve, tolerance: float) -> str:
+    ratio = step_s(other) / step_s(first) if step_s(first) and step_s(other) else None
     name = f"{other.name} ({other.about})" if other.about else other.name
-    times = f"{name}: {units.with_unit(step_s(other))} per step, {units.speedup(gain)} of {first.name}'s"
+    times = f"{name}: {units.duration(step_s(other))} per step, {units.speedup(ratio)} the step time of {first.name}"
     return f"{times}; {agreement(first, other, tolerance)}"
 
 
 def agreement(first: Curve, other: Curve, tolerance: float) -> str:
-    """How far the losses of two curves are apart, in words, and since when by more than `tolerance` of the largest."""
+    """How far the losses of two curves differ, and from which iteration on by more than `tolerance` of the largest loss."""
     difference = largest_difference(first, [other])
     if difference is None:
         return "no losses to compare"
     if difference == 0:
         return "the losses are the same, bit for bit"
-    most = f"losses differ by {difference:.0e} of the largest at most"
+    words = f"losses differ by at most {difference:.0e} of the largest"
     since = first_difference(first, other, tolerance)
-    return most if since is None else f"{most}, by more than {tolerance:.0e} from iteration {since} on"
+    return words if since is None else f"{words}, by more than {tolerance:.0e} from iteration {since} on"
 
 
 def step_s(curve: Curve) -> float | None:
-    """Median length of a step."""
-    found = [after - before for before, after in pairwise(curve.seconds)]
-    return statistics.median(found) if found else None
+    """The median time of a step; None with fewer than two iterations."""
+    lengths = [after - before for before, after in pairwise(curve.seconds)]
+    return statistics.median(lengths) if lengths else None
 
 
 def cells(document: TrainingRun) -> list[dict[str, str]]:

@@ -168,15 +168,15 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     def small(size_bytes: int) -> Machine:
         return Machine("small", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (Memory("ram", size_bytes, 2e10, 32 << 20),))
 
-    job = Job("vgg16", 4)  # 1.1 GB of parameters and momentum
+    job = Job("vgg16", 4)  # 1.1 GB (10**9 bytes) of parameters and momentum
     forecasts, skipped = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
     assert forecasts == {}
     assert [row.strategy for row in skipped] == strategies.names(1)
-    assert all("this machine has 1.00 GB" in row.status for row in skipped)
+    assert all("this machine has 953.7 MiB" in row.status for row in skipped)
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
     forecasts, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
     assert [row.strategy for row in skipped] == ["bppsa"]  # its Jacobians alone need more
-    with pytest.raises(StepcastError, match=rf"comparing {len(forecasts)} strategies at once needs .* GB, this machine has 3.00 GB"):
+    with pytest.raises(StepcastError, match=rf"comparing {len(forecasts)} strategies at once needs .* GiB, this machine has 2.79 GiB"):
         require_memory_together(forecasts.values(), calibrate=True)
 
 

@@ -245,7 +245,7 @@ def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
         assert report.parts[1].why == "Fake GPU cannot be partitioned"
         page = gpu_report_page.readme(report, {})
     assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
-    assert "of 1 the GPU is not capable" in page
+    assert "this GPU cannot run 1" in page
 
 
 def test_scans_are_validated_together_with_plain_pytorch(tmp_path, monkeypatch):

@@ -134,8 +134,8 @@ def test_contents_of_the_memory_at_its_peak():
     assert [holder.storage for holder in peak.largest] == ["y", "g", "x"]
     assert peak.replicated_bytes == 0
     assert peak_words(peak) == (
-        "peak of 0.0024 MB on d at 1000 ms in b forward: activations 0.0012 MB (largest: f 0.0012 MB), parameters 0.0004 MB,"
-        " inputs 0.0004 MB (largest: f 0.0004 MB), gradients 0.0004 MB (largest: b 0.0004 MB)"
+        "peak of 2.34 KiB on d at 1000 ms in b forward: activations 1.17 KiB (largest: f 1.17 KiB), parameters 400 B,"
+        " inputs 400 B (largest: f 400 B), gradients 400 B (largest: b 400 B)"
     )
 
 

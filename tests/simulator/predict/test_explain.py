@@ -21,29 +21,29 @@ BASELINE = timeline(
 def test_a_hidden_update_is_the_first_thing_said():
     other = timeline(("forward", Cause.LANE, 2.0), ("backward", Cause.LANE, 4.0), ("backward", Cause.SMS, 1.25))
     assert explain(BASELINE, other) == [
-        "the step takes 7.25 ms instead of 8.2 ms: 1.13 times as fast",
+        "the step takes 7.25 ms instead of 8.20 ms: 1.13 times as fast",
         "the backward phase takes 1.25 ms more on the critical path: 1.25 ms instead of 0 ms in tasks held up by SMs or cores that others "
         "used",
-        "the update phase takes 1.2 ms less on the critical path: 0 ms instead of 1.2 ms",
-        "the backward phase takes 1 ms less on the critical path: 4 ms instead of 5 ms",
+        "the update phase takes 1.20 ms less on the critical path: 0 ms instead of 1.20 ms",
+        "the backward phase takes 1.00 ms less on the critical path: 4.00 ms instead of 5.00 ms",
     ]
 
 
 def test_a_slower_schedule_is_called_slower():
     other = timeline(("forward", Cause.LANE, 2.0), ("transfer", Cause.LINK, 14.4))
     lines = explain(BASELINE, other)
-    assert lines[0] == "the step takes 16.4 ms instead of 8.2 ms: 2.00 times as long"
+    assert lines[0] == "the step takes 16.4 ms instead of 8.20 ms: 2.00 times as long"
     assert lines[1] == "the transfers take 14.4 ms more on the critical path: 14.4 ms instead of 0 ms in tasks held up by a link"
 
 
 def test_the_host_has_its_own_words():
     other = timeline(("forward", Cause.LANE, 2.0), ("host", Cause.START, 6.2))
-    assert "issuing tasks from the host takes 6.2 ms more on the critical path: 6.2 ms instead of 0 ms" in explain(BASELINE, other)
+    assert "issuing tasks from the host takes 6.20 ms more on the critical path: 6.20 ms instead of 0 ms" in explain(BASELINE, other)
 
 
 def test_equal_paths_differ_in_nothing():
     assert explain(BASELINE, BASELINE) == [
-        "the step takes 8.2 ms instead of 8.2 ms: 1.00 times as fast",
+        "the step takes 8.20 ms instead of 8.20 ms: 1.00 times as fast",
         "no phase differs by more than 0.5% of the step on the critical path",
     ]
 

@@ -98,5 +98,5 @@ def test_models_that_are_no_chain_are_refused(factory, message, two_cores):
 
 
 def test_a_dense_jacobian_that_exceeds_the_memory_is_refused_with_its_size():
-    with pytest.raises(StepcastError, match=r"needs \d+\.\d+ GB for its Jacobians, this machine has 1\.00 GB"):
+    with pytest.raises(StepcastError, match=r"needs \d+\.\d+ GiB for its Jacobians, this machine has 953\.7 MiB"):
         planned(Job("lenet5", 256), cpu("cpu:0", cores=2), "jacobian=dense")

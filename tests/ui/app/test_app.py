@@ -25,7 +25,7 @@ APP = Path(ui.__file__).parent / "app" / "main.py"
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Starts the app with these words on its command line, and an empty data folder."""
+    """Starts the app with arguments and with an empty data folder."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     streamlit.cache_data.clear()
     streamlit.cache_resource.clear()
@@ -52,7 +52,7 @@ def text_of(app):
 
 
 def titles(app):
-    """Titles of the charts on the page."""
+    """The titles of the charts on the page."""
     import json
 
     return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
@@ -72,7 +72,7 @@ def test_report_shows_charts_table_and_words(start, report):
         "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
         "Task time per phase",
     ]
-    assert list(app.dataframe[0].value["strategy"]) == ["baseline", "turbodl", "1f1b", "gpipe"]
+    assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline", "turbodl", "1f1b", "gpipe"]
     assert "3 strategies ran." in text_of(app)
     assert "statistics per micro" in text_of(app)
 

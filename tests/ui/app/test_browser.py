@@ -1,4 +1,4 @@
-"""The app and a report page in Chromium: what a person sees is really drawn, and nothing is logged as an error."""
+"""The app and a report page in Chromium: charts and pictures are drawn, and no script fails."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from ui.reports.report import write_report
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-#: Set it to a folder to keep a screenshot of every view.
+#: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("STEPCAST_SCREENSHOTS")
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -70,7 +70,7 @@ def browser():
 
 @pytest.fixture(params=["light", "dark"])
 def page(browser, request):
-    """An empty page that fails the test when a script of it failed."""
+    """An empty page. The test fails if one of the page's scripts fails."""
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
     page.set_default_timeout(60_000)
     page.scheme = request.param
@@ -90,7 +90,7 @@ def keep(page, name):
 
 
 def drawn_bars(page, title):
-    """How many bars with an area the chart of that title has."""
+    """How many visible bars the chart with that title has."""
     chart = page.locator(".js-plotly-plot", has_text=title)
     chart.locator(".bars path").first.wait_for(state="attached")
     return chart.locator(".bars path").evaluate_all(
@@ -128,5 +128,5 @@ def test_report_page_shows_its_pictures(page, report):
     page.goto((report / "index.html").as_uri())
     widths = page.locator("img").evaluate_all("images => images.map(image => image.naturalWidth)")
     assert widths == [2400] * 7
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out of the page"
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "the page does not scroll sideways"
     keep(page, "page")

@@ -1,4 +1,4 @@
-"""The commands that measure, on a simulated GPU in place of `--device cuda`."""
+"""The commands that measure, run on a simulated GPU instead of `--device cuda`."""
 
 import json
 from functools import partial
@@ -28,7 +28,7 @@ measured = pytest.fixture(scope="module")(measured_profile)
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path, measured):
-    """A simulated GPU behind `--device cuda`, and a data folder of its own, which knows the machine but no key."""
+    """A simulated GPU behind `--device cuda`, with a data folder whose profile has the machine's figures but no costs."""
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
     quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
@@ -73,10 +73,10 @@ def test_run_in_graphs(gpu, capfd, tmp_path):
         training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
 
 
-@pytest.mark.parametrize("where", [CUDA, GRAPH], ids=lambda where: where.mode)
-def test_run_on_data_beside_autograd(gpu, capfd, where):
+@pytest.mark.parametrize("placement", [CUDA, GRAPH], ids=lambda placement: placement.mode)
+def test_run_on_data_beside_autograd(gpu, capfd, placement):
     trained = Job("rnn_bitstream", 4, 4, precision="fp64")
-    training.run(trained, "forward-fusion", [], None, 24, where, ["autograd", "baseline"], (None, None, None), True)
+    training.run(trained, "forward-fusion", [], None, 24, placement, ["autograd", "baseline"], (None, None, None), True)
     document = printed(capfd)
     assert [curve["name"] for curve in document["curves"]] == ["forward-fusion", "baseline", "autograd"]
     assert len(set(document["losses"])) == 24
@@ -84,8 +84,8 @@ def test_run_on_data_beside_autograd(gpu, capfd, where):
     assert all(after > before for curve in document["curves"] for before, after in pairwise(curve["seconds"]))
 
 
-def test_two_devices_are_two_parts_of_the_gpu(gpu, capfd, tmp_path):
-    """Run before it is calibrated, as on a GPU that no preset is of; then calibrated in its parts, and predicted."""
+def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
+    """The job runs before any calibration, as on a GPU without a preset; then its partitions are calibrated, and the job is predicted."""
     training.run(job(), "image-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
     document = printed(capfd)
     assert (document["strategy"], len(document["losses"])) == ("image-parallel", 11)
@@ -108,8 +108,8 @@ def test_a_gpu_that_cannot_be_split_is_refused(gpu):
 
 def test_validate_with_a_report(gpu, capfd, tmp_path):
     measuring.validate(job(), ["backward-fusion"], [], None, True, GRAPH, tmp_path / "report", True)
-    found = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})
-    assert (found.mode, found.device["kind"], found.device["name"]) == ("graph", "gpu", "Fake GPU")
-    assert [row.strategy for row in found.ran] == ["baseline", "backward-fusion"]
-    assert all(row.twin_overhead is not None and row.calibration == "profile" for row in found.ran)
+    document = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})
+    assert (document.mode, document.device["kind"], document.device["name"]) == ("graph", "gpu", "Fake GPU")
+    assert [row.strategy for row in document.ran] == ["baseline", "backward-fusion"]
+    assert all(row.twin_overhead is not None and row.calibration == "profile" for row in document.ran)
     assert (tmp_path / "report" / "index.html").exists()

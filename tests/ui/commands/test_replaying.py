@@ -1,4 +1,4 @@
-"""`stepcast replay`, in processes of its own, on a synthetic trace."""
+"""`stepcast replay` in its own process, on a synthetic trace."""
 
 import gzip
 import json
@@ -27,14 +27,14 @@ def test_document(stepcast, trace):
     done = stepcast.call("replay", trace, "--json")
     assert (done.status, done.err) == (0, "")
     assert set(done.document) == REPLAY
-    found = ReplayResult.model_validate({key: value for key, value in done.document.items() if key != "schema"})
-    assert found.gpu_period_measured_s == pytest.approx(1e-3)
-    assert found.gpu_period_simulated_s == pytest.approx(1e-3, rel=0.01)
-    assert found.error == found.gpu_period_simulated_s / found.gpu_period_measured_s - 1
-    assert [step.name for step in found.steps] == [f"ProfilerStep#{number}" for number in range(4)]
-    assert (found.kernels, found.streams, found.unmatched_kernels) == (24, 2, 0)
-    assert found.exposed_communication_measured_s == pytest.approx(1e-4)
-    assert found.what_if is None
+    result = ReplayResult.model_validate({key: value for key, value in done.document.items() if key != "schema"})
+    assert result.gpu_period_measured_s == pytest.approx(1e-3)
+    assert result.gpu_period_simulated_s == pytest.approx(1e-3, rel=0.01)
+    assert result.error == result.gpu_period_simulated_s / result.gpu_period_measured_s - 1
+    assert [step.name for step in result.steps] == [f"ProfilerStep#{number}" for number in range(4)]
+    assert (result.kernels, result.streams, result.unmatched_kernels) == (24, 2, 0)
+    assert result.exposed_communication_measured_s == pytest.approx(1e-4)
+    assert result.what_if is None
 
 
 def test_what_if_tells_gain_and_assumptions(stepcast, trace):
@@ -51,17 +51,17 @@ def test_what_if_tells_gain_and_assumptions(stepcast, trace):
 def test_words_and_tables(stepcast, trace):
     done = stepcast.call("replay", trace, "--what-if", "host*=0.5")
     assert (done.status, done.err) == (0, "")
-    for said in (
+    for message in (
         "24 kernels on 2 streams over 4 steps.",
         "The GPU's period is 1.00 ms recorded",
-        "Communication that no kernel hides takes 0.100 ms recorded",
+        "Exposed communication, which no kernel hides, takes 0.100 ms recorded",
         "Busiest streams",
         "cuda:0 stream 20",
         "ProfilerStep#3",
         "With host*=0.5 the period goes from",
         "waiting for the device does not scale",
     ):
-        assert said in done.out
+        assert message in done.out
 
 
 def test_files(stepcast, trace, tmp_path):
@@ -103,7 +103,7 @@ def test_the_app_takes_traces(stepcast, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "Missing argument"),
         (("nowhere.json",), "no trace at nowhere.json"),
@@ -114,11 +114,11 @@ def test_the_app_takes_traces(stepcast, tmp_path):
         (("TRACE", "--timeline", "/"), "cannot write /"),
     ],
 )
-def test_a_mistake_is_one_line(stepcast, trace, arguments, said):
+def test_a_mistake_is_one_line(stepcast, trace, arguments, message):
     done = stepcast.call("replay", *(trace if argument == "TRACE" else argument for argument in arguments), "--json")
     assert (done.status, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
-    assert said in done.err
+    assert message in done.err
 
 
 def test_a_file_that_is_no_trace(stepcast, tmp_path):

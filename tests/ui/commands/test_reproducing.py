@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: what papers published beside what is predicted, on cut-down lists of jobs."""
+"""`stepcast reproduce`: published and predicted figures of papers, with few jobs each."""
 
 import json
 from dataclasses import replace
@@ -43,14 +43,14 @@ TURBO = TurboScope(
 
 @pytest.fixture
 def small(monkeypatch):
-    """Both papers with little to predict."""
+    """Both papers with few jobs to predict."""
     monkeypatch.setattr(fusion, "SCOPE", SMALL)
     monkeypatch.setattr(turbodl, "SCOPE", TURBO)
 
 
 @pytest.fixture(scope="module")
 def paper() -> Paper:
-    """The fusion paper, cut down."""
+    """The fusion paper with few jobs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fusion, "SCOPE", SMALL)
         return fusion.reproduce(Steps("titan-xp"))
@@ -76,7 +76,7 @@ def test_an_unknown_paper_is_refused_with_the_known_ones():
         reproduce.get("fuson")
 
 
-# ---- what runs at once
+# ---- overlapping kernels
 
 
 def spans(*times: tuple[float, float], phase: str = "forward", period: int = 0) -> list[Span]:
@@ -136,8 +136,8 @@ def points(*rows: tuple[int, float, float, float]) -> list[Point]:
     ],
 )
 def test_rank_correlation(x, y, expected):
-    found = verdicts.rank_correlation(x, y)
-    assert found == (None if expected is None else pytest.approx(expected))
+    correlation = verdicts.rank_correlation(x, y)
+    assert correlation == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_trend_within_what_counts_as_equal_is_none():
@@ -201,16 +201,16 @@ def test_turbodl_claims():
 
 
 def test_published_figures_of_fusion():
-    found = FakeSteps().of(Job("mobilenet_v2", 32), list(fusion_cases.SHORT))
-    published = [(row.labels["phase"], round(row.figures[0].published * 1e3, 2)) for row in fusion_tables.phases_table(Scope(), found).rows]
+    steps = FakeSteps().of(Job("mobilenet_v2", 32), list(fusion_cases.SHORT))
+    published = [(row.labels["phase"], round(row.figures[0].published * 1e3, 2)) for row in fusion_tables.phases_table(Scope(), steps).rows]
     assert published[:8] == [
         ("forward", 21.9), ("backward", 55.61), ("optimizer", 16.7), ("total", 94.21),
         ("forward + update", 28.65), ("backward", 55.77), ("total", 84.42), ("forward", 21.99),
     ]  # fmt: skip
     assert published[8:10] == [("backward + update", 58.93), ("total", 80.92)]
-    step = fusion_tables.step_table(Scope(), found)
+    step = fusion_tables.step_table(Scope(), steps)
     assert [figure.published for row in step.rows for figure in row.figures] == [0.09877, 0.08452, 1.17, 0.08299, 1.19, 0.08299, 1.19]
-    transformer = fusion_tables.transformer_table(Scope(), {32: found})
+    transformer = fusion_tables.transformer_table(Scope(), {32: steps})
     assert [row.figures[1].published for row in transformer.rows[1:]] == [1.03, 1.019, 1.019]
 
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
 
 def test_a_step_beyond_the_cards_memory_is_reported():
     large = Step(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
-    assert large.status == "does not fit: needs 20.0 GB of 12.9 GB"
+    assert large.status == "does not fit: needs 18.6 GiB of 12 GiB"
     assert replace(large, peak_bytes=12_884_901_888).status == OK
 
 
@@ -278,7 +278,7 @@ def test_progress_counts_every_prediction(small):
 
 
 class FakeSteps(Steps):
-    """Steps of invented times: no model is captured, nothing simulated."""
+    """Steps with given times: no model is captured, and nothing is simulated."""
 
     TIMES = {BASELINE: 2.0, CUDNN: 1.5, ASYNC: 1.25, TURBODL: 1.0}
 
@@ -304,27 +304,27 @@ class FakeSteps(Steps):
 
 
 def test_turbodl_has_both_denominators(small):
-    found = turbodl.reproduce(FakeSteps())
-    rows = {row.labels["configuration"]: row for row in found.table("networks").rows if row.labels["network"] == "lenet5"}
+    paper = turbodl.reproduce(FakeSteps())
+    rows = {row.labels["configuration"]: row for row in paper.table("networks").rows if row.labels["network"] == "lenet5"}
     assert [row.predicted("over one stream") for row in rows.values()] == pytest.approx([1.0, 2 / 1.5, 1.6, 2.0])
     assert [row.predicted("over cuDNN") for row in rows.values()] == pytest.approx([0.75, 1.0, 1.2, 1.5])
     assert [row.figures[2].published for row in rows.values()] == [None, 1.0, None, 1.38]
-    streams = found.table("streams").rows[3]
+    streams = paper.table("streams").rows[3]
     assert (streams.predicted("streams"), streams.predicted("overlapped"), streams.predicted("overlapped share")) == (3, 0.25, 0.25)
-    machines = found.table("machines").rows[0]
+    machines = paper.table("machines").rows[0]
     assert machines.predicted("p100 gain") == pytest.approx(1.5)
     assert machines.predicted("k20 gain") == pytest.approx(1.9 / 1.4)
-    assert {check.name: check.holds for check in found.checks}["card"] is True
+    assert {check.name: check.holds for check in paper.checks}["card"] is True
 
 
 def test_published_figures_of_turbodl():
-    found = turbodl.reproduce(FakeSteps())
-    last = {row.labels["network"]: row.figures[2].published for row in found.table("networks").rows[3::4]}
+    paper = turbodl.reproduce(FakeSteps())
+    last = {row.labels["network"]: row.figures[2].published for row in paper.table("networks").rows[3::4]}
     assert last == {"lenet5": 1.38, "vgg16": 1.27, "alexnet_grouped": 1.21, "googlenet": 1.30, "resnet50": 1.35, "caffenet": 1.31}
-    assert found.table("networks").rows[18].figures[2].published == 1.15
-    assert [row.figures[2].published for row in found.table("depth").rows] == [1.27, 1.29, 1.35, 1.38, 1.40]
-    assert [row.figures[2].published for row in found.table("batch").rows] == [1.27, None, 1.18]
-    assert [row.figures[0].published for row in found.table("streams").rows[4:8]] == [None, 38, None, 3]
+    assert paper.table("networks").rows[18].figures[2].published == 1.15
+    assert [row.figures[2].published for row in paper.table("depth").rows] == [1.27, 1.29, 1.35, 1.38, 1.40]
+    assert [row.figures[2].published for row in paper.table("batch").rows] == [1.27, None, 1.18]
+    assert [row.figures[0].published for row in paper.table("streams").rows[4:8]] == [None, 38, None, 3]
 
 
 def test_an_absent_network_is_one_row_with_what_was_published(small):
@@ -384,11 +384,11 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
-    found, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, True)
-    assert (len(found.measured), numbers) == (1, same)
-    assert found.notes[-1].startswith("Measured on this machine: ")
-    assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(found,))).read_text()
-    texts = [str(part) for part in reproduction_tables.terminal(found)]
+    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, True)
+    assert (len(with_measurements.measured), numbers) == (1, same)
+    assert with_measurements.notes[-1].startswith("Measured on this machine: ")
+    assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(with_measurements,))).read_text()
+    texts = [str(part) for part in reproduction_tables.terminal(with_measurements)]
     assert any(text.startswith("\nMeasured: resnet50, batch 32") for text in texts)
 
 

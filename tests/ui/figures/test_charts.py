@@ -1,4 +1,4 @@
-"""The figures say what the timelines say. How they look is checked by eye."""
+"""Charts contain the data of timelines and documents. How they look is checked by eye."""
 
 import time
 from dataclasses import replace
@@ -12,6 +12,7 @@ from traces.timeline import Span, Timeline
 from ui.figures import charts, palette
 from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
+from ui.figures.timeline_chart import timelines_figure
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def runs():
 
 def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
     both = runs["1f1b"]
-    figure = charts.timelines_figure(both.predicted, both.measured)
+    figure = timelines_figure(both.predicted, both.measured)
     assert [trace.name for trace in figure.data] == ["forward", "backward", "update", "transfer", "critical path"] * 2
     assert sum(bool(trace.showlegend) for trace in figure.data) == 5
     assert figure.layout.title.text == "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
@@ -34,17 +35,17 @@ def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
 
 def test_bars_begin_at_the_window_and_are_clipped_to_it():
     timeline = replace(two_lanes(), window_s=(0.0005, 0.0025), step_s=0.002)
-    bars = {trace.name: trace for trace in charts.timelines_figure(timeline).data}
+    bars = {trace.name: trace for trace in timelines_figure(timeline).data}
     assert bars["forward"].base[0] == pytest.approx(0.0)
     assert bars["forward"].x[0] == pytest.approx(0.5)
     assert bars["backward"].base[0] == pytest.approx(0.5)
     assert bars["backward"].x[0] == pytest.approx(1.5)
     assert bars["forward"].y[0] == "gpu0 stream 0"
-    assert "transfer" not in bars  # it ended as the window began
+    assert "transfer" not in bars  # it ended when the window began
 
 
 def test_hover_names_task_layer_duration_and_cause_without_markup():
-    text = charts.timelines_figure(two_lanes()).data[1].hovertext[0]
+    text = timelines_figure(two_lanes()).data[1].hovertext[0]
     assert "<b>c</b>" in text
     assert "block&lt;1&gt;" in text
     assert "2.00 ms" in text
@@ -55,7 +56,7 @@ def test_thousands_of_spans_stay_fast():
     spans = tuple(Span(f"t{i}", "d", str(i % 4), i * 1e-5, i * 1e-5 + 3e-5, "forward") for i in range(8000))
     timeline = Timeline("predicted", spans, 0.08, (0.0, 0.08))
     begun = time.process_time()
-    figure = charts.timelines_figure(timeline, replace(timeline, kind="measured"))
+    figure = timelines_figure(timeline, replace(timeline, kind="measured"))
     assert len(figure.data) == 2
     assert time.process_time() - begun < 20, "a trace per span would take minutes"
 
@@ -81,46 +82,46 @@ def test_phases(runs):
     assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
 
 
-def test_memory_is_stacked_by_kind_beside_the_measured(runs):
+def test_memory_is_stacked_by_kind_predicted_next_to_measured(runs):
     both = runs["turbodl"]
     traces = memory_figure(both.predicted, both.measured).data
     assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
     assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
     assert sum(bool(trace.showlegend) for trace in traces) == 5
-    assert traces[4].y == (900.0, 900.0)
+    assert traces[4].y == (900e6 / 2**20,) * 2
     assert traces[0].x[0] == 0
     assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
     highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
-    assert highest <= both.predicted.devices[0].peak_bytes / 1e6
+    assert highest <= both.predicted.devices[0].peak_bytes / 2**20
     assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
 
 
-def test_headings_tell_peaks_limits_out_of_sight_and_how_peaks_were_counted(runs):
+def test_headings_name_peaks_their_source_and_limits_that_are_not_drawn(runs):
     both = runs["turbodl"]
     predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
-    assert heading(both.predicted, predicted, 10**12) == "gpu0 predicted, peak 706.0 MB of 1000.00 GB"
-    assert heading(both.measured, measured) == "gpu0 measured, peak 706.0 MB by the allocator"
+    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
+    assert heading(both.measured, measured) == "gpu0 measured, peak 673.3 MiB by the allocator"
     above = replace(measured, peak_bytes=measured.highest_bytes - 1)
     assert heading(both.measured, above).endswith("by the allocator, one task at a time")
     assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
 
 
-def test_memory_of_a_timeline_that_does_not_say_by_what_is_a_line(runs):
+def test_memory_without_kinds_is_drawn_as_a_line(runs):
     both = runs["turbodl"]
     old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
     lines = memory_figure(*old).data
     assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
     assert lines[0].x[0] == 0
-    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 1e9
+    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 2**30
 
 
 def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):
     only = Comparison(two_lanes(), two_lanes("measured", shift=3.0), runs["turbodl"].result)
-    figure = charts.timelines_figure(only.predicted, only.measured)
+    figure = timelines_figure(only.predicted, only.measured)
     assert {trace.base[0] for trace in figure.data if trace.name == "forward"} == {0.0}
 
 
-def test_every_phase_has_its_own_colour():
-    colours = [palette.phase_colour(phase) for phase in palette.PHASE]
-    assert len({*colours, palette.OTHER, palette.CRITICAL}) == len(colours) + 2
+def test_every_phase_has_its_own_color():
+    colors = [palette.phase_color(phase) for phase in palette.PHASE]
+    assert len({*colors, palette.OTHER, palette.CRITICAL}) == len(colors) + 2
     assert palette.phases_in_order({"zeta", "update", "forward"}) == ["forward", "update", "zeta"]

@@ -1,4 +1,4 @@
-"""Report folders: complete or absent, readable again, safe against names and damage; and their words and tables."""
+"""Report folders are complete or absent, can be read back, and withstand hostile names and damage. Also their sentences and tables."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from tests.support.sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.memory_use import AtPeak
-from ui.figures import pictures
+from ui.reports import report
 from ui.reports.report import read_report, write_report
 from ui.text import sentences, tables
 
@@ -74,7 +74,7 @@ def test_a_folder_with_only_a_validation_is_opened_without_timelines(tmp_path):
 
 
 def test_a_comparison_needs_its_validation(tmp_path):
-    with pytest.raises(ValueError, match="of no row"):
+    with pytest.raises(ValueError, match="matches no row"):
         write_report(tmp_path / "r", [validation(skipped())], [Comparison(two_lanes(), two_lanes("measured"), result())])
     assert list(tmp_path.iterdir()) == []
 
@@ -103,7 +103,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
         raise StepcastError("cannot write: no space left")
 
-    monkeypatch.setattr(pictures, "validation_picture", full)
+    monkeypatch.setattr(report, "validation_picture", full)
     with pytest.raises(StepcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
@@ -114,7 +114,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(pictures, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
+        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
         with pytest.raises(StepcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"
@@ -163,6 +163,31 @@ def test_validation_table(runs):
     assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
 
 
+def test_plain_pytorch_is_the_first_row():
+    cpu = {"kind": "cpu", "name": "this-cpu", "cores": 2}
+    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"device": cpu})
+    first, *others = tables.validation_cells(document)
+    assert (first["strategy"], first["measured ms"], first["speed-up pred. / meas."]) == ("plain PyTorch (2 threads)", "30.0", "- / 1.67x")
+    assert [row["strategy"] for row in others] == ["baseline", "turbodl"]
+    assert "plain PyTorch" in text_of(tables.validation_table([document]))
+    assert tables.validation_cells(document.model_copy(update={"reference_step_s": None})) == others
+
+
+@pytest.mark.parametrize(
+    ("reference_s", "words"),
+    [
+        (0.03, "No schedule beats plain PyTorch: it takes 30.0 ms per step, the fastest schedule (turbodl) 42.0 ms."),
+        (0.0421, "turbodl beats plain PyTorch by a factor of 1.00, which is within the noise: 42.0 ms per step instead of 42.1 ms."),
+        (0.084, "turbodl beats plain PyTorch by a factor of 2.00: 42.0 ms per step instead of 84.0 ms."),
+    ],
+)
+def test_whether_a_schedule_beats_plain_pytorch(reference_s, words):
+    document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
+    assert words in sentences.validation_words(document)
+    threads = document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})
+    assert "plain PyTorch on 1 thread" in " ".join(sentences.plain_words(threads))
+
+
 def test_prediction_table_marks_what_does_not_fit():
     text = text_of(tables.prediction_table([prediction(options={"config": "[red]n=2"}), prediction(fits=False)]))
     assert "turbodl:config=[red]n=2" in text
@@ -198,14 +223,14 @@ def test_predictions_in_words():
 def test_what_holds_memory_in_words():
     def held(device, size):
         return AtPeak(
-            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 4 * 10**8,
-            "parameter": 4 * 10**8}, largest=(), replicated_bytes=4 * 10**8,
+            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 2**29,
+            "parameter": 2**29}, largest=(), replicated_bytes=2**29,
         )  # fmt: skip
 
-    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 10**9), held("gpu1", 32 * 10**8)))))
-    assert "Memory: peak of 3.20 GB on gpu1 at 41 ms in conv2 backward: activations 2.80 GB, parameters 400 MB." in text
-    assert "The peaks of the other devices: gpu0 1.00 GB." in text
-    assert "0.40 GB are parameters and state that each of 2 devices holds a copy of." in text
+    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
+    assert "Memory: peak of 3.25 GiB on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
+    assert "The peaks of the other devices: gpu0 1 GiB." in text
+    assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 0.0 MB / 0.0 MB (-1.0 %)."]
+    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
     assert sentences.memory_words(result()) == []

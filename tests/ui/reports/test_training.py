@@ -1,4 +1,4 @@
-"""The page, the picture and the app's chart of a training."""
+"""The page, the picture, the sentences and the app's chart of a training."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -10,7 +10,7 @@ from tests.support.sample_trainings import training
 from traces.training import TrainingRun
 from ui.app import training_page
 from ui.figures import training_curves
-from ui.figures.trainings import training_picture
+from ui.figures.training_picture import training_picture
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
 
@@ -20,8 +20,8 @@ def test_every_curve_is_in_both_halves_of_the_picture(tmp_path):
     assert pixels.shape[1] == 2400
     halves = [pixels[200:], pixels[200:]]  # below the legend
     halves = halves[0][:, :1250], halves[1][:, 1250:]
-    for colour in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, the first one's blue seen through on white
-        assert all((np.abs(half[:, :, :3] * 255 - colour).max(axis=2) < 12).any() for half in halves)
+    for color in ((230, 159, 0), (157, 195, 228)):  # the second curve's orange, and the first curve's translucent blue on white
+        assert all((np.abs(half[:, :, :3] * 255 - color).max(axis=2) < 12).any() for half in halves)
 
 
 def test_the_folder(tmp_path):
@@ -42,7 +42,7 @@ def test_odd_trainings_are_drawn_too(tmp_path, document):
     assert training_page.training_figure(document).layout.title.text
 
 
-def test_long_curves_are_means_over_neighbours_of_few_points():
+def test_long_curves_are_means_over_neighbors_with_few_points():
     noise = np.tile([1.0, 3.0], 5000)
     means = training_curves.smoothed(noise)
     assert abs(means[200:-200] - 2.0).max() < 0.01
@@ -60,13 +60,13 @@ def test_words():
     assert training_words.sentences(same) == [
         "data: digits <8x8>",
         "loss 2 at the first step, 0.5 at the last",
-        "autograd: 12.0 ms per step, 1.20x of turbodl's; the losses are the same, bit for bit",
+        "autograd: 12.0 ms per step, 1.20x the step time of turbodl; the losses are the same, bit for bit",
     ]
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
     assert (
         training_words.agreement(first, apart, 1e-3)
-        == "losses differ by 2e-01 of the largest at most, by more than 1e-03 from iteration 10 on"
+        == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
     )
     assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
     assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"

@@ -1,27 +1,24 @@
-"""The picture of a training: loss over iterations and over seconds, all curves in each."""
+"""The static picture of a training: loss over iterations and over seconds, with all curves in both halves."""
 
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from traces.training import TrainingRun
-from ui.figures.pictures import DOTS_PER_INCH, FAINT, INK, WIDTH_IN, legend, write
+from ui.figures.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save
 from ui.figures.training_curves import Line, lines, logarithmic
 from ui.text import trainings as training_words
 
 HEIGHT_IN, TOP_IN, BOTTOM_IN = 5.0, 1.0, 0.62
-#: (width, style, opacity) of the curves. The first is thick, so that one that lies on it leaves it visible.
+#: (width, style, opacity) of the curves. The first is thick, so that it stays visible under a curve that lies on it.
 LOOKS = ((4.5, "-", 0.55), (1.6, "-", 1.0), (1.6, "--", 1.0), (1.6, ":", 1.0))
 
 
 def training_picture(path: Path | str, document: TrainingRun) -> Path:
     """Draw the curves of `document` into `path` (.png or .svg)."""
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_INCH, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(HEIGHT_IN, training_words.title(document))
     bottom, height = BOTTOM_IN / HEIGHT_IN, 1 - (TOP_IN + BOTTOM_IN) / HEIGHT_IN
     left, right = (figure.add_axes((x, bottom, 0.44, height)) for x in (0.06, 0.545))
     drawn, marks = lines(document), []
@@ -30,24 +27,22 @@ def training_picture(path: Path | str, document: TrainingRun) -> Path:
         _draw(left, line.iterations, line, look)
         _draw(right, line.seconds, line, look)
         width, style, opacity = look
-        marks.append(Line2D([], [], color=line.colour, linewidth=width, linestyle=style, alpha=opacity, label=line.name))
+        marks.append(Line2D([], [], color=line.color, linewidth=width, linestyle=style, alpha=opacity, label=line.name))
     for axes, label in ((left, "iteration"), (right, "seconds of training steps")):
         _finish(axes, label, logarithmic(drawn))
     right.set_ylim(left.get_ylim())
     right.tick_params(labelleft=False)
     left.set_ylabel("loss", fontsize=11, color=INK)
-    heading = training_words.title(document)
-    figure.text(0.012, 1 - 0.16 / HEIGHT_IN, heading, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
     if marks:
-        legend(figure, marks, 1 - 0.47 / HEIGHT_IN)
-    return write(figure, path)
+        add_legend(figure, marks)
+    return save(figure, path)
 
 
 def _draw(axes: Axes, x: np.ndarray, line: Line, look: tuple[float, str, float]) -> None:
     width, style, opacity = look
     if line.smooth:
-        axes.plot(x, line.losses, color=line.colour, linewidth=0.6, alpha=0.22)
-    axes.plot(x, line.means, color=line.colour, linewidth=width, linestyle=style, alpha=opacity, solid_capstyle="butt")
+        axes.plot(x, line.losses, color=line.color, linewidth=0.6, alpha=0.22)
+    axes.plot(x, line.means, color=line.color, linewidth=width, linestyle=style, alpha=opacity, solid_capstyle="butt")
 
 
 def _finish(axes: Axes, label: str, log: bool) -> None:
@@ -58,5 +53,4 @@ def _finish(axes: Axes, label: str, log: bool) -> None:
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", which="both", length=0, labelcolor=INK)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    hide_frame(axes)

@@ -1,76 +1,72 @@
-"""A reproduction's charts as pictures (PNG, SVG), with the look of the other pictures."""
+"""The static pictures of a reproduction's charts."""
 
 from math import ceil, log10
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from traces.reproduction import Chart, Panel
 from ui.figures import palette
-from ui.figures.pictures import DOTS_PER_INCH, FAINT, INK, WIDTH_IN, legend, write
+from ui.figures.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save
 
-#: So many panels beside each other.
+#: Panels per row at most.
 COLUMNS = 3
 ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
-#: A chart of one panel is this high.
+#: Height of a chart with one panel.
 SINGLE_IN = 4.2
 _MARKS = "osD^v"
-#: Powers of ten from here on are written as such.
+#: Tick labels from here on are written as powers of ten.
 _LARGE = 1e5
-#: A logarithmic axis that spans more than this factor, or has such numbers, has ticks at powers of ten only.
+#: A logarithmic axis that spans more than this factor, or reaches _LARGE, has ticks at powers of ten only.
 _MANY = 100.0
 
 
 def chart_picture(path: Path | str, chart: Chart) -> Path:
-    """Draw a chart into `path` (.png or .svg): solid lines are predicted, dashed ones published."""
+    """Draw a chart into `path` (.png or .svg). Solid lines are predicted, dashed lines published."""
     count = len(chart.panels)
     columns = min(COLUMNS, count)
     rows = ceil(count / columns)
     each_in = ROW_IN if count > 1 else SINGLE_IN
     top_in = TOP_IN + (TITLE_IN if any(panel.title for panel in chart.panels) else 0.0)
     height_in = top_in + rows * each_in + (rows - 1) * GAP_IN + BOTTOM_IN
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DOTS_PER_INCH, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(height_in, chart.title)
     bounds = (0.065, 1 - top_in / height_in, 0.985, BOTTOM_IN / height_in)
     wide = (bounds[2] - bounds[0] - 0.05 * (columns - 1)) / columns
-    colours, reach = _colours(chart), _reach(chart)
+    colors, y_range = _colors(chart), _y_range(chart)
     for number, panel in enumerate(chart.panels):
         row, column = divmod(number, columns)
         left = bounds[0] + column * (wide + 0.05)
         bottom = bounds[1] - (row * (each_in + GAP_IN) + each_in) / height_in
         axes = figure.add_axes((left, bottom, wide, each_in / height_in))
-        _draw(axes, chart, panel, colours)
+        _draw(axes, chart, panel, colors)
         if chart.log_y:
             axes.set_yscale("log")
-            _ticks(axes.yaxis, *reach)
-        axes.set_ylim(*reach)
+            _ticks(axes.yaxis, *y_range)
+        axes.set_ylim(*y_range)
         if column == 0:
             axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
         if number + columns >= count:
             axes.set_xlabel(chart.x_label, fontsize=11, color=INK)
-    figure.text(0.012, 1 - 0.16 / height_in, chart.title, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
     marks = [
-        Line2D([], [], color=colour, marker=mark, linestyle=_line(chart, published), label=name, markersize=7)
-        for (name, published), (colour, mark) in colours.items()
+        Line2D([], [], color=color, marker=mark, linestyle=_linestyle(chart, published), label=name, markersize=7)
+        for (name, published), (color, mark) in colors.items()
     ]
-    legend(figure, marks, 1 - 0.47 / height_in)
-    return write(figure, path)
+    add_legend(figure, marks)
+    return save(figure, path)
 
 
-def _colours(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
-    """Colour and mark of every series, by its name and whether it is published."""
+def _colors(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
+    """The color and mark of every series, by (name, published)."""
     names = list(dict.fromkeys((s.name, s.published) for panel in chart.panels for s in panel.series))
     shades = [*palette.PHASE.values(), palette.OTHER]
     return {name: (shades[index % len(shades)], _MARKS[index % len(_MARKS)]) for index, name in enumerate(names)}
 
 
-def _reach(chart: Chart) -> tuple[float, float]:
-    """One range of y for all panels, so that heights can be compared."""
+def _y_range(chart: Chart) -> tuple[float, float]:
+    """The range of y for all panels, so that heights can be compared between panels."""
     values = [y for panel in chart.panels for series in panel.series for y in series.y] + ([] if chart.level is None else [chart.level])
     low, high = min(values, default=0.0), max(values, default=1.0)
     if chart.log_y:
@@ -81,25 +77,25 @@ def _reach(chart: Chart) -> tuple[float, float]:
 
 
 def _ticks(axis: Axis, low: float, high: float) -> None:
-    """Of a logarithmic axis: plain numbers at every power of ten, and between them too where those are few."""
+    """Set the ticks of a logarithmic axis: at every power of ten, and between them if the axis spans few powers."""
     axis.set_major_locator(LogLocator(subs=(1.0,) if high > min(_MANY * low, _LARGE) else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(lambda value, _: f"{value:g}" if value < _LARGE else f"$10^{{{round(log10(value))}}}$")
     axis.set_minor_locator(NullLocator())
 
 
-def _line(chart: Chart, published: bool) -> str:
+def _linestyle(chart: Chart, published: bool) -> str:
     return "" if not chart.joined else "--" if published else "-"
 
 
-def _draw(axes: Axes, chart: Chart, panel: Panel, colours: dict[tuple[str, bool], tuple[str, str]]) -> None:
+def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool], tuple[str, str]]) -> None:
     if chart.level is not None:
         axes.axhline(chart.level, color=palette.GREY, linewidth=1.2)
     for number, series in enumerate(panel.series):
-        colour, mark = colours[series.name, series.published]
-        axes.plot(series.x, series.y, color=colour, marker=mark, linestyle=_line(chart, series.published), markersize=6, linewidth=1.8)
+        color, mark = colors[series.name, series.published]
+        axes.plot(series.x, series.y, color=color, marker=mark, linestyle=_linestyle(chart, series.published), markersize=6, linewidth=1.8)
         if number == 0:
             for place, (x, y, name) in enumerate(zip(series.x, series.y, series.names, strict=False)):
-                below = (0, -14 - 11 * (place % 3))  # staggered, so that names of near points do not lie on one another
+                below = (0, -14 - 11 * (place % 3))  # staggered, so that the names of nearby points do not overlap
                 axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
     if chart.log_x:
         x = [value for series in panel.series for value in series.x]
@@ -112,5 +108,4 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colours: dict[tuple[str, bool]
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    hide_frame(axes)

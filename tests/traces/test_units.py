@@ -1,0 +1,52 @@
+"""Quantities as people read them."""
+
+import pytest
+
+from traces import units
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0412, "41.2"),
+        (1.2345, "1234"),
+        (0.4123, "412.3"),
+        (0.00412, "4.12"),
+        (0.000412, "0.412"),
+        (0.00001234, "0.0123"),
+        (0.0, "0"),
+        (None, "-"),
+    ],
+)
+def test_ms(seconds, text):
+    assert units.ms(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (16 * 2**30, "16 GiB"),
+        (12_884_901_888, "12 GiB"),
+        (12_340_000_000, "11.5 GiB"),
+        (2**30 - 1, "1024 MiB"),
+        (2_000_000, "1.91 MiB"),
+        (400, "400 B"),
+        (0, "0 B"),
+        (None, "-"),
+    ],
+)
+def test_a_card_of_16_gb_reads_16_gib(count, text):
+    assert units.memory(count) == text
+
+
+def test_one_unit_for_an_axis():
+    assert units.memory_unit(3 * 2**30) == (2**30, "GiB")
+    assert units.memory_digits(3 * 2**29, 2**30) == "1.50"
+
+
+def test_units_and_nothing():
+    assert units.difference(0.0) == "exact"
+    assert units.difference(2.4e-7) == "2e-07"
+    assert units.interval((0.039, 0.0415)) == "39.0 to 41.5"
+    missing = [f(None) for f in (units.memory, units.difference, units.interval, units.percent, units.speedup, units.duration)]
+    assert missing == ["-"] * 6

@@ -1,0 +1,94 @@
+"""The options of a job and its placement, shared by every command that takes a model. Imports typer alone, as the command line does."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrate.placement import Placement
+    from simulator.job import Job
+
+#: Parameters that `takes_job` passes in place of the options.
+_PASSED = ("job", "placement", "settings")
+
+
+def _options(
+    *,
+    model: Annotated[str, typer.Option(help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or torchvision:NAME.")],
+    batch: Annotated[int, typer.Option(help="Samples per step, all micro-batches together.")],
+    image_size: Annotated[int | None, typer.Option(help="Side of the image, or sequence length, of a built-in model.")] = None,
+    optimizer: Annotated[str, typer.Option(help="NAME[:for|foreach|fused], such as adam:fused.")] = "momentum",
+    lr: Annotated[float | None, typer.Option(help="Learning rate; by default, the optimizer's own.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Clip gradients to this global norm.")] = None,
+    accumulate: Annotated[int, typer.Option(help="Micro-batches per update; must divide the batch.")] = 1,
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.")] = "fp32",
+    layout: Annotated[str, typer.Option(help="nchw or nhwc.")] = "nchw",
+    mode: Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")] = "eager",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    devices: Annotated[
+        int | None,
+        typer.Option(help="How many devices the plan may use: groups of cores, or GPUs. Default: all of a named machine, else 1."),
+    ] = None,
+    link: Annotated[
+        str,
+        typer.Option(
+            metavar="alias|copy[:GB/s]", help="How groups of CPU cores exchange data: in shared memory, or by copies at a stated rate."
+        ),
+    ] = "alias",
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            help="Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). Devices of one memory share the limit.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="OPTION=VALUE for every strategy that has the option; repeatable.")
+    ] = None,
+) -> None:
+    """Declares the options; never called."""
+
+
+def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
+    """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
+
+    `settings` holds the OPTION=VALUE texts of --set. `memory_limit`: whether the command has --memory-limit. Options are listed in this
+    order: model and batch, the command's own required options, the other options of a job, the command's other options.
+    """
+    shared = [option for option in inspect.signature(_options).parameters.values() if memory_limit or option.name != "memory_limit"]
+
+    def decorate(command: Callable) -> Callable:
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name not in _PASSED
+        ]
+        listed = sorted([*shared, *own], key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+        @functools.wraps(command)
+        def with_job(**values: Any) -> None:
+            given = {option.name: values.pop(option.name) for option in shared}
+            command(job=_job(given), placement=_placement(given), settings=given["settings"] or [], **values)
+
+        with_job.__signature__ = inspect.Signature(listed)
+        with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
+        return with_job
+
+    return decorate
+
+
+def _job(given: Mapping[str, Any]) -> "Job":
+    from simulator.job import Job
+
+    optimizer, _, form = given["optimizer"].partition(":")
+    fields = ("model", "batch", "image_size", "lr", "clip_norm", "accumulate", "precision", "layout")
+    return Job(optimizer=optimizer, form=form or "foreach", **{name: given[name] for name in fields})
+
+
+def _placement(given: Mapping[str, Any]) -> "Placement":
+    from calibrate.placement import Placement
+
+    return Placement.asked(*(given[name] for name in ("device", "devices", "mode", "link")), given.get("memory_limit"))

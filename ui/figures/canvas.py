@@ -1,0 +1,54 @@
+"""What all static pictures have in common: size, ink, title, legend and file format.
+
+Pictures are drawn with matplotlib's own canvas instead of pyplot, which keeps global state. Their background is white, because they also
+appear outside of pages.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from traces.files import write_atomic
+
+WIDTH_IN = 12.0
+#: Pictures are 2,400 pixels wide: sharp at the 1,200 pixels that a README shows.
+DOTS_PER_INCH = 200
+INK, FAINT, SOFT = "#1F2430", "#E3E6EB", "#5A6070"
+#: Inches from the top edge to the title and to the legend.
+TITLE_TOP_IN, LEGEND_TOP_IN = 0.16, 0.47
+
+
+def new_figure(height_in: float, title: str) -> Figure:
+    """An empty figure of full width with its title."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DOTS_PER_INCH, facecolor="white")
+    FigureCanvasAgg(figure)
+    top = 1 - TITLE_TOP_IN / height_in
+    figure.text(0.012, top, title, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
+    return figure
+
+
+def add_legend(figure: Figure, marks: Sequence[Artist], **spacing: float) -> None:
+    """Add one row of labelled marks below the title."""
+    corner = (0.005, 1 - LEGEND_TOP_IN / figure.get_figheight())
+    figure.legend(
+        handles=marks, loc="upper left", bbox_to_anchor=corner, ncols=len(marks), frameon=False, fontsize=11, labelcolor=INK, **spacing
+    )
+
+
+def hide_frame(axes: Axes) -> None:
+    """Remove the lines around the axes."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """Write the figure as the suffix of `path` says (.png or .svg)."""
+    content = io.BytesIO()
+    kind = Path(path).suffix.lstrip(".")
+    figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return write_atomic(path, content.getvalue())
