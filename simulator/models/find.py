@@ -138,7 +138,7 @@ def _import_module(name: str):
 
 
 def _hash_folder(folder: Path) -> str:
-    return _hash_files(set(folder.glob("*.py")))
+    return _hash_files(set(folder.rglob("*.py")))
 
 
 def _hash_files(files: set[Path]) -> str:
