@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from calibrate.identity import this_cpu
+from calibrate.identity import comparable_cpu, this_cpu
 from traces.profile import Identity, Profile
 from traces.profile_files import default_path
 
@@ -25,16 +25,16 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
 
 def own_profile() -> Profile | None:
     """This machine's own profile, or None where it was never calibrated or the file cannot be used."""
-    path = default_path(this_cpu().name)
+    path = default_path(comparable_cpu().name)
     if not path.exists():
         return None
     profile = Profile.load(path)
-    return profile if not profile.matches(this_cpu()) else None
+    return profile if not profile.matches(comparable_cpu()) else None
 
 
 def foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
     """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
-    mine = identity or this_cpu()
+    mine = identity or comparable_cpu()
     differences = profile.matches(mine)
     if differences:
         log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, "; ".join(differences))

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-
 _LEAST_FOR_LAST_POOL = 63  # smaller images leave less than the 3x3 map that the last pooling needs
 
 

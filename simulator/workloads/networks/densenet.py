@@ -5,7 +5,6 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-
 _GROWTH, _WIDTH = 32, 4  # channels that each layer adds; a bottleneck has _WIDTH times as many
 
 

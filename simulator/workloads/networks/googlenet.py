@@ -6,7 +6,6 @@ Torchvision's weights come from a model whose "5x5" branch convolves by 3x3, and
 import torch
 from torch import Tensor, nn
 
-
 #: Output channels of each module (table 1 of the paper): 1x1; 3x3 and what reduces its input; the same of "5x5"; 1x1 after the pooling.
 _INCEPTIONS = {
     "3a": (64, (96, 128), (16, 32), 32),

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-
 _MAPS = 5  # height and width of the last feature maps of a 32x32 image
 
 

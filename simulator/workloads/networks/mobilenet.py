@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-
 #: Expansion, output channels, repeats and first stride of each group of inverted residuals (table 2 of the paper).
 _GROUPS = (
     (1, 16, 1, 1),

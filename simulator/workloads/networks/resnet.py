@@ -3,8 +3,6 @@
 from torch import Tensor, nn
 
 
-
-
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 _DROPOUT, _SMOOTHING = 0.1, 0.1
 
 

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-
 #: Convolutions per group; every group ends in max-pooling.
 VGG11, VGG16, VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
 
