@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator.bodies.update import check_form, hyper_parameters
 from simulator.graph import TrainingGraph
 from traces.errors import StepcastError, UnknownNameError
+from traces.interrupts import interrupts_delayed
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
@@ -89,9 +90,10 @@ class Job:
 
     def build(self, batch: int | None = None):
         """Make module, inputs and target (`built.Built`) for `batch` samples, seeded, in the job's precision and layout."""
-        import torch
-
         from simulator.models.factory import call_factory
+
+        with interrupts_delayed():
+            import torch
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
@@ -136,7 +138,8 @@ class Job:
         key = (self.factory.name, self.factory.fingerprint, batch, parts, self.dtype, self.layout)
         graph = graph_cache.load(key)
         if graph is None:
-            from simulator.capture.capture import capture
+            with interrupts_delayed():
+                from simulator.capture.capture import capture
 
             graph = capture(lambda: self.build(batch), batch, float(parts))
             graph_cache.store(key, graph)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 def interrupts_delayed() -> Iterator[None]:
     """Delay Ctrl-C until the block ends; then raise KeyboardInterrupt if it was pressed.
 
-    PyTorch's libraries crash when they are interrupted while they load. Only the main thread receives signals: elsewhere nothing is changed.
+    PyTorch's libraries crash if they are interrupted while they load. Only the main thread receives signals, so in any other thread this
+    changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -124,6 +124,7 @@ def calibrate(
     Goes on where an interrupted calibration stopped: what is in the profile is not measured again.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    _check(strategy, set_)
     _commands("measuring").calibrate(job, strategy or [], set_ or [], output, _where(device, devices, mode, link), json)
 
 
@@ -156,6 +157,7 @@ def predict(
     Exit status 1 when the plan does not fit in memory.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    _check([strategy], set_)
     _commands("predicting").predict(
         job, strategy, set_ or [], profile, machine, _where(device, devices, mode, link, memory_limit), timeline, json
     )
@@ -197,6 +199,7 @@ def run(
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    _check([strategy], set_)
     where, places = _where(device, devices, mode, link, memory_limit), (metrics, timeline, out)
     _commands("training").run(job, strategy, set_ or [], profile, steps, where, beside or [], places, json)
 
@@ -229,6 +232,7 @@ def validate(
     Exit status 1 when a plan's numbers differ from plain PyTorch's.
     """
     job = _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout)
+    _check(strategy, set_)
     _commands("measuring").validate(
         job, strategy or [], set_ or [], profile, calibration, _where(device, devices, mode, link, memory_limit), out, json
     )
@@ -317,23 +321,30 @@ def ui(
 
 
 def _commands(name: str) -> ModuleType:
-    """A module of commands, loaded with Ctrl-C held back: PyTorch's libraries die of it while they load."""
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        found = import_module(f".commands.{name}", __package__)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
-    return found
+    """Load a module of commands, with Ctrl-C delayed because it may load PyTorch."""
+    from traces.interrupts import interrupts_delayed
+
+    with interrupts_delayed():
+        return import_module(f".commands.{name}", __package__)
 
 
 def _job(model, batch, image_size, optimizer, lr, clip_norm, accumulate, precision, layout):
+    """Make the job. Raises StepcastError for wrong options and, before anything heavy is loaded, for an unknown built-in model."""
     from simulator.job import Job
+    from simulator.models.find import check_built_in
 
     name, _, form = optimizer.partition(":")
-    return Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
+    job = Job(model, batch, image_size, name, form or "foreach", lr, clip_norm, accumulate, precision, layout)
+    check_built_in(model, image_size)
+    return job
+
+
+def _check(texts, pairs):
+    """Raise StepcastError for an unknown strategy or option, before anything heavy is loaded."""
+    from ui.commands.requests import requested
+
+    if texts:
+        requested(texts, pairs or [])
 
 
 def _where(device, devices, mode, link, memory_limit_gb=None):

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from simulator.job import PRECISIONS, Job
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.predict.explain import explain
-from simulator.predict.forecast import check_shared, forecast_many, prediction
+from simulator.predict.forecast import forecast_many, prediction
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
@@ -26,30 +26,6 @@ from ui.app.model import Choices, Forecast, Refusal, Request
 #: So many of a profile's notes are told with a prediction.
 MOST_NOTES = 3
 log = logging.getLogger("stepcast")
-
-
-def settings(pairs: Sequence[str]) -> dict[str, str]:
-    """`--set k=v` pairs as a mapping. Raises StepcastError for anything else."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals and value):
-            raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
-        found[name] = value
-    return found
-
-
-def requested(texts: list[str], pairs: list[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
-    """The strategies asked for (default: all that can use the devices) and the options of `--set`.
-
-    Raises StepcastError for a wrong name or option.
-    """
-    shared = settings(pairs)
-    chosen = texts or strategies.names(devices)
-    check_shared(chosen, shared)
-    for text in chosen:  # before anything is measured
-        strategies.parse(text, shared)
-    return chosen, shared
 
 
 def caution(model: CostModel, profile: Path | None) -> None:
@@ -109,7 +85,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
         raise UnknownNameError("model", request.model, workloads.names())
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
-    check_shared(request.strategies, shared)
+    strategies.check_shared(request.strategies, shared)
     where = Placement(devices=request.devices, link=request.link)
     check_names(where)
     machine, model = costs_for(job, None, request.machine, where)

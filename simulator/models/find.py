@@ -13,9 +13,16 @@ from pathlib import Path
 
 from simulator.models.factory import Factory, brief
 from traces.errors import StepcastError
+from traces.interrupts import interrupts_delayed
 
 #: Top-level names that are ours: a user's file of such a name cannot be imported beside us.
 TAKEN = ("traces", "simulator", "executors", "calibrate", "ui")
+
+
+def check_built_in(spec: str, image_size: int | None) -> None:
+    """Raise StepcastError for an unknown built-in model or image size; a user's model is not looked at, because it is code to run."""
+    if ":" not in spec:
+        find_factory(spec, image_size)
 
 
 def find_factory(spec: str, image_size: int | None = None) -> Factory:
@@ -42,7 +49,8 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
 
 def _torchvision(name: str, image_size: int | None) -> Factory:
     try:
-        torchvision = importlib.import_module("torchvision")
+        with interrupts_delayed():
+            torchvision = importlib.import_module("torchvision")
     except ImportError as error:
         raise StepcastError(f"torchvision:{name} needs torchvision, which is not installed; install it or use a built-in model") from error
     known = torchvision.models.list_models(module=torchvision.models)
@@ -73,11 +81,18 @@ def _user(place: str, name: str) -> Factory:
     return Factory(f"{place}:{name}", call, _hash_files(own))
 
 
+def _load_torch() -> None:
+    """Load PyTorch before a user's model does: its libraries must not be interrupted by Ctrl-C, and the model's own code may be."""
+    with interrupts_delayed():
+        importlib.import_module("torch")
+
+
 def _import_file(path: Path):
     path = path.resolve()
     if not path.is_file():
         raise StepcastError(f"no file {path}; expected a Python file with a factory; check --model")
     _refuse_taken_names(path)
+    _load_torch()
     # Behind our own packages and the libraries, so that a user's traces.py next to the model cannot replace ours.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -130,6 +145,7 @@ def _import_module(name: str):
         raise StepcastError(f"module {name} has a name taken by stepcast; give it as FILE.py:FACTORY, or rename it")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    _load_torch()
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:

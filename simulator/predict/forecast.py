@@ -16,7 +16,7 @@ from simulator.predict.discrepancy import known
 from simulator.predict.intervals import step_interval
 from simulator.strategies import registry as strategies
 from traces.comparison import Prediction, Shares
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import StepcastError
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
 
@@ -124,11 +124,3 @@ def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], mach
             yield text, forecast(strategy.plan(job, machine, model, options), machine, model, mode)
         except StepcastError as error:
             yield text, error
-
-
-def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
-    """Raise StepcastError for an option that no requested strategy has."""
-    offered = {name for text in requested for name in strategies.get(text.partition(":")[0]).option_names}
-    for name in shared:
-        if name not in offered:
-            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from simulator.bodies.host import Host
 from simulator.bodies.opcall import OpCall
@@ -228,6 +227,8 @@ class Epochs:
 
 def fit(published: Mapping[Case, Epoch], machine: Machine, workloads: Workloads) -> Constants:
     """The constants, none below 0, with the least squares of relative errors of all epochs of `published`."""
+    from scipy.optimize import nnls  # here, because listing the papers does not need it
+
     work = Epochs(machine, NOTHING, workloads)
     rows, left = [], []
     for case, epoch in published.items():

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from scipy.stats import spearmanr
-
 from traces.reproduction import Check
 
 #: A rank correlation of at least this much, with the claim's sign, is a trend.
@@ -20,6 +18,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     shown = [[round(value, 3) for value in values] for values in (x, y)]
     if len(x) < 3 or any(len(set(values)) == 1 for values in shown):
         return None
+    from scipy.stats import spearmanr  # here, because it takes a second to load
+
     return float(spearmanr(*shown).statistic)
 
 

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from simulator.build import PlanBuilder
-from simulator.costs.model import CostModel
-from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -17,6 +15,9 @@ from simulator.scan.layers import MOST_TERMS, LayerScan
 from simulator.scan.recurrent import RecurrentScan, is_recurrent
 from traces.errors import StepcastError
 from traces.timeline import Timeline
+
+if TYPE_CHECKING:
+    from simulator.costs.model import CostModel
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"
@@ -54,6 +55,8 @@ def plan(job, machine, costs, options: Options) -> Plan:
 
     Raises StepcastError where the model is no chain, an op of it has no Jacobian rule, or its Jacobians exceed the device's memory.
     """
+    from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
+
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
@@ -100,12 +103,14 @@ class _Drafts:
             tasks += [*forward, *jacobians, *scanned]
         return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
 
-    def fastest(self, levels: Sequence[int], costs: CostModel) -> Plan:
+    def fastest(self, levels: Sequence[int], costs: "CostModel") -> Plan:
         """The plan with the shortest predicted step among those of `levels`, from the lowest on.
 
         Higher levels take more memory, and products of sparse Jacobians grow denser: none is tried behind a level that cannot be planned,
         does not fit, or takes FAR times the shortest step.
         """
+        from simulator.engine.simulation import simulate
+
         best, shortest_s = None, inf
         for level in levels:
             try:

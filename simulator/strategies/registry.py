@@ -9,7 +9,7 @@ at least in `LEAST_DEVICES`.
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
@@ -105,3 +105,11 @@ def parse(text: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
             raise StepcastError(f"option {part!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
         given[key.strip()] = value.strip()
     return strategy, strategy.options(given)
+
+
+def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
+    """Raise StepcastError for an option of `shared` that no requested strategy (`NAME[:option=value,...]`) has."""
+    offered = {name for text in requested for name in get(text.partition(":")[0]).option_names}
+    for name in shared:
+        if name not in offered:
+            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

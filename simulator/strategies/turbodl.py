@@ -8,7 +8,6 @@ from pydantic import Field
 
 from simulator.bodies.host import Host
 from simulator.build import PlanBuilder, insert
-from simulator.costs.model import CostModel
 from simulator.layers.graph import DX, LayerGraph
 from simulator.layers.grouped import split_groups
 from simulator.plan.dependencies import Dependencies
@@ -65,6 +64,8 @@ def plan(job, machine, costs, options: Options) -> Plan:
     The first layer's dW and update, on which the next iteration's forward waits at once (dependency distance 1), run on the urgent
     path's stream. With `fuse=backward` global-norm clipping is refused.
     """
+    from simulator.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
+
     by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
     build = PlanBuilder(job, machine.devices[0].name, graph)

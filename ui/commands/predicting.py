@@ -9,10 +9,11 @@ from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
 from simulator.job import Job
 from simulator.predict.explain import explain
-from simulator.predict.forecast import check_shared, forecast_many, prediction
+from simulator.predict.forecast import forecast_many, prediction
 from traces.errors import StepcastError
 from traces.files import check_writable
 from ui import jobs
+from ui.commands import requests
 from ui.commands.output import print_document
 from ui.text import sentences, tables
 
@@ -30,8 +31,7 @@ def predict(
     """Predict a strategy beside the baseline, print it, and exit with 1 when it does not fit."""
     check_names(placement)
     device, mode = placement.device, placement.mode
-    shared = jobs.settings(pairs)
-    check_shared([strategy], shared)
+    _, shared = requests.requested([strategy], pairs)
     if timeline is not None:
         check_writable(timeline)
     here, model = costs_for(job, profile, machine, placement)

@@ -20,6 +20,7 @@ from traces.files import check_writable
 from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
 from ui import jobs
+from ui.commands import requests
 from ui.commands.output import print_document
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
@@ -89,7 +90,7 @@ def _planned(
     for name in others:
         if name.partition(":")[0] not in known:
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *known])
-    chosen, shared = jobs.requested([text, *others], pairs)
+    chosen, shared = requests.requested([text, *others], pairs)
     machine = testbed.machine(profile)
     found, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:

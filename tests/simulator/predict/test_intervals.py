@@ -69,12 +69,9 @@ def test_spread_is_a_quartile_half_width():
     assert relative_deviation(cost("k", error=0.3, spread=0.6745 * 0.4)) == pytest.approx(0.5)
 
 
-def test_wider_levels_are_wider_and_large_errors_stay_positive():
-    costs = {"a": cost("k", error=1.0)}
-    half, most = (step_interval(timeline(1.0), costs, level) for level in (0.5, 0.99))
-    assert 0 < most[0] < half[0] < 1 < half[1] < most[1]
-    with pytest.raises(ValueError, match="level 90 is not a probability"):
-        step_interval(timeline(1.0), costs, 90)
+def test_larger_errors_are_wider_and_stay_positive():
+    small, large = (step_interval(timeline(1.0), {"a": cost("k", error=error)}) for error in (0.5, 3.0))
+    assert 0 < large[0] < small[0] < 1 < small[1] < large[1]
 
 
 def test_only_the_window_counts():
