@@ -97,7 +97,7 @@ def test_frozen_parameters_get_no_gradient():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     model[0].requires_grad_(False)
     graph = graph_of(model, torch.randn(2, 3))
-    assert graph.frozen == ("0.weight", "0.bias")
+    assert graph.parameters == ("1.weight", "1.bias")
     assert set(graph.gradients) == {"1.weight", "1.bias"}
 
 
