@@ -295,7 +295,7 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
         ("c1", 9.0, 10.0),
     ]
     assert assumed[0].startswith("5 launches become 2")
-    assert assumed[1].startswith("1 synchronisations stay")
+    assert assumed[1].startswith("1 synchronizations stay")
     with pytest.raises(StepcastError, match="no step of the recording has two launches"):
         apply_rules(found, ["cuda-graph"])
 
@@ -334,7 +334,7 @@ def test_an_urgent_stream_no_longer_shares():
     found, assumed = apply_rules(replay, ["priority:^b=-1"])
     assert device_rows(found) == [("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 4.0, 4.5)]
     assert {task.name: task.priority for task in found.plan.tasks if task.body.kind != "host"} == {"a": 0, "b": -1, "c": -1}
-    assert "recorded durations carry their contention" in assumed[1]
+    assert "recorded durations include contention" in assumed[1]
     assert device_rows(replay, "priority:^b=-1", "priority:a=-2") == [("a", 1.0, 6.5), ("b", 2.0, 4.0), ("c", 4.0, 4.5)]
 
 
@@ -367,10 +367,10 @@ def test_rules_follow_one_another():
         ("host", "it has no factor; expected host*=FACTOR"),
         ("network*=0", "out of range"),
         ("remove:", "it has no regular expression"),
-        ("optimizer=sparse", "it names no form; expected optimizer=foreach|fused"),
+        ("optimizer=sparse", "it does not name a form; expected optimizer=foreach|fused"),
         ("backward-fusion=0", "no number of layers"),
         ("cuda-graph=2", "'=2' follows the name"),
-        ("priority:x=1", "'1' is no priority from -5 to -1"),
+        ("priority:x=1", "'1' is not a priority from -5 to -1"),
         ("kernel:(x*=2", "'(x' is not a regular expression (missing )"),
         ("remove:nothing_like_it", "matches none of the 3 kernel names of the recording; the longest are: gemm"),
         ("remove:.", "leaves nothing"),
