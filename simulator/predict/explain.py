@@ -76,7 +76,10 @@ def peak_words(peak: AtPeak) -> str:
 
 
 def overfull_words(forecast: "Forecast", memory: Memory) -> list[str]:
-    """Return phrases that say what fills a memory that is too small: the peak of the device that holds most of it, and the other devices."""
+    """Return phrases that say what fills a memory that is too small: the peak of the device that holds most of it, and its other devices.
+
+    If no device uses the memory, the host fills it.
+    """
     peaks = [peak for peak in forecast.at_peak if forecast.machine.memory_name(peak.device) == memory.name]
     if not peaks:
         return [f"the host holds {_gb(forecast.memory_bytes[memory.name])}"]

@@ -55,7 +55,7 @@ class Forecast:
         return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
-        """Return the peak bytes of `places`, which executors measure: devices, or a memory if they can only measure its devices together."""
+        """Return the peak bytes of `places`, by name: devices, or a memory if executors can only measure its devices together."""
         predicted = {**self.memory_bytes, **self.peak_bytes}
         return {place: predicted[place] for place in places if place in predicted}
 
