@@ -76,9 +76,7 @@ def operators_table(chain: Sequence[Operator]) -> Table:
             Figure(name="Jacobian x gradient", unit="count", predicted=each.sparse_flops),
         )
         rows.append(Row(labels={"layer": each.layer, "op": each.rule.of}, figures=figures))
-    about = (
-        "FLOPs of one sample. Gradient operator: the gradient by a layer's input as frameworks compute it; pruning does not speed it up."
-    )
+    about = "FLOPs of one sample. Gradient operator: the gradient by a layer's input as frameworks compute it; pruning does not help it."
     return Table(name="gradient-operators", title="Pruned VGG-11: FLOPs of every layer's backward", about=about, rows=tuple(rows))
 
 

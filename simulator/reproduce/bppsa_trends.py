@@ -77,6 +77,9 @@ def larger_card_falls_slower(large: Sequence[tuple[int, float]], small: Sequence
     if min(len(large), len(small)) < 2:
         return undecided(name, claim, "fewer than 2 mini-batches were predicted on both")
     shares = [max(points)[1] / min(points)[1] for points in (large, small)]
-    result = f"of its {span([gain for _, gain in large])} the larger keeps {shares[0]:.0%} at the largest mini-batch, the smaller {shares[1]:.0%}"
+    result = (
+        f"of its {span([gain for _, gain in large])} the larger keeps {shares[0]:.0%} at the largest mini-batch,"
+        f" the smaller {shares[1]:.0%}"
+    )
     why = "launches take most of the time at every one of these mini-batches"
     return judged(name, claim, shares[0] > shares[1] + EQUAL, result, {"larger": shares[0], "smaller": shares[1]}, why)
