@@ -1,8 +1,8 @@
-"""AlexNet: in its one-tower form (Krizhevsky, 2014) with torchvision's widths, and in the form of 2012 with two towers, and Caffe's."""
+"""AlexNet with one tower (Krizhevsky, 2014) and torchvision's widths, and with two towers (Krizhevsky et al., 2012; CaffeNet)."""
 
 from torch import Tensor, nn
 
-_LEAST_FOR_LAST_POOL = 63  # smaller images leave less than the 3x3 map that the last pooling needs
+_LEAST_FOR_LAST_POOL = 63  # for smaller images, the last feature map is smaller than the 3x3 that the last pooling needs
 
 
 def _last_pool(image_size: int) -> list[nn.Module]:
@@ -10,7 +10,7 @@ def _last_pool(image_size: int) -> list[nn.Module]:
 
 
 def _classifier(hidden: int, classes: int) -> list[nn.Module]:
-    """The three linear layers, fc6 to fc8 of the papers, each of the first two behind dropout."""
+    """The three linear layers, fc6 to fc8 in the papers, with dropout before each of the first two."""
     return [
         nn.Dropout(0.5),
         nn.Linear(256 * 6 * 6, hidden),
@@ -23,7 +23,7 @@ def _classifier(hidden: int, classes: int) -> list[nn.Module]:
 
 
 class AlexNet(nn.Module):
-    """Five convolutions, adaptive average pooling to 6x6, three linear layers. Under 63 pixels the last pooling is left out."""
+    """Five convolutions, adaptive average pooling to 6x6, three linear layers. Images under 63 pixels skip the last pooling."""
 
     def __init__(self, image_size: int = 224, classes: int = 1000):
         super().__init__()
@@ -51,11 +51,11 @@ class AlexNet(nn.Module):
 
 
 class TwoTowerAlexNet(nn.Module):
-    """AlexNet with local response normalisation; conv2, conv4 and conv5 see only their own tower, the other layers both.
+    """AlexNet with local response normalization; conv2, conv4 and conv5 read only their own tower, the other layers read both.
 
-    `pool_first` pools before it normalises, as Caffe's reference network does: on a quarter of the numbers. The two also write the
-    normalisation differently. The paper has (2 + 1e-4 · sum)^0.75 over five channels; Caffe has (1 + 1e-4 · mean)^0.75, and `alpha` is
-    the factor of a mean here too. Conv1 is padded by 2, which makes 55x55 maps of 224 pixels; unpadded, it would take 227.
+    `pool_first` pools before it normalizes, as Caffe's reference network does, so that it normalizes a quarter of the elements. The two
+    also define normalization differently: the paper uses (2 + 1e-4 · sum)^0.75 over five channels, Caffe uses (1 + 1e-4 · mean)^0.75. `alpha`
+    is the factor of the mean here too. Conv1 is padded by 2, which gives 55x55 maps for 224 pixels; without padding it would need 227.
     """
 
     def __init__(self, image_size: int = 224, pool_first: bool = False, hidden: int = 4096, classes: int = 1000):
@@ -82,7 +82,7 @@ class TwoTowerAlexNet(nn.Module):
             nn.ReLU(inplace=True),
             *_last_pool(image_size),
         )
-        self.avgpool = nn.AdaptiveAvgPool2d(6)  # changes nothing at 224 pixels, where the maps are 6x6 already
+        self.avgpool = nn.AdaptiveAvgPool2d(6)  # has no effect at 224 pixels, where the maps are 6x6 already
         self.classifier = nn.Sequential(*_classifier(hidden, classes))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ _GROWTH, _WIDTH = 32, 4  # channels that each layer adds; a bottleneck has _WIDT
 
 
 class DenseLayer(nn.Module):
-    """Bottleneck 1x1 and 3x3 convolution over everything that the block has made so far."""
+    """A bottleneck 1x1 convolution and a 3x3 convolution over the concatenated feature maps of the block so far."""
 
     def __init__(self, inputs: int):
         super().__init__()
@@ -20,24 +20,24 @@ class DenseLayer(nn.Module):
         self.relu2 = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(_WIDTH * _GROWTH, _GROWTH, 3, padding=1, bias=False)
 
-    def forward(self, parts: list[Tensor]) -> Tensor:
-        """Earlier feature maps of the block to _GROWTH new ones."""
-        bottleneck = self.conv1(self.relu1(self.norm1(torch.cat(parts, 1))))
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        """The block's feature maps so far to _GROWTH new ones."""
+        bottleneck = self.conv1(self.relu1(self.norm1(torch.cat(maps, 1))))
         return self.conv2(self.relu2(self.norm2(bottleneck)))
 
 
 class DenseBlock(nn.ModuleDict):
-    """Layers that each see the block's input and the outputs of all layers before them."""
+    """Layers that each read the block's input and the outputs of all layers before them."""
 
     def __init__(self, inputs: int, depth: int):
         super().__init__({f"denselayer{index + 1}": DenseLayer(inputs + index * _GROWTH) for index in range(depth)})
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, inputs, H, W] to [N, inputs + depth · _GROWTH, H, W]."""
-        parts = [x]
+        maps = [x]
         for layer in self.values():
-            parts.append(layer(parts))
-        return torch.cat(parts, 1)
+            maps.append(layer(maps))
+        return torch.cat(maps, 1)
 
 
 def _transition(inputs: int) -> nn.Sequential:

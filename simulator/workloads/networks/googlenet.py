@@ -1,12 +1,12 @@
-"""GoogLeNet (Szegedy et al., 2014) with batch-norm and without auxiliary classifiers, as torchvision has it.
+"""GoogLeNet (Szegedy et al., 2014) with batch-norm and without auxiliary classifiers, as in torchvision.
 
-Torchvision's weights come from a model whose "5x5" branch convolves by 3x3, and so does this one: the number of parameters tells.
+The "5x5" branch has a 3x3 convolution, because torchvision's weights come from such a model: the number of parameters shows it.
 """
 
 import torch
 from torch import Tensor, nn
 
-#: Output channels of each module (table 1 of the paper): 1x1; 3x3 and what reduces its input; the same of "5x5"; 1x1 after the pooling.
+#: Output channels of each module (table 1 of the paper): 1x1; reduction and 3x3; reduction and "5x5"; 1x1 after the pooling.
 _INCEPTIONS = {
     "3a": (64, (96, 128), (16, 32), 32),
     "3b": (128, (128, 192), (32, 96), 64),
@@ -21,7 +21,7 @@ _INCEPTIONS = {
 
 
 class ConvNormRelu(nn.Module):
-    """Convolution that keeps the map's size unless it strides, batch-norm, ReLU."""
+    """A convolution that keeps the map's size if its stride is 1, batch-norm, ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1):
         super().__init__()
@@ -35,7 +35,7 @@ class ConvNormRelu(nn.Module):
 
 
 class Inception(nn.Module):
-    """Four branches over the same input, their outputs side by side."""
+    """Four branches over the same input; their outputs are concatenated."""
 
     def __init__(self, inputs: int, plain: int, middle: tuple[int, int], wide: tuple[int, int], pooled: int):
         super().__init__()
@@ -51,7 +51,7 @@ class Inception(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """A stem, nine inception modules in three groups, global average pooling and a linear classifier behind dropout."""
+    """A stem, nine inception modules in three groups, global average pooling, dropout and a linear classifier."""
 
     def __init__(self, classes: int = 1000):
         super().__init__()
@@ -78,7 +78,7 @@ class GoogLeNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [N, 3, H, W] to logits [N, classes]."""
-        *layers, classifier = self.children()  # in the order in which they were added, which is that in which they run
+        *layers, classifier = self.children()  # modules run in the order in which they were added
         x = images
         for layer in layers:
             x = layer(x)

@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al., 1998), in today's usual form: ReLU, max-pooling, every feature map connected."""
+"""LeNet-5 (LeCun et al., 1998) in its modern form: ReLU, max-pooling, and fully connected feature maps."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ _MAPS = 5  # height and width of the last feature maps of a 32x32 image
 
 
 class LeNet5(nn.Module):
-    """Two convolutions and three linear layers. Images of another size than 32 are average-pooled to the same 5x5 maps."""
+    """Two convolutions and three linear layers. Images of other sizes than 32 are average-pooled to the same 5x5 maps."""
 
     def __init__(self, image_size: int = 32, classes: int = 10):
         super().__init__()

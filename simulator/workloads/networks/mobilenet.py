@@ -23,7 +23,7 @@ def _conv_bn_relu(inputs: int, outputs: int, kernel: int, stride: int = 1, group
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel by 3x3, project by 1x1; a shortcut where the shapes agree."""
+    """Expand by a 1x1 convolution, filter each channel by 3x3, project by 1x1; with a shortcut if input and output have one shape."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int):
         super().__init__()
@@ -43,7 +43,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """A stem, 17 inverted residuals, a 1x1 convolution, global average pooling and a linear classifier behind dropout."""
+    """A stem, 17 inverted residuals, a 1x1 convolution, global average pooling, dropout and a linear classifier."""
 
     def __init__(self, classes: int = 1000):
         super().__init__()

@@ -1,4 +1,4 @@
-"""ResNets for ImageNet (He et al., 2015), with the stride of a bottleneck in its 3x3 convolution as torchvision has it."""
+"""ResNets for ImageNet (He et al., 2015). The stride of a bottleneck is in its 3x3 convolution, as in torchvision."""
 
 from torch import Tensor, nn
 
@@ -26,7 +26,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; the last one widens four times."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut; the last convolution has four times as many channels."""
 
     expansion = 4
 

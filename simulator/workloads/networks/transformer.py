@@ -1,4 +1,4 @@
-"""The base Transformer (Vaswani et al., 2017): encoder and decoder with one embedding for source, target and output.
+"""The base Transformer (Vaswani et al., 2017): encoder and decoder that share one embedding for source, target and output.
 
 Shapes: N sentences, S source tokens, T target tokens, D model width, H heads, V tokens in the vocabulary.
 """
@@ -13,7 +13,7 @@ _DROPOUT, _SMOOTHING = 0.1, 0.1
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose four projections are plain matrices, as the paper writes them."""
+    """Multi-head attention whose four projections are matrices without bias, as in the paper."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -33,7 +33,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them, at every position."""
+    """Two linear layers with a ReLU between them, applied at every position."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each with dropout, a residual sum and a norm after it."""
+    """Self-attention and feed-forward, each followed by dropout, a residual sum and a layer norm."""
 
     def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
@@ -64,7 +64,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the encoder's output, and feed-forward."""
+    """Causal self-attention, attention to the encoder's output, and feed-forward, each followed as in `EncoderLayer`."""
 
     def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
@@ -84,14 +84,14 @@ class DecoderLayer(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Position encodings [length, width]: sines in the even columns, cosines in the odd ones."""
+    """Return position encodings [length, width]: sines in the even columns, cosines in the odd ones."""
     position = torch.arange(length, dtype=torch.get_default_dtype()).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.get_default_dtype()) * (-math.log(10_000.0) / width))
     return torch.stack((torch.sin(position * frequency), torch.cos(position * frequency)), dim=2).flatten(1)
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder; `embedding` also maps the decoder's output to logits."""
+    """Encoder and decoder. `embedding` also maps the decoder's output to logits."""
 
     def __init__(self, vocabulary: int, length: int, width: int = 512, heads: int = 8, hidden: int = 2048, depth: int = 6):
         super().__init__()
@@ -124,5 +124,5 @@ class Transformer(nn.Module):
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Label-smoothed cross-entropy of logits [N, T, V] over all target positions [N, T]."""
+    """Return the label-smoothed cross-entropy of logits [N, T, V] over all target positions [N, T]."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=_SMOOTHING)

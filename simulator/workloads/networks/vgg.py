@@ -2,12 +2,12 @@
 
 from torch import Tensor, nn
 
-#: Convolutions per group; every group ends in max-pooling.
+#: Convolutions per group; every group ends with max-pooling.
 VGG11, VGG16, VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
 
 
 class VGG(nn.Module):
-    """3x3 convolutions in five groups, adaptive average pooling to 7x7 (so that small images work too), three linear layers."""
+    """3x3 convolutions in five groups, adaptive average pooling to 7x7, which also allows small images, and three linear layers."""
 
     def __init__(self, depths: tuple[int, ...], batch_norm: bool = False, classes: int = 1000):
         super().__init__()

@@ -1,4 +1,4 @@
-"""VGG-11 for images of 32x32, with 97 % of its weights pruned: the retraining workload of BPPSA (Wang et al., 2020, section 4.3)."""
+"""VGG-11 for 32x32 images with 97 % of its weights pruned: the retraining workload of BPPSA (Wang et al., 2020, section 4.3)."""
 
 import math
 from itertools import pairwise
@@ -13,10 +13,10 @@ _KEEP = 0.03
 
 
 class PrunedVGG11(nn.Module):
-    """Eight 3x3 convolutions in five groups that end in max-pooling, and the three linear layers usual for CIFAR-10.
+    """Eight 3x3 convolutions in five groups that end with max-pooling, and three linear layers as usual for CIFAR-10.
 
-    Images of 64x64 and more are average-pooled to the same size before those. Of every convolution's and every linear layer's weight, 3 %
-    are kept, at positions drawn by the layer's number and the weight's shape.
+    The feature maps of images of 64x64 and more are average-pooled before the linear layers. In every convolution and every linear layer,
+    3 % of the weight are kept, at random positions that depend on the layer's number and the weight's shape.
     """
 
     def __init__(self, image_size: int = 32, classes: int = 10):
@@ -38,7 +38,7 @@ class PrunedVGG11(nn.Module):
         self.classifier = nn.Sequential(*head[:-1])
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                # Of the inputs that He et al. count, as many as are kept.
+                # The initialization of He et al., with the number of inputs that are kept.
                 fan_in = module.weight[0].numel()
                 nn.init.normal_(module.weight, 0.0, math.sqrt(2 / (fan_in * _KEEP)))
                 nn.init.zeros_(module.bias)
