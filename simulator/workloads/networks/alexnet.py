@@ -54,8 +54,9 @@ class TwoTowerAlexNet(nn.Module):
     """AlexNet with local response normalization; conv2, conv4 and conv5 read only their own tower, the other layers read both.
 
     `pool_first` pools before it normalizes, as Caffe's reference network does, so that it normalizes a quarter of the elements. The two
-    also define normalization differently: the paper uses (2 + 1e-4 · sum)^0.75 over five channels, Caffe uses (1 + 1e-4 · mean)^0.75. `alpha`
-    is the factor of the mean here too. Conv1 is padded by 2, which gives 55x55 maps for 224 pixels; without padding it would need 227.
+    also define normalization differently: the paper uses (2 + 1e-4 · sum)^0.75 over five channels, Caffe uses (1 + 1e-4 · mean)^0.75.
+    `alpha` is the factor of the mean here too. Conv1 is padded by 2, which gives 55x55 maps for 224 pixels; without padding it would need
+    227.
     """
 
     def __init__(self, image_size: int = 224, pool_first: bool = False, hidden: int = 4096, classes: int = 1000):

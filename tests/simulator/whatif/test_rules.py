@@ -368,7 +368,7 @@ def test_rules_follow_one_another():
         ("network*=0", "out of range"),
         ("remove:", "it has no regular expression"),
         ("optimizer=sparse", "it does not name a form; expected optimizer=foreach|fused"),
-        ("backward-fusion=0", "no number of layers"),
+        ("backward-fusion=0", "not a number of layers"),
         ("cuda-graph=2", "'=2' follows the name"),
         ("priority:x=1", "'1' is not a priority from -5 to -1"),
         ("kernel:(x*=2", "'(x' is not a regular expression (missing )"),
