@@ -12,7 +12,7 @@ Z = 1.6448536
 
 
 def timeline(*lengths: float, names: str = "abcdef") -> Timeline:
-    """Tasks a, b, ... one after another on the critical path of a one-step window."""
+    """A timeline with tasks a, b, ... one after another on the critical path of a one-step window."""
     path, now = [], 0.0
     for name, length in zip(names, lengths, strict=False):
         path.append(CriticalSpan(name, now, now + length, Cause.LANE, "forward"))
@@ -21,12 +21,12 @@ def timeline(*lengths: float, names: str = "abcdef") -> Timeline:
 
 
 def cost(key: str, error: float = 0.0, spread: float = 0.0) -> Cost:
-    """A cost of which only the errors matter here."""
+    """A cost; the tests use only its key and errors."""
     return Cost(key, 1.0, 1.0, error=error, spread=spread)
 
 
 def relative(interval: tuple[float, float], step_s: float) -> float:
-    """The relative standard deviation that a 90 % interval stands for."""
+    """The relative standard deviation that corresponds to a 90 % interval."""
     low, high = interval
     assert low * high == pytest.approx(step_s**2)
     return math.log(high / step_s) / Z
