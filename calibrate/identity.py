@@ -1,30 +1,35 @@
 """The identity of this machine: the part of a profile that must agree before its figures may be used here."""
 
+import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from calibrate.device_record import DeviceRecord
-from executors.cpu.workers import available_cores
-from executors.cuda.driver import Driver
 from traces.profile import Identity
+
+if TYPE_CHECKING:
+    from calibrate.device_record import DeviceRecord
+    from executors.cuda.driver import Driver
+
+
+def comparable_cpu() -> Identity:
+    """Return the fields of `this_cpu` that `Identity.differences` compares, without importing torch, which takes seconds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Identity(kind="cpu", cpu=_model(), cores=cores, pinned=True, torch=version("torch").split("+")[0])
 
 
 def this_cpu() -> Identity:
-    """Identity of this machine's CPU and of the software that affects an op's time."""
-    return Identity(
-        kind="cpu",
-        cpu=_model(),
-        cores=len(available_cores()),
-        pinned=True,
-        torch=torch.__version__.split("+")[0],
-        extras={"capability": torch.backends.cpu.get_cpu_capability(), "system": platform.system(), "python": platform.python_version()},
-    )
+    """Identity of this machine's CPU with the software that decides an op's time."""
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    extras = {"capability": capability, "system": platform.system(), "python": platform.python_version()}
+    return comparable_cpu().model_copy(update={"extras": extras})
 
 
-def this_gpu(driver: Driver, precision: str, record: DeviceRecord | None = None) -> Identity:
-    """Identity of the driver's GPU, and of the software and the flags that affect an op's time. Sets the flags for `precision`.
+def this_gpu(driver: "Driver", precision: str, record: "DeviceRecord | None" = None) -> Identity:
+    """Identity of the driver's GPU with the software and the flags that decide an op's time, which are set for `precision`.
 
     `record` holds what NVML reports about the same GPU. Without it, or where NVML does not answer, clocks and settings are missing.
     """

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from calibrate.identity import this_cpu
+from calibrate.identity import comparable_cpu, this_cpu
 from traces.profile import Identity, Profile
 from traces.profile_files import default_path
 
@@ -24,18 +24,18 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
 
 
 def own_profile() -> Profile | None:
-    """This machine's own CPU profile, or None if there is none or its file cannot be used."""
-    path = default_path(this_cpu().name)
+    """This machine's own profile, or None where it was never calibrated or the file cannot be used."""
+    path = default_path(comparable_cpu().name)
     if not path.exists():
         return None
     profile = Profile.load(path)
-    return profile if not profile.matches(this_cpu()) else None
+    return profile if not profile.matches(comparable_cpu()) else None
 
 
 def warn_if_foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
-    """Whether the profile was measured on another machine or software. If so, one warning names both."""
-    identity = identity or this_cpu()
-    differences = profile.matches(identity)
+    """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
+    mine = identity or comparable_cpu()
+    differences = profile.matches(mine)
     if differences:
         words = "; ".join(differences)
         log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, identity.name, words)

@@ -1,7 +1,7 @@
-"""From a job's graph to tasks: what every strategy does in the same way.
+"""Build the tasks of a job from its graph: the part that all strategies have in common.
 
-A strategy asks for the forward and backward tasks of its micro-batches and for updates of the parameters it names, puts them in the order
-it wants, and calls `plan`.
+A strategy asks for the forward and backward tasks of its micro-batches and for updates of parameters, puts them in its own order, and calls
+`plan`.
 """
 
 import json
@@ -45,12 +45,12 @@ from traces.errors import StepcastError
 class PlanBuilder:
     """Collects the values, storages and tasks of a job on one device.
 
-    With `replica` and `replicas` the device is one of several that train on a part of every batch each: it has micro-batches of its own,
-    counted on over all replicas, and its own copy of everything carried, which is called `NAME@DEVICE` except on the first.
+    With `replicas` > 1, the device is one of several that each train on a share of every batch. It has micro-batches of its own, which are
+    numbered over all replicas, and its own copy of every carried storage. The copies are called `NAME@DEVICE`, except on the first replica.
     """
 
     def __init__(self, job: Job, device: str, graph: TrainingGraph | None = None, replica: int = 0, replicas: int = 1):
-        """`graph`: the job's (of a replica: of its micro-batch), or a changed one that computes the same."""
+        """`graph`: a changed graph that computes the same as the graph of the job's micro-batch; default: that graph."""
         self.job, self.device = job, device
         self.replica, self.parts = replica, job.accumulate * replicas
         self.micro_batches = range(replica * job.accumulate, (replica + 1) * job.accumulate)
@@ -58,20 +58,20 @@ class PlanBuilder:
         self._suffix = f"@{device}" if replica else ""
         self._values: dict[str, Value] = {}
         self._storages: dict[str, Storage] = {}
-        #: Task name -> the op of the graph that it runs or whose result it adds up, and its role (dX, dW, dB; "" in forward).
+        #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
         """Trainable parameters by the layer that owns them, in module order."""
-        found: dict[str, list[str]] = {}
+        layers: dict[str, list[str]] = {}
         for parameter in self.graph.parameters:
-            found.setdefault(self.graph.layers[parameter], []).append(parameter)
-        return found
+            layers.setdefault(self.graph.layers[parameter], []).append(parameter)
+        return layers
 
     @cached_property
     def gradient_ops(self) -> dict[str, int]:
-        """Parameter -> index of the op that completes its gradient."""
+        """The index of the op that completes the gradient, by parameter."""
         owner = {self.graph.values[o.value].storage: parameter for parameter, o in self.graph.gradients.items()}
         last: dict[str, int] = {}
         for index, op in enumerate(self.graph.ops):
@@ -82,33 +82,36 @@ class PlanBuilder:
         return last
 
     def step(self) -> list[Task]:
-        """Forward and backward of all micro-batches, one after another, and what clipping asks for."""
+        """Return forward and backward of all micro-batches, one after another, and the clipping of gradients if the job has it."""
         return self.passes() + self.clip()
 
     def passes(self) -> list[Task]:
-        """Forward and backward of all micro-batches, one after another."""
+        """Return forward and backward of all micro-batches, one after another."""
         return [task for m in self.micro_batches for task in (*self.forward(m), *self.backward(m))]
 
     def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Forward and loss of one micro-batch."""
+        """Return forward and loss of one micro-batch."""
         return self._phase(FORWARD, micro_batch, stream)[0]
 
     def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Backward of one micro-batch; after the first, each complete gradient is added to the first one's."""
-        tasks, places = self._phase(BACKWARD, micro_batch, stream)
+        """Return the backward of one micro-batch. In all but the first, each complete gradient is added to that of the first."""
+        tasks, positions = self._phase(BACKWARD, micro_batch, stream)
         if micro_batch == self.micro_batches[0]:
             return tasks
-        added = [(places[index] + 1, self._accumulate(name, index, micro_batch, stream)) for name, index in self.gradient_ops.items()]
+        added = [(positions[index] + 1, self._accumulate(name, index, micro_batch, stream)) for name, index in self.gradient_ops.items()]
         return insert(tasks, added)
 
     def _phase(self, phase: str, micro_batch: int, stream: int) -> tuple[list[Task], dict[int, int]]:
-        """The phase's tasks, and where each op is among them."""
+        """Return the tasks of a phase, and the position of each op among them."""
         chosen = [index for index, op in enumerate(self.graph.ops) if op.phase == phase]
         tasks = [self._task(index, micro_batch, stream) for index in chosen]
-        return tasks, {index: place for place, index in enumerate(chosen)}
+        return tasks, {index: position for position, index in enumerate(chosen)}
 
     def clip(self, stream: int = 0) -> list[Task]:
-        """Scale all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does; nothing without --clip-norm."""
+        """Return the task that scales all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does.
+
+        Returns an empty list without --clip-norm.
+        """
         if self.job.clip_norm is None:
             return []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
@@ -116,7 +119,7 @@ class PlanBuilder:
         return [Task(self._own("clip"), body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
-        """One optimizer update of `parameters`."""
+        """Return one optimizer update of `parameters`."""
         job = self.job
         mutates = []
         for parameter in parameters:
@@ -131,17 +134,17 @@ class PlanBuilder:
         return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
     def updates(self) -> list[Task]:
-        """Plain training's: one update of all parameters; in the for-loop form one of each."""
+        """Return the updates of plain training: one update of all parameters, or one per parameter in the for-loop form."""
         if self.job.form != "for":
             return [self.update(self.graph.parameters, "update", "optimizer")]
         return [self.update([name], f"{name}/update", layer) for layer, owned in self.layers.items() for name in owned]
 
     def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
-        """Layer -> index of the last task that touches its gradients or reads its parameters: behind it the layer may be updated.
+        """Return by layer the index of the last task that uses its gradients or parameters: after this task the layer may be updated.
 
-        Layers are in that order. These are the use count and the race rule of "Optimizer Fusion", algorithm 3.
+        Layers are sorted by this index. The rule is the use count and the race rule of "Optimizer Fusion", algorithm 3.
         """
-        layer_of: dict[str, str] = {}  # of what an update must wait for
+        layer_of: dict[str, str] = {}  # by storage that an update of the layer must wait for
         for layer, owned in self.layers.items():
             for parameter in owned:
                 layer_of[self.storage(parameter)] = layer
@@ -150,7 +153,7 @@ class PlanBuilder:
         return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
 
     def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
-        """Layer -> index of the first task that reads its parameters; layers are in that order."""
+        """Return by layer the index of the first task that reads its parameters. Layers are sorted by this index."""
         layer_of = {self.storage(parameter): layer for layer, owned in self.layers.items() for parameter in owned}
         first: dict[str, int] = {}
         for index, task in enumerate(tasks):
@@ -159,13 +162,16 @@ class PlanBuilder:
         return dict(sorted(((layer, first[layer]) for layer in self.layers), key=lambda item: item[1]))
 
     def complete(self, tasks: Sequence[Task]) -> dict[str, int]:
-        """Storage of a gradient -> index of the last task that touches it, in that order: behind it it may be changed in place."""
-        wanted = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
-        last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & wanted}
+        """Return by storage of a gradient the index of the last task that uses it: after this task it may be changed in place.
+
+        Storages are sorted by this index.
+        """
+        gradients = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
+        last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & gradients}
         return dict(sorted(last.items(), key=lambda item: (item[1], item[0])))
 
     def holders(self) -> dict[str, Operand]:
-        """The largest value on each of the device's storages so far, whole."""
+        """Return the largest value on each of the device's storages made so far, as a whole operand."""
         largest: dict[str, tuple[int, Value]] = {}
         for value in self._values.values():
             size = math.prod(value.shape)
@@ -174,24 +180,24 @@ class PlanBuilder:
         return {storage: value.operand() for storage, (_, value) in largest.items()}
 
     def fetches(self, machine: Machine) -> list[Task]:
-        """Copies of the batch's parts from the host to the device, for the micro-batches whose tasks have been made.
+        """Return copies of the inputs from the host to the device, for the micro-batches whose tasks have been made.
 
-        The inputs lie with the host from then on.
+        The inputs are values of the host from then on.
         """
         means = LINK
         if machine.memory_name(HOST) == machine.memory_name(self.device):
             means = KERNEL if machine.link_between(HOST, self.device) else ALIAS
-        found = []
+        copies = []
         for value in [v for v in self._values.values() if v.kind == INPUT and v.device == self.device]:
-            there = self._host_value(f"{value.name}@{HOST}@{self.device}", value)
+            on_host = self._host_value(f"{value.name}@{HOST}@{self.device}", value)
             self._values[value.name] = replace(value, kind=ACTIVATION, source=None)
             body = Copy(HOST, self.device, means=means)
             name = f"fetch {value.name}"
-            found.append(Task(name, body, self.device, reads=(there.operand(),), writes=(value.operand(),), phase=TRANSFER))
-        return found
+            copies.append(Task(name, body, self.device, reads=(on_host.operand(),), writes=(value.operand(),), phase=TRANSFER))
+        return copies
 
     def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
-        """Values of one iteration in the host's memory, as large as `operands`."""
+        """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""
         return tuple(
             self._host_value(f"{name}:{position}", replace(self._values[o.value], kind=SCRATCH, source=None)).operand()
             for position, o in enumerate(operands)
@@ -203,7 +209,7 @@ class PlanBuilder:
         return self._values[name]
 
     def refuse_clipping(self, strategy: str, instead: str) -> None:
-        """Raise StepcastError where the job clips by the global norm, for a strategy that updates before all gradients are known."""
+        """Raise StepcastError if the job clips by the global norm, for a strategy that updates before all gradients are known."""
         if self.job.clip_norm is not None:
             raise StepcastError(
                 f"{strategy} cannot clip by the global norm (--clip-norm {self.job.clip_norm}): it updates before all gradients are known;"
@@ -211,23 +217,23 @@ class PlanBuilder:
             )
 
     def gradient(self, parameter: str) -> Operand:
-        """The operand that holds the parameter's gradient, complete after the last micro-batch."""
+        """Return the operand with the parameter's gradient, which is complete after the last micro-batch."""
         return self._operand(self.graph.gradients[parameter], self.micro_batches[0])
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
-        """A new contiguous value of one iteration that is not in the graph."""
+        """Make a contiguous scratch value that is not in the graph, and return its operand."""
         operand = Operand(name, shape, contiguous(shape), dtype)
         self._values[name] = Value(name, shape, operand.strides, dtype, self.device, SCRATCH, name)
         self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
         return operand
 
     def storage(self, value: str) -> str:
-        """The storage that a placed value, or this device's copy of a parameter, lies on."""
+        """Return the storage of a placed value, or of this device's copy of a parameter."""
         placed = self._values.get(self._own(value)) or self._values.get(value)
         return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
 
     def touched(self, task: Task) -> set[str]:
-        """This device's storages that a task reads, writes or changes."""
+        """Return this device's storages that a task reads, writes or changes."""
         values = self._values
         return {values[o.value].storage for o in (*task.inputs, *task.writes) if o.value in values}
 
@@ -239,14 +245,14 @@ class PlanBuilder:
         semantics: dict[str, object] | None = None,
         others: "Sequence[PlanBuilder]" = (),
     ) -> Plan:
-        """The finished plan; `others`: the builders of the other replicas."""
+        """Return the finished plan. `others`: the builders of the other replicas."""
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
         if self.graph.notes:
             notes["notes"] = list(self.graph.notes)
         for builder in (self, *others):
-            builder._hold_all()
+            builder._add_unused()
         return Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
@@ -258,8 +264,8 @@ class PlanBuilder:
             semantics=notes,
         )
 
-    def _hold_all(self) -> None:
-        """Carried tensors that no task touches still take memory."""
+    def _add_unused(self) -> None:
+        """Add the parameters and buffers that no task uses, because they take memory too."""
         for name in self.graph.values:
             if self.graph.values[name].kind in (PARAMETER, BUFFER):
                 self._carried(name, self.graph.values[name].kind)
@@ -286,7 +292,7 @@ class PlanBuilder:
         )
 
     def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int) -> Task:
-        part = self._operand(self.graph.gradients[parameter], micro_batch)
+        addend = self._operand(self.graph.gradients[parameter], micro_batch)
         name = f"{parameter}/accumulate@{micro_batch}"
         self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
         return Task(
@@ -294,7 +300,7 @@ class PlanBuilder:
             body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
             device=self.device,
             stream=stream,
-            reads=(part,),
+            reads=(addend,),
             mutates=(self.gradient(parameter),),
             phase=BACKWARD,
             layer=self.graph.layers[parameter],
@@ -302,7 +308,7 @@ class PlanBuilder:
         )
 
     def _own(self, name: str) -> str:
-        """What this device's copy of something carried is called."""
+        """Return the name of this device's copy of a carried value, storage or task."""
         return name + self._suffix
 
     def _name(self, name: str, micro_batch: int, task: bool = False) -> str:
@@ -324,7 +330,7 @@ class PlanBuilder:
         return operand if name == operand.value else replace(operand, value=name)
 
     def _slice(self, value: Value, micro_batch: int) -> Operand:
-        """The micro-batch's part of the job's input tensor."""
+        """Return the micro-batch's slice of the job's input tensor."""
         size = self.job.batch // self.parts
         if self.parts == 1 or not value.shape or value.shape[0] != size:
             return value.operand()
@@ -332,7 +338,7 @@ class PlanBuilder:
         return replace(value.operand(), views=(view,))
 
     def _carried(self, tensor: str, kind: str) -> Value:
-        """The value of one of the job's tensors on this device."""
+        """Return the value of a parameter or buffer of the job on this device."""
         name = self._own(tensor)
         if name not in self._values:
             value = self.graph.values[tensor]
@@ -352,21 +358,21 @@ class PlanBuilder:
 
 
 def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list[Task]:
-    """`tasks` with each addition placed before the task at its position; additions of one position keep their order."""
-    waiting: dict[int, list[Task]] = {}
+    """Return `tasks` with each addition inserted before the task at its position; additions at one position keep their order."""
+    by_position: dict[int, list[Task]] = {}
     for position, task in additions:
-        waiting.setdefault(position, []).append(task)
+        by_position.setdefault(position, []).append(task)
     result: list[Task] = []
     for index in range(len(tasks) + 1):
-        result += waiting.get(index, ())
+        result += by_position.get(index, ())
         result += tasks[index : index + 1]
     return result
 
 
 def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[Step, ...]:
-    """The ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix`: of the names of what they make, so that no other has them."""
+    """Return the ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix` makes the names of their results unique."""
     dtype = gradients[0].dtype
-    every = [{"$": i} for i in range(len(gradients))]
+    all_inputs = [{"$": i} for i in range(len(gradients))]
 
     def scalar(name: str) -> Operand:
         return Operand(f"clip:{name}{suffix}", (), (), dtype)
@@ -377,11 +383,11 @@ def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> 
     norms = tuple(scalar(f"norm{i}") for i in range(len(gradients)))
     stacked = Operand(f"clip:norms{suffix}", (len(gradients),), (1,), dtype)
     total, shifted, inverse, ratio, factor = map(scalar, ("total", "shifted", "inverse", "ratio", "factor"))
-    args = json.dumps([every, 2], separators=(",", ":"))
+    args = json.dumps([all_inputs, 2], separators=(",", ":"))
     scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
     return (
         Step(OpCall("aten._foreach_norm.Scalar", args, outputs=tuple(range(len(norms)))), gradients, norms),
-        step("stack.default", [every], norms, stacked),
+        step("stack.default", [all_inputs], norms, stacked),
         step("linalg_vector_norm.default", [{"$": 0}, 2.0], (stacked,), total),
         step("add.Tensor", [{"$": 0}, 1e-6], (total,), shifted),
         step("reciprocal.default", [{"$": 0}], (shifted,), inverse),

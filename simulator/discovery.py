@@ -1,4 +1,4 @@
-"""Finds the modules of a package, so that adding a strategy, a kind of task, a workload or a rule is adding a file."""
+"""Find the modules of a package, so that a new strategy, kind of task, workload or rule is a new file and nothing else."""
 
 import importlib
 import pkgutil
@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def modules(package: str) -> Iterator[ModuleType]:
-    """Import and yield every module directly in `package`, in alphabetical order; folders inside it are left alone."""
+    """Import and yield every module directly in `package`, in alphabetical order; subpackages are skipped."""
     path = importlib.import_module(package).__path__
-    for found in pkgutil.iter_modules(path):
-        if not found.ispkg:
-            yield importlib.import_module(f"{package}.{found.name}")
+    for module in pkgutil.iter_modules(path):
+        if not module.ispkg:
+            yield importlib.import_module(f"{package}.{module.name}")

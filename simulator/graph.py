@@ -12,8 +12,9 @@ from simulator.plan.task import BACKWARD, Operand, Value
 class Op:
     """One aten op of the step.
 
-    `layer` is the module path of the forward op (for a backward op: of the forward op it serves). `gradient`: "dX", "dW" or "dB" for
-    backward ops, by what their results lead to; "" for forward ops. Field names follow Task, so that bodies read both alike.
+    `layer` is the module path of the forward op (for a backward op: of the forward op it serves). `gradient` is "dX", "dW" or "dB" for a
+    backward op, by the gradients that depend on its results, and "" for a forward op. Field names are those of Task, so that bodies can
+    read both.
     """
 
     name: str
@@ -33,12 +34,12 @@ class Op:
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """Forward, loss and backward of one (micro-)batch; updates are added by strategies.
+    """Forward, loss and backward of one (micro-)batch; strategies add the updates.
 
-    `values` hold every tensor (`device` is empty: a plan places them). `parameters` are the trainable ones that receive a gradient, in
-    module order; `frozen` the others. `layers` maps a parameter to the module that owns it. `gradients` maps a parameter to the operand
-    with its gradient, laid out like the parameter and on a storage of its own. `constants` hold small tensors that the model keeps
-    outside its parameters and buffers, as nested lists. `notes` say what a user should know (random draws, ignored settings).
+    `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
+    gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
+    gradient, which has the parameter's strides and a storage of its own. `constants` holds small tensors that the model keeps outside its
+    parameters and buffers, as nested lists. `notes` tells users of random draws.
     """
 
     batch: int
@@ -47,7 +48,6 @@ class TrainingGraph:
     storage_bytes: Mapping[str, int]
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
-    frozen: tuple[str, ...]
     layers: Mapping[str, str]
     gradients: Mapping[str, Operand]
     loss: str
@@ -56,27 +56,17 @@ class TrainingGraph:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """(producer, consumer) op indices: data flow through storages, mutations included."""
-        last: dict[str, int] = {}
-        found: set[tuple[int, int]] = set()
+        """Pairs (producer, consumer) of op indices: the data flow through storages, including in-place changes."""
+        last_writer: dict[str, int] = {}
+        edges: set[tuple[int, int]] = set()
         for index, op in enumerate(self.ops):
             for operand in op.inputs:
-                producer = last.get(self.values[operand.value].storage)
+                producer = last_writer.get(self.values[operand.value].storage)
                 if producer is not None:
-                    found.add((producer, index))
+                    edges.add((producer, index))
             for operand in (*op.writes, *op.mutates):
-                last[self.values[operand.value].storage] = index
-        return tuple(sorted(found))
-
-    def to_networkx(self):
-        """The ops as a networkx DiGraph (nodes carry name, layer, phase)."""
-        import networkx
-
-        graph = networkx.DiGraph()
-        for index, op in enumerate(self.ops):
-            graph.add_node(index, name=op.name, layer=op.layer, phase=op.phase)
-        graph.add_edges_from(self.edges)
-        return graph
+                last_writer[self.values[operand.value].storage] = index
+        return tuple(sorted(edges))
 
     @property
     def backward_ops(self) -> tuple[Op, ...]:

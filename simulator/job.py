@@ -1,4 +1,4 @@
-"""A training job: what is trained, on how many samples, with which optimizer. It captures its graph on demand."""
+"""A training job: the model, the batch size and the optimizer. It captures its graph on demand."""
 
 import hashlib
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator.bodies.update import check_form, hyper_parameters
 from simulator.graph import TrainingGraph
 from traces.errors import StepcastError, UnknownNameError
+from traces.interrupts import interrupts_delayed
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
@@ -53,12 +54,9 @@ class Job:
             raise StepcastError(f"--image-size is {self.image_size}; expected at least 1")
         if self.batch % self.accumulate:
             raise StepcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
-        for kind, given, known in (
-            ("precision", self.precision, PRECISIONS),
-            ("layout", self.layout, LAYOUTS),
-        ):
-            if given not in known:
-                raise UnknownNameError(kind, given, known)
+        for kind, value, allowed in (("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS)):
+            if value not in allowed:
+                raise UnknownNameError(kind, value, allowed)
         check_form(self.optimizer, self.form)
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
             raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
@@ -77,30 +75,31 @@ class Job:
 
     @property
     def hyper(self) -> tuple[tuple[str, float], ...]:
-        """Hyper-parameters of the optimizer as (name, number) pairs, defaults filled in."""
+        """Hyper-parameters of the optimizer as (name, number) pairs, with defaults filled in."""
         return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
 
     @cached_property
     def factory(self):
-        """The model's factory (`factory.Factory`)."""
+        """The model's factory (`models.factory.Factory`)."""
         from simulator.models.find import find_factory
 
         return find_factory(self.model, self.image_size)
 
     def build(self, batch: int | None = None):
-        """Make module, inputs and target (`built.Built`) for `batch` samples, seeded, in the job's precision and layout."""
-        import torch
-
+        """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
         from simulator.models.factory import call_factory
+
+        with interrupts_delayed():
+            import torch
 
         torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
-            built.replace_tensors(self._placed)
+            built.replace_tensors(self._converted)
         return built
 
-    def _placed(self, tensor):
-        """A tensor in the job's precision and layout."""
+    def _converted(self, tensor):
+        """Convert a tensor to the job's precision and layout."""
         import torch
 
         if not tensor.is_floating_point():
@@ -109,41 +108,42 @@ class Job:
         return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
 
     def data(self):
-        """Batches to train on by iteration (`workloads.data.Batches`), in the job's precision and layout; None without a data set."""
+        """Return the batches to train on (`workloads.data.Batches`) in the job's precision and layout; None without a data set."""
         if self.factory.data is None:
             return None
-        found = self.factory.data(self.batch, self.seed)
+        batches = self.factory.data(self.batch, self.seed)
 
         def make(numbers):
-            inputs, target = found.make(numbers)
-            return tuple(map(self._placed, inputs)), self._placed(target)
+            inputs, target = batches.make(numbers)
+            return tuple(map(self._converted, inputs)), self._converted(target)
 
-        return replace(found, make=make)
+        return replace(batches, make=make)
 
     def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
-        """The graph of one (micro-)batch of `batch` samples, its loss divided by `parts`; cached in memory and on disk.
+        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`; cached in memory and on disk.
 
-        `parts`: how many such batches a step has, on all devices; default: `accumulate`.
+        `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
         """
-        wanted = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts)
-        if wanted not in self._graphs:
-            self._graphs[wanted] = self._cached(*wanted)
-        return self._graphs[wanted]
+        arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts)
+        if arguments not in self._graphs:
+            self._graphs[arguments] = self._load_or_capture(*arguments)
+        return self._graphs[arguments]
 
-    def _cached(self, batch: int, parts: int) -> TrainingGraph:
+    def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
         from simulator.capture import cache as graph_cache
 
         key = (self.factory.name, self.factory.fingerprint, batch, parts, self.dtype, self.layout)
         graph = graph_cache.load(key)
         if graph is None:
-            from simulator.capture.capture import capture
+            with interrupts_delayed():
+                from simulator.capture.capture import capture
 
             graph = capture(lambda: self.build(batch), batch, float(parts))
             graph_cache.store(key, graph)
         return graph
 
     def describe(self) -> dict[str, object]:
-        """The job's fields as plain data, for documents."""
+        """Return the job's fields as plain data, for documents."""
         return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
 
     @property
@@ -155,5 +155,5 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Short hash of everything that decides the plan."""
+        """A short hash of everything that decides the plan."""
         return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()

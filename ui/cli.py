@@ -282,16 +282,11 @@ def ui(
 
 
 def _commands(name: str) -> ModuleType:
-    """Import a module of ui.commands. Ctrl-C is held back until it is loaded, because PyTorch's libraries crash on it while they load."""
-    interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    try:
-        commands = import_module(f"ui.commands.{name}")
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if interrupts:
-        raise KeyboardInterrupt
-    return commands
+    """Import a module of ui.commands. Ctrl-C is delayed until it is loaded, because PyTorch's libraries crash on it while they load."""
+    from traces.interrupts import interrupts_delayed
+
+    with interrupts_delayed():
+        return import_module(f"ui.commands.{name}")
 
 
 def main() -> None:

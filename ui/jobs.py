@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from simulator.job import PRECISIONS, Job
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.predict.explain import explain
-from simulator.predict.forecast import check_shared, forecast_many, prediction
+from simulator.predict.forecast import forecast_many, prediction
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
@@ -26,31 +26,6 @@ from ui.app.model import Choices, Forecast, Refusal, Request
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 log = logging.getLogger("stepcast")
-
-
-def settings(pairs: Sequence[str]) -> dict[str, str]:
-    """`--set k=v` pairs as a mapping. Raises StepcastError for anything else."""
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals and value):
-            raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
-        values[name] = value
-    return values
-
-
-def requested(texts: list[str], pairs: list[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
-    """The strategies to use and the options of `--set`.
-
-    `texts`: strategies with their options, as given; none for all that can use `devices` devices. Raises StepcastError for a wrong name or
-    option.
-    """
-    shared = settings(pairs)
-    chosen = texts or strategies.names(devices)
-    check_shared(chosen, shared)
-    for text in chosen:  # reports mistakes before anything is measured
-        strategies.parse(text, shared)
-    return chosen, shared
 
 
 def caution(model: CostModel, profile: Path | None) -> None:
@@ -110,7 +85,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
         raise UnknownNameError("model", request.model, workloads.names())
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
-    check_shared(request.strategies, shared)
+    strategies.check_shared(request.strategies, shared)
     placement = Placement(devices=request.devices, link=request.link)
     check_names(placement)
     machine, model = costs_for(job, None, request.machine, placement)

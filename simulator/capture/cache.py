@@ -1,4 +1,4 @@
-"""Captured graphs on disk, by a hash of everything that decides them. A damaged entry is captured again."""
+"""A cache of captured graphs on disk, keyed by a hash of everything that decides a graph. A damaged entry counts as missing."""
 
 import hashlib
 import os
@@ -12,14 +12,14 @@ from traces.errors import StepcastError
 from traces.files import read_json, write_json
 
 _ADAPTER = TypeAdapter(TrainingGraph)
-#: Another capture makes other graphs.
+#: Modules that decide what is captured: their source is part of the hash.
 _CODE = ("bodies/opcall", "graph", "models/built", "plan/task")
 _CODE += tuple(f"capture/{name}" for name in ("capture", "gradients", "intercept", "module_stack", "recorder"))
 _CODE += tuple(f"ops/{name}" for name in ("aten_json", "pruned", "recurrent/layers", "recurrent/ops", "recurrent/steps"))
 
 
 def folder() -> Path:
-    """Where graphs are kept; STEPCAST_CACHE overrides the platform's cache folder."""
+    """Return the folder of the cache; STEPCAST_CACHE overrides the platform's cache folder."""
     return Path(os.environ.get("STEPCAST_CACHE") or user_cache_dir("stepcast")) / "graphs"
 
 
@@ -33,7 +33,7 @@ def _path(key: tuple) -> Path:
 
 
 def load(key: tuple) -> TrainingGraph | None:
-    """The graph kept under `key`, or None."""
+    """Return the graph stored under `key`, or None."""
     path = _path(key)
     if not path.exists():
         return None
@@ -44,10 +44,10 @@ def load(key: tuple) -> TrainingGraph | None:
 
 
 def store(key: tuple, graph: TrainingGraph) -> None:
-    """Keep a graph. A cache that cannot be written is no reason to stop: the graph is captured again next time."""
+    """Store a graph under `key`. If the cache cannot be written, log a warning: the graph is captured again next time."""
     import logging
 
     try:
         write_json(_path(key), _ADAPTER.dump_python(graph, mode="json"))
     except StepcastError as error:
-        logging.getLogger("stepcast").warning("the captured graph is not kept: %s", error)
+        logging.getLogger("stepcast").warning("the captured graph is not cached: %s", error)

@@ -1,7 +1,7 @@
-"""Capture one training step as a TrainingGraph, on CPU fake tensors: no memory, no arithmetic, the same keys on every machine.
+"""Capture one training step as a TrainingGraph on CPU fake tensors: no memory, no arithmetic, and the same cost keys on every machine.
 
-A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.autograd.grad` issue below autograd. Layers come from a
-stack kept by module hooks; a backward op has the layer under which its autograd node was made.
+A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.autograd.grad` issue below autograd. Module hooks keep a
+stack of running modules, which gives each op its layer; a backward op has the layer in which its autograd node was made.
 """
 
 import logging
@@ -28,40 +28,41 @@ from simulator.models.factory import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import StepcastError
 
-# It prints a traceback for every exception that it passes on, which is ours to report.
+# This logger prints a traceback for every exception that it passes on. Stepcast reports these itself, in one line.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
-_NEEDS_REAL_NUMBERS = (UnknownContentError, FactoryFailedError)
+_NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
 _VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> TrainingGraph:
-    """Capture forward, loss and backward (of the loss / `loss_scale`) of what `build` makes.
+    """Capture forward, loss and backward (of loss / `loss_scale`) of the model that `build` makes.
 
-    `build` runs under fake tensors, so a model larger than this machine's memory can be captured; where it cannot (it reads values), it
-    runs for real once and its tensors are replaced by fake ones. A step that reads values is run for real: nn.Transformer, say, looks
-    whether its mask is causal. Raises StepcastError where what it reads depends on parameters or data.
+    `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
+    tensor values, it runs on real tensors, which are then replaced by fake ones. A training step that reads tensor values runs on real
+    tensors as well: nn.Transformer, for example, checks whether its mask is causal. Raises StepcastError if these values depend on
+    parameters or data.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         try:
             with fake, warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules look at it, harmlessly
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
                 built = build()
-            return _record(_made_fake(built, fake), fake, batch, loss_scale)
-        except _NEEDS_REAL_NUMBERS:
-            return _record(_made_fake(build(), fake), fake, batch, loss_scale)
+            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale)
+        except _NEEDS_REAL_TENSORS:
+            return _record(_with_fake_tensors(build(), fake), fake, batch, loss_scale)
     except _VALUE_DEPENDENT:
         return _record(build(), None, batch, loss_scale)
 
 
-def _made_fake(built: Built, fake: FakeTensorMode) -> Built:
-    """`built` with its real tensors replaced by fake ones."""
+def _with_fake_tensors(built: Built, fake: FakeTensorMode) -> Built:
+    """Replace the real tensors of `built` by fake ones, and return it."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, FakeTensor):
             return fake.from_tensor(tensor.detach(), static_shapes=True)
-        with fake:  # a deep copy of a fake tensor has another storage than its views, by which views could not be told
+        with fake:  # a deep copy of a fake tensor has another storage than its views, so that views could not be recognized
             if torch.ops.aten.alias.default(tensor).untyped_storage()._cdata == tensor.untyped_storage()._cdata:
                 return tensor
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -71,7 +72,7 @@ def _made_fake(built: Built, fake: FakeTensorMode) -> Built:
 
 
 def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: float) -> TrainingGraph:
-    """Record a step on fake tensors, or with `fake` None on real ones."""
+    """Record a step on fake tensors, or on real ones if `fake` is None."""
     recorder = Recorder()
     module = built.module
     parameters = dict(module.named_parameters())
@@ -84,17 +85,17 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    interrupting = (UnknownContentError, *_VALUE_DEPENDENT)
+    handled_by_capture = (UnknownContentError, *_VALUE_DEPENDENT)
     canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(module, recorder.enter)
-    with training_step(batch, interrupting), fake or nullcontext(), recorder, canonical, layers:
+    with training_step(batch, handled_by_capture), fake or nullcontext(), recorder, canonical, layers:
         loss = built.run()
         _check_loss(loss)
         recorder.layer = "loss"
         scaled = loss if loss_scale == 1.0 else loss / loss_scale
         recorder.phase = BACKWARD
         gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
-    found = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
-    if not found:
+    operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
+    if not operands:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
     graph = TrainingGraph(
         batch=batch,
@@ -102,10 +103,9 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         values=recorder.values,
         storage_bytes=recorder.storage_bytes,
         inputs=tuple(built.named_inputs()),
-        parameters=tuple(found),
-        frozen=tuple(name for name in parameters if name not in found),
+        parameters=tuple(operands),
         layers={name: name.rpartition(".")[0] for name in parameters},
-        gradients=found,
+        gradients=operands,
         loss=recorder.operand(loss).value,
         constants=recorder.constants,
         notes=tuple(dict.fromkeys(recorder.notes)),
@@ -115,7 +115,7 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
 
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise StepcastError(f"the loss is {given}; expected a tensor with one element; reduce it with .mean() or .sum()")
+        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise StepcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()")
     if not loss.requires_grad:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")

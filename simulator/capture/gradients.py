@@ -1,4 +1,4 @@
-"""Finishing touches on a captured graph: dead ops out, gradients on storages of their own, roles dX, dW, dB."""
+"""Finish a captured graph: remove dead ops, give each gradient a storage of its own, and assign the roles dX, dW and dB."""
 
 from dataclasses import replace
 
@@ -9,22 +9,22 @@ from simulator.plan.task import BACKWARD, BUFFER, GRADIENT, PARAMETER, Operand, 
 
 
 def finish(graph: TrainingGraph) -> TrainingGraph:
-    """Apply all touches in order."""
+    """Apply the three steps in order."""
     return _roles(_own_storages(_live(graph)))
 
 
 def _live(graph: TrainingGraph) -> TrainingGraph:
-    """Drop ops that lead neither to the loss, nor to a gradient, nor to a change of a buffer or parameter."""
+    """Remove ops that contribute neither to the loss, nor to a gradient, nor to a change of a buffer or parameter."""
     values = graph.values
-    wanted = {values[graph.loss].storage} | {values[o.value].storage for o in graph.gradients.values()}
-    lasting = {v.storage for v in values.values() if v.kind in (PARAMETER, BUFFER)}
-    kept = []
+    needed = {values[graph.loss].storage} | {values[o.value].storage for o in graph.gradients.values()}
+    carried = {v.storage for v in values.values() if v.kind in (PARAMETER, BUFFER)}
+    live = []
     for op in reversed(graph.ops):
         changed = {values[o.value].storage for o in (*op.writes, *op.mutates)}
-        if changed & (wanted | lasting):
-            kept.append(op)
-            wanted |= {values[o.value].storage for o in op.inputs}
-    ops = tuple(reversed(kept))
+        if changed & (needed | carried):
+            live.append(op)
+            needed |= {values[o.value].storage for o in op.inputs}
+    ops = tuple(reversed(live))
     used = {o.value for op in ops for o in (*op.inputs, *op.writes)} | set(graph.inputs) | set(graph.layers) | {graph.loss}
     used |= {name for name, value in values.items() if value.kind == BUFFER}
     remaining = {name: value for name, value in values.items() if name in used}
@@ -34,21 +34,21 @@ def _live(graph: TrainingGraph) -> TrainingGraph:
 
 
 def _own_storages(graph: TrainingGraph) -> TrainingGraph:
-    """Copy gradients that share a storage or are not laid out like their parameter, as autograd's accumulation does."""
+    """Copy gradients that share a storage or have other strides than their parameter, as autograd's accumulation does."""
     values, sizes, ops = dict(graph.values), dict(graph.storage_bytes), list(graph.ops)
-    gradients, taken = {}, set()
+    gradients, used_storages = {}, set()
     for parameter, operand in graph.gradients.items():
-        value, shape = values[operand.value], values[parameter]
-        own = value.kind == GRADIENT and value.storage not in taken and operand.bytes == sizes[value.storage]
-        if own and operand.strides == shape.strides:
-            taken.add(value.storage)
+        value, like = values[operand.value], values[parameter]
+        own = value.kind == GRADIENT and value.storage not in used_storages and operand.bytes == sizes[value.storage]
+        if own and operand.strides == like.strides:
+            used_storages.add(value.storage)
             gradients[parameter] = operand
             continue
         name = f"{parameter}/gradient"
-        values[name] = Value(name, shape.shape, shape.strides, shape.dtype, "", GRADIENT, name)
-        sizes[name] = sizes[shape.storage] if shape.storage == parameter else shape.operand().bytes
+        values[name] = Value(name, like.shape, like.strides, like.dtype, "", GRADIENT, name)
+        sizes[name] = sizes[like.storage] if like.storage == parameter else like.operand().bytes
         layer = graph.layers[parameter]
-        layout = "contiguous_format" if _is_contiguous(shape) else "channels_last"
+        layout = "contiguous_format" if _is_contiguous(like) else "channels_last"
         body = OpCall("aten.clone.default", '[{"$":0}]', f'{{"memory_format":{{"memory_format":"{layout}"}}}}')
         ops.append(Op(name, body, BACKWARD, layer, "", (operand,), (values[name].operand(),)))
         gradients[parameter] = values[name].operand()
@@ -65,7 +65,7 @@ def _is_contiguous(value: Value) -> bool:
 
 
 def _place_copies(ops: list[Op], values) -> tuple[Op, ...]:
-    """Move each appended copy right behind the last op that changes what it reads."""
+    """Move each appended copy to directly after the last op that changes the storage it reads."""
     copies = [op for op in ops if op.name.endswith("/gradient")]
     placed = [op for op in ops if not op.name.endswith("/gradient")]
     for copy in copies:
@@ -80,12 +80,12 @@ def _on(operand: Operand, storage: str, values) -> bool:
 
 
 def _roles(graph: TrainingGraph) -> TrainingGraph:
-    """Mark backward ops: dW or dB where results lead only to gradients of the op's own layer, else dX.
+    """Assign each backward op a role: dW or dB if its results contribute only to gradients of the op's own layer, else dX.
 
-    A layer used twice reads its own dX again: what a product of the layer reads is dX too.
+    A layer that is used twice reads its own dX again. Therefore an op whose result a product of the layer reads has the role dX too.
     """
     owner = {graph.values[o.value].storage: name for name, o in graph.gradients.items()}
-    leads: dict[str, frozenset[str]] = {}
+    contributes_to: dict[str, frozenset[str]] = {}  # storage -> parameters whose gradients depend on it
     multiplied: set[str] = set()
     ops = []
     for op in reversed(graph.ops):
@@ -95,12 +95,12 @@ def _roles(graph: TrainingGraph) -> TrainingGraph:
         changed = [graph.values[operand.value].storage for operand in (*op.writes, *op.mutates)]
         reached: frozenset[str] = frozenset()
         for storage in changed:
-            reached |= leads.get(storage, frozenset())
+            reached |= contributes_to.get(storage, frozenset())
             reached |= frozenset({owner[storage]} if storage in owner else ())
-        reached = _few(reached)
+        reached = _truncated(reached)
         used = [graph.values[operand.value].storage for operand in op.inputs]
         for storage in used:
-            leads[storage] = _few(leads.get(storage, frozenset()) | reached)
+            contributes_to[storage] = _truncated(contributes_to.get(storage, frozenset()) | reached)
         role = "dX" if multiplied.intersection(changed) else _role(op, reached, graph)
         if op_class(op.body.target) in ("conv", "matmul", "recurrent"):
             multiplied.update(used)
@@ -108,8 +108,8 @@ def _roles(graph: TrainingGraph) -> TrainingGraph:
     return replace(graph, ops=_unique(ops[::-1]))
 
 
-def _few(names: frozenset[str]) -> frozenset[str]:
-    """A layer owns few parameters: beyond eight, only "several layers" matters, which any nine names say as well."""
+def _truncated(names: frozenset[str]) -> frozenset[str]:
+    """Keep at most nine names. A layer owns at most eight parameters, so nine are enough to know that several layers are reached."""
     return frozenset(sorted(names)[:9]) if len(names) > 9 else names
 
 
@@ -120,14 +120,14 @@ def _role(op: Op, reached: frozenset[str], graph: TrainingGraph) -> str:
 
 
 def _unique(ops: list[Op]) -> tuple[Op, ...]:
-    """Name backward ops by layer, aten op and role."""
-    taken: dict[str, int] = {}
+    """Name backward ops by layer, aten op and role; number those with the same name."""
+    uses: dict[str, int] = {}
     named = []
     for op in ops:
         name = op.name
         if op.phase == BACKWARD:
             name = f"{name.split('#')[0]}.{op.gradient}"
-            taken[name] = taken.get(name, 0) + 1
-            name = name if taken[name] == 1 else f"{name}#{taken[name]}"
+            uses[name] = uses.get(name, 0) + 1
+            name = name if uses[name] == 1 else f"{name}#{uses[name]}"
         named.append(replace(op, name=name))
     return tuple(named)

@@ -1,8 +1,8 @@
-"""Canonical forms during capture: functions whose CPU and CUDA decompositions differ are recorded in one form.
+"""Canonical forms during capture: functions that decompose differently on CPU and CUDA are recorded in one form.
 
-Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, by the name of the CPU's, where PyTorch runs
-it as one on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of
-an RNN, a GRU or an LSTM is one op each way (`recurrent`).
+Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
+on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
+or an LSTM is one op in forward and one in backward (`simulator.ops.recurrent`).
 """
 
 import math
@@ -19,19 +19,19 @@ _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attenti
 
 
 class CanonicalForms(TorchFunctionMode):
-    """Within it, dropout, attention and recurrent layers are issued in their canonical forms.
+    """A context in which dropout, attention and recurrent layers are issued in their canonical forms.
 
-    A function mode sees every call by whatever name, but is off inside functions it was handed (F.multi_head_attention_forward); there the
-    names in torch.nn.functional count, and they are replaced too.
+    A function mode sees every call, whatever name the caller uses, but it is off inside the functions that it handles (such as
+    F.multi_head_attention_forward). These call torch.nn.functional by name, so the names there are patched too.
     """
 
     def __init__(self, layer: Callable[[], str] = lambda: ""):
-        """`layer` names the running module, for errors."""
+        """`layer` returns the name of the running module, for error messages."""
         super().__init__()
         self._layer = layer
 
     def __enter__(self):
-        """Start replacing."""
+        """Start replacing functions."""
         self._patches = (
             patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
             patch.object(functional, "scaled_dot_product_attention", _attention),
@@ -41,13 +41,13 @@ class CanonicalForms(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *error):
-        """Stop replacing."""
+        """Stop replacing functions."""
         for replaced in self._patches:
             replaced.stop()
         return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Replace what has a canonical form, pass on everything else."""
+        """Replace a function that has a canonical form; call every other one unchanged."""
         kwargs = kwargs or {}
         if func is _ATTENTION:
             return _attention(*args, **kwargs)
@@ -60,21 +60,21 @@ class CanonicalForms(TorchFunctionMode):
 
 def _dropout(func, args, kwargs) -> torch.Tensor:
     names = ("input", "p", "training", "inplace") if func is _DROPOUT else ("input", "p", "train")
-    given = {"p": 0.5, **dict(zip(names, args, strict=False)), **kwargs}
-    x = given["input"]
-    if not given.get("training", given.get("train", True)) or given["p"] == 0.0:
+    arguments = {"p": 0.5, **dict(zip(names, args, strict=False)), **kwargs}
+    x = arguments["input"]
+    if not arguments.get("training", arguments.get("train", True)) or arguments["p"] == 0.0:
         return x
-    if given["p"] == 1.0:  # PyTorch draws no mask then
+    if arguments["p"] == 1.0:  # PyTorch draws no mask in this case
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
-        return x.mul_(zero) if given.get("inplace") else x.mul(zero)
-    out = torch.native_dropout(x, given["p"], True)[0]
-    return x.copy_(out) if given.get("inplace") else out
+        return x.mul_(zero) if arguments.get("inplace") else x.mul(zero)
+    out = torch.native_dropout(x, arguments["p"], True)[0]
+    return x.copy_(out) if arguments.get("inplace") else out
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor:
-    """Scaled_dot_product_attention as PyTorch runs it; with dropout in its math form, in the order of operations of PyTorch's own.
+    """Run scaled_dot_product_attention as PyTorch does; with dropout in its math form, with PyTorch's own order of operations.
 
-    The order matters: gradients that are zero in exact arithmetic (a key's bias) are pure rounding, and Adam normalises them.
+    The order matters: gradients that are zero in exact arithmetic (of a key's bias) are pure rounding errors, and Adam normalizes them.
     """
     if dropout_p == 0.0:
         return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -90,5 +90,5 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
         scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = torch.ops.aten._safe_softmax.default(scores, -1)  # zero, not NaN, where a whole row is masked
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)  # zero, not NaN, in a row that is masked completely
     return torch.native_dropout(weights, dropout_p, True)[0] @ value

@@ -1,4 +1,4 @@
-"""Which module an op belongs to, in forward and in backward."""
+"""Track the module that an op belongs to, in forward and in backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Layers:
-    """Within it, `enter(path)` is told the innermost running module, and in backward the module whose autograd node runs."""
+    """A context in which `enter(path)` is called with the innermost running module; in backward, with the module of the running node."""
 
     def __init__(self, module: torch.nn.Module, enter: Callable[[str], None]):
         self._module, self._enter = module, enter
@@ -36,7 +36,7 @@ class Layers:
         self._enter(self._stack[-1] if self._stack else "loss")
 
     def _claim(self, output: Any, layer: str) -> None:
-        """Give every autograd node made since the last claim to `layer`, so that its backward ops carry it."""
+        """Assign every autograd node made since the last call to `layer`, so that its backward ops have this layer."""
         nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
         while nodes:
             node = nodes.pop()

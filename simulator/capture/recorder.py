@@ -1,7 +1,7 @@
-"""Records the aten ops that a training step issues below autograd.
+"""Record the aten ops that a training step issues below autograd.
 
-Storages tell views from new tensors, so views never become ops. With `capture`, the one place that touches PyTorch's private modules
-(torch._subclasses, torch.utils._python_dispatch).
+A result on the storage of an argument is a view, so views never become ops. This module and `capture` are the only ones that use PyTorch's
+private modules (torch._subclasses, torch.utils._python_dispatch).
 """
 
 from dataclasses import replace
@@ -20,14 +20,14 @@ from simulator.ops.recurrent.ops import launches
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
 from traces.errors import StepcastError
 
-#: Tensor arguments that an op changes although its schema does not say so (statistics of batch-norm in training).
+#: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
-#: Ops whose joint form computes dX and dW at once, chosen by their `output_mask`. They are recorded as two ops.
+#: Ops that compute dX and dW in one call; their `output_mask` selects the results. They are recorded as two ops.
 SPLIT_BY_MASK = frozenset(
     {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
 )
-#: Matrix products of queries' by keys' length in attention, which the registry of FLOP formulas lacks in this form, and where its query
-#: is. As PyTorch counts the other forms: the backward pass computes the scores again, and causal masks save nothing.
+#: Attention ops that PyTorch's registry of FLOP formulas lacks -> (number of matrix products between queries and keys, position of the
+#: query among the arguments). As in PyTorch's other formulas, the backward pass computes the scores again, and causal masks save nothing.
 ATTENTION_PRODUCTS = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
@@ -37,11 +37,11 @@ MAX_CONSTANT_ELEMENTS = 65_536
 
 
 class UnknownContentError(Exception):
-    """The step reads a tensor that the factory made under fake tensors and did not register."""
+    """The step reads a tensor that the factory made under fake tensors and registered neither as a parameter nor as a buffer."""
 
 
 class Recorder(TorchDispatchMode):
-    """Turns dispatched aten ops into `Op`s; keeps every tensor alive so that identities stay unique."""
+    """Turn dispatched aten ops into `Op`s. Every tensor is kept alive, so that its id stays unique."""
 
     def __init__(self):
         super().__init__()
@@ -59,11 +59,11 @@ class Recorder(TorchDispatchMode):
         self._names: dict[str, int] = {}
 
     def enter(self, layer: str) -> None:
-        """Ops recorded from now on belong to `layer`."""
+        """Assign the ops recorded from now on to `layer`."""
         self.layer = layer
 
     def define(self, name: str, tensor: torch.Tensor, kind: str) -> Operand:
-        """Make `tensor` a value called `name`; a second value on a known storage lies on that storage."""
+        """Make `tensor` a value called `name`. A further value on the same memory gets the storage of the first one."""
         self._alive.append(tensor)
         storage = tensor.untyped_storage()
         if kind in (PARAMETER, INPUT) or (kind == BUFFER and not name.startswith("constant:")):
@@ -77,36 +77,35 @@ class Recorder(TorchDispatchMode):
         return self._operands[id(tensor)]
 
     def operand(self, tensor: torch.Tensor) -> Operand:
-        """The operand of a tensor seen before; a tensor seen for the first time is a constant of the model or a new face of a known one."""
-        known = self._operands.get(id(tensor))
-        if known is not None:
-            return known
+        """Return the operand of a tensor. A tensor not seen before is a constant of the model, or a new view of a known storage."""
+        operand = self._operands.get(id(tensor))
+        if operand is not None:
+            return operand
         base = self._by_storage.get(tensor.untyped_storage()._cdata)
         if base is None:
             return self._constant(tensor)
-        face = Operand(base, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype))
-        if not self._whole(tensor, face):
-            args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
-            face = replace(face, views=(ViewStep("aten.as_strided.default", args),))
-        self._remember(tensor, face)
-        return face
+        return self._strided_view(tensor, Operand(base, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype)))
 
-    def _reface(self, tensor: torch.Tensor) -> None:
-        """A tensor whose shape and strides were changed in place (transpose_) is from now on another view of its storage."""
+    def _changed_in_place(self, tensor: torch.Tensor) -> None:
+        """Record that the shape and strides of a tensor were changed in place (transpose_): it is now another view of its storage."""
         base = self.values[self._operands[id(tensor)].value].operand()
-        face = replace(base, shape=tuple(tensor.shape), strides=tuple(tensor.stride()))
-        if not self._whole(tensor, face):
+        self._strided_view(tensor, replace(base, shape=tuple(tensor.shape), strides=tuple(tensor.stride())))
+
+    def _strided_view(self, tensor: torch.Tensor, operand: Operand) -> Operand:
+        """Remember a tensor as `operand`, through as_strided unless it is the whole value."""
+        if not self._whole(tensor, operand):
             args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
-            face = replace(face, views=(ViewStep("aten.as_strided.default", args),))
-        self._remember(tensor, face)
+            operand = replace(operand, views=(ViewStep("aten.as_strided.default", args),))
+        self._remember(tensor, operand)
+        return operand
 
     def _constant(self, tensor: torch.Tensor) -> Operand:
         if isinstance(tensor, FakeTensor):
             raise UnknownContentError
         if tensor.numel() > MAX_CONSTANT_ELEMENTS:
             raise StepcastError(
-                f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected it registered;"
-                " use register_buffer"
+                f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected at most"
+                f" {MAX_CONSTANT_ELEMENTS}; register it with register_buffer"
             )
         name = f"constant:{len(self.constants)}"
         with unset_fake_temporarily():
@@ -137,7 +136,10 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _check_data_flow(self, func, args, kwargs) -> None:
-        """Refuse an op whose result on the host, or whose shape, depends on the values of parameters or data. Fake tensors raise before."""
+        """Raise StepcastError if the op's shape, or a result that the host reads, depends on the values of parameters or data.
+
+        On fake tensors such ops raise an exception of PyTorch's own instead.
+        """
         tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
         if tags.intersection(func.tags) and self._reads_data(args, kwargs):
             raise StepcastError(
@@ -150,18 +152,18 @@ class Recorder(TorchDispatchMode):
         return any(tensor.untyped_storage()._cdata in self._data for tensor in tensors)
 
     def _follow_data(self, args, kwargs, result: Any) -> None:
-        """What is computed from parameters and data is data."""
+        """Mark results that are computed from parameters or data as data."""
         if self._reads_data(args, kwargs):
             self._data.update(t.untyped_storage()._cdata for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
 
     def _op(self, func, args, kwargs, results: list[Any]) -> None:
         if torch.Tag.inplace_view in func.tags:
-            self._reface(args[0])
+            self._changed_in_place(args[0])
             return
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
             return
-        if func.is_view and self._knows(args[0]):  # as a task it would hide that two values share memory
+        if func.is_view and self._on_seen_storage(args[0]):  # as a task it would hide that two values share memory
             raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
         encoder = _Inputs(self, mutated)
         text, named = encode(args, kwargs, encoder)
@@ -169,12 +171,12 @@ class Recorder(TorchDispatchMode):
         text, named = encoder.renumber(text), encoder.renumber(named)
         name = self._name(func)
         writes, outputs = [], []
-        known = {id(t) for t in mutated}
+        mutated_ids = {id(t) for t in mutated}
         for position, tensor in enumerate(results):
-            if not isinstance(tensor, torch.Tensor) or id(tensor) in known:
+            if not isinstance(tensor, torch.Tensor) or id(tensor) in mutated_ids:
                 continue
             if tensor.untyped_storage()._cdata in self._by_storage:
-                self.operand(tensor)  # an in-place op's result, seen as a new object
+                self.operand(tensor)  # the result of an in-place op, as a new tensor object
                 continue
             kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
             writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
@@ -184,12 +186,12 @@ class Recorder(TorchDispatchMode):
         body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
 
-    def _knows(self, tensor: Any) -> bool:
-        """Whether it lies on a storage seen before; a real tensor among fake ones is a constant, and nobody changes that."""
+    def _on_seen_storage(self, tensor: Any) -> bool:
+        """Whether a fake tensor lies on a storage seen before. A real tensor among fake ones is a constant, which no op changes."""
         return isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata in self._by_storage
 
     def _view(self, func, args, kwargs, results: list[Any]) -> bool:
-        """Remember results that alias the first tensor argument as views of it; False when the op computes something."""
+        """Remember results that alias the first tensor argument as views of it. Returns False if the op computes something."""
         source = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)), None)
         tensors = [r for r in results if isinstance(r, torch.Tensor)]
         if source is None or any(t.untyped_storage()._cdata != source.untyped_storage()._cdata for t in tensors):
@@ -199,19 +201,19 @@ class Recorder(TorchDispatchMode):
         for position, tensor in enumerate(tensors):
             if id(tensor) in self._operands:
                 continue
-            face = Operand(base.value, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype))
-            if self._whole(tensor, face):  # a view that undoes earlier ones, such as t of t
-                self._remember(tensor, face)
+            operand = Operand(base.value, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype))
+            if self._whole(tensor, operand):  # a view that undoes earlier ones, such as the transpose of a transpose
+                self._remember(tensor, operand)
                 continue
-            face = replace(face, views=base.views)
-            if face != base or source.storage_offset() != tensor.storage_offset():
+            operand = replace(operand, views=base.views)
+            if operand != base or source.storage_offset() != tensor.storage_offset():
                 step = ViewStep(str(func), text if not kwargs else encode(args[1:], kwargs)[0], position if len(tensors) > 1 else None)
-                face = replace(face, views=(*base.views, step))
-            self._remember(tensor, face)
+                operand = replace(operand, views=(*base.views, step))
+            self._remember(tensor, operand)
         return True
 
-    def _whole(self, tensor: torch.Tensor, face: Operand) -> bool:
-        return tensor.storage_offset() == self._offsets[face.value] and face == self.values[face.value].operand()
+    def _whole(self, tensor: torch.Tensor, operand: Operand) -> bool:
+        return tensor.storage_offset() == self._offsets[operand.value] and operand == self.values[operand.value].operand()
 
     def _name(self, func) -> str:
         base = f"{self.layer or 'model'}/{str(func).split('.')[1]}"
@@ -230,18 +232,18 @@ def _as_list(result: Any) -> list[Any]:
 
 
 def _mutated(func, args, kwargs) -> list[torch.Tensor]:
-    """Tensor arguments that the op changes, by its schema or the table of hidden mutations."""
-    found = []
+    """Return the tensor arguments that the op changes, by its schema or by HIDDEN_MUTATIONS."""
+    tensors = []
     for position, argument in enumerate(func._schema.arguments):
         hidden = position in HIDDEN_MUTATIONS.get(str(func), ()) and args[5]
         if hidden or (argument.alias_info is not None and argument.alias_info.is_write):
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            found += [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
-    return found
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            tensors += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return tensors
 
 
 def _flops(func, args, kwargs, results) -> float:
-    if func is torch.ops.aten.convolution_backward.default:  # the registry's formula takes a grouped convolution's dW for a dense one
+    if func is torch.ops.aten.convolution_backward.default:  # the registry's formula counts dW of a grouped convolution as if dense
         grad_out, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         outer = inputs if transposed else grad_out
         return 2.0 * outer.numel() * (weight.numel() // weight.shape[0]) * (mask[0] + mask[1])
@@ -255,7 +257,7 @@ def _flops(func, args, kwargs, results) -> float:
 
 
 class _Inputs:
-    """Numbers an op's tensor arguments: first those it reads, then those it changes."""
+    """Number the tensor arguments of an op: first those that it reads, then those that it changes."""
 
     def __init__(self, recorder: Recorder, mutated: list[torch.Tensor]):
         self._recorder = recorder
@@ -264,17 +266,17 @@ class _Inputs:
         self._mutates: dict[Operand, int] = {}
 
     def __call__(self, tensor: torch.Tensor) -> str:
-        """A placeholder for the tensor, final only after `renumber`."""
+        """Return a placeholder for the tensor, which `renumber` replaces by its position."""
         operand = self._recorder.operand(tensor)
         table, mark = (self._mutates, "m") if id(tensor) in self._mutated else (self._reads, "r")
         return f"{mark}{table.setdefault(operand, len(table))}"
 
     def finish(self) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """(reads, mutates)."""
+        """Return (reads, mutates)."""
         return tuple(self._reads), tuple(self._mutates)
 
     def renumber(self, text: str) -> str:
-        """Replace placeholders by positions in reads + mutates."""
+        """Replace the placeholders in `text` by positions in reads + mutates."""
         for mark, table, first in (("r", self._reads, 0), ("m", self._mutates, len(self._reads))):
             for position in table.values():
                 text = text.replace(f'{{"$":"{mark}{position}"}}', f'{{"$":{first + position}}}')

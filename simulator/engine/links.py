@@ -12,11 +12,11 @@ loads a channel at most as far as it goes. Measured collectives of devices that 
 
 from bisect import insort
 from collections import Counter
+from functools import cached_property
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import networkx
 from simpy import Environment, Event
 
 from simulator.bodies.collective import Collective
@@ -25,6 +25,9 @@ from simulator.collectives.rounds import rounds
 from simulator.engine.clock import Settling, Timer, delay_until
 from simulator.machine.machine import HOST, Link, Machine
 from traces.errors import StepcastError
+
+if TYPE_CHECKING:
+    import networkx
 
 
 class Route(NamedTuple):
@@ -62,17 +65,14 @@ class Links(Settling):
         """Links are directed; one without an opposite also serves the way back."""
         super().__init__(env)
         self._machine = machine
-        self._graph = networkx.DiGraph()
         self._devices = {device.name: device for device in machine.devices}
-        self._graph.add_nodes_from(self._devices)
+        self._edges: dict[tuple[str, str], dict[str, Any]] = {}
         self._capacity: dict[tuple[str, str], float] = {}
         for link in machine.links:
             self._add(link.source, link.target, link, "")
         for link in machine.links:
-            if not self._graph.has_edge(link.target, link.source):
+            if (link.target, link.source) not in self._edges:
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
-        self._past_host = self._graph.copy()
-        self._past_host.remove_nodes_from([HOST])
         self._routes: dict[tuple[str, str], Route] = {}
         self._collectives: dict[Collective, tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
@@ -88,7 +88,20 @@ class Links(Settling):
         else:
             channel = (min(source, target), max(source, target))
         self._capacity[channel] = max(self._capacity.get(channel, 0.0), link.bandwidth_bytes_per_s)
-        self._graph.add_edge(source, target, link=link, channel=channel, weight=1.0 + link.latency_s)  # fewest links, then least latency
+        weight = 1.0 + link.latency_s  # fewest links, then least latency
+        self._edges[source, target] = {"link": link, "channel": channel, "weight": weight}
+
+    @cached_property
+    def _graphs(self) -> "tuple[networkx.DiGraph, networkx.DiGraph]":
+        """The directed links without those of the host, and all of them."""
+        import networkx  # here, because it takes 0.25 s to load, and a plan on one device needs no route
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self._devices)
+        graph.add_edges_from((*ends, edge) for ends, edge in self._edges.items())
+        past_host = graph.copy()
+        past_host.remove_nodes_from([HOST])
+        return past_host, graph
 
     def route(self, source: str, target: str) -> Route:
         """How bytes get from `source` to `target`. Raises StepcastError where no links join them."""
@@ -97,18 +110,18 @@ class Links(Settling):
         return self._routes[source, target]
 
     def _find(self, source: str, target: str) -> Route:
-        direct = self._graph.has_edge(source, target)
+        direct = self._edges.get((source, target))
         devices = self._devices
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
-        if self._graph.edges[source, target]["link"].alias if direct else one_memory:
+        if direct["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        nodes = _way(self._past_host, source, target) or _way(self._graph, source, target)
+        nodes = next(filter(None, (_way(graph, source, target) for graph in self._graphs)), [])
         if not nodes:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
             )
         hops = list(pairwise(nodes))
-        edges = [self._graph.edges[hop] for hop in hops]
+        edges = [self._edges[hop] for hop in hops]
         channels = dict.fromkeys(edge["channel"] for edge in edges)
         found = Route(
             tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
@@ -128,7 +141,7 @@ class Links(Settling):
 
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
-        if not self._graph.has_edge(source, target):
+        if (source, target) not in self._edges:
             return None
         route = self.route(source, target)
         return None if route.alias or (route.bandwidth_bytes_per_s == inf and not route.latency_s) else route
@@ -231,8 +244,10 @@ class Links(Settling):
         self._soon()
 
 
-def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
+def _way(graph: "networkx.DiGraph", source: str, target: str) -> list[str]:
     """The nodes of the shortest path; none where there is no path."""
+    import networkx
+
     try:
         return networkx.shortest_path(graph, source, target, weight="weight")
     except (networkx.NetworkXNoPath, networkx.NodeNotFound):

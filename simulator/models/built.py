@@ -1,4 +1,4 @@
-"""What a model factory made, in one form."""
+"""The result of a model factory, in one form for all factories."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from traces.errors import StepcastError
 
 
 class FactoryFailedError(StepcastError):
-    """The user's factory raised; under fake tensors that may only mean that it needs real numbers."""
+    """The user's factory raised an exception. Under fake tensors this may only mean that the factory reads tensor values."""
 
 
 @dataclass
 class Built:
-    """What a model factory returned, in one form: `inputs` positional, `keywords` by name, `loss(output, target)`."""
+    """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar."""
 
     module: torch.nn.Module
     inputs: tuple[Any, ...]
@@ -25,34 +25,36 @@ class Built:
     loss: Callable[[Any, Any], torch.Tensor]
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
-        """Every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""
-        found = {f"input:{i}": t for i, t in enumerate(self.inputs)} | {f"input:{k}": t for k, t in self.keywords.items()}
-        found |= {f"target:{i}": t for i, t in enumerate(tree_leaves(self.target))}
-        return {name: t for name, t in found.items() if isinstance(t, torch.Tensor)}
+        """Return every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""
+        items = {f"input:{i}": t for i, t in enumerate(self.inputs)} | {f"input:{k}": t for k, t in self.keywords.items()}
+        items |= {f"target:{i}": t for i, t in enumerate(tree_leaves(self.target))}
+        return {name: item for name, item in items.items() if isinstance(item, torch.Tensor)}
 
     def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Put `convert(tensor)` in place of every parameter, buffer, input and target, keeping ties between them.
+        """Replace every parameter, buffer, input and target by `convert(tensor)`. A tensor that is used twice is converted once.
 
-        Not `Module.to`, which cannot swap fake tensors.
+        `Module.to` does not do: it cannot replace fake tensors.
         """
-        memo: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the originals too: a freed one's id may come again
+        # By id. The originals are kept too, because the id of a freed tensor may be used again.
+        converted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def once(item: Any) -> Any:
             if not isinstance(item, torch.Tensor):
                 return item
-            if id(item) not in memo:
-                made = convert(item.detach() if isinstance(item, torch.nn.Parameter) else item)
-                memo[id(item)] = (item, torch.nn.Parameter(made, item.requires_grad) if isinstance(item, torch.nn.Parameter) else made)
-            return memo[id(item)][1]
+            if id(item) not in converted:
+                is_parameter = isinstance(item, torch.nn.Parameter)
+                tensor = convert(item.detach() if is_parameter else item)
+                converted[id(item)] = (item, torch.nn.Parameter(tensor, item.requires_grad) if is_parameter else tensor)
+            return converted[id(item)][1]
 
         for module in self.module.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    table[name] = once(tensor)
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    tensors[name] = once(tensor)
         self.inputs = tuple(map(once, self.inputs))
         self.keywords = {name: once(item) for name, item in self.keywords.items()}
         self.target = tree_map(once, self.target)
 
     def run(self) -> torch.Tensor:
-        """Forward and loss."""
+        """Run the forward pass and return the loss."""
         return self.loss(self.module(*self.inputs, **self.keywords), self.target)

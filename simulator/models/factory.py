@@ -1,4 +1,4 @@
-"""Running a model factory: the user's code, whose every failure becomes one line that says where and what."""
+"""Run a model factory. It is the user's code: every failure in it becomes a StepcastError of one line that says what failed and where."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ EXPECTED = "(module, inputs, target) or (module, inputs, target, loss)"
 
 @dataclass(frozen=True)
 class Factory:
-    """A callable that makes a model for a batch size, and a hash of the code it comes from (for the capture cache).
+    """A callable that makes a model for a batch size, with a hash of its code (`fingerprint`) for the cache of captured graphs.
 
-    `data(batch, seed)` gives batches to train on by iteration; None where there is only the batch that `call` makes.
+    `data(batch, seed)` returns the batches to train on; None if there is only the one batch that `call` makes.
     """
 
     name: str
@@ -29,21 +29,21 @@ class Factory:
 
 
 def call_factory(factory: Factory, batch: int):
-    """Run the factory and bring what it returns into one form (`built.Built`), the module in training mode.
+    """Run the factory and return its result as `built.Built`, with the module in training mode.
 
-    Raises StepcastError when it raises or returns something else.
+    Raises StepcastError if the factory raises an exception or returns something other than EXPECTED.
     """
     from simulator.models.built import Built, FactoryFailedError
 
     try:
-        made = factory.call(batch)
+        result = factory.call(batch)
     except StepcastError:
         raise
     except (Exception, SystemExit) as error:
         raise FactoryFailedError(
             f"the factory {factory.name} failed for batch size {batch}: {brief(error)}; run it on its own to see why"
         ) from error
-    module, inputs, target, loss = _parts(factory.name, made)
+    module, inputs, target, loss = _unpack(factory.name, result)
     keywords = dict(inputs) if isinstance(inputs, dict) else {}
     positional: tuple[Any, ...] = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     built = Built(module if module.training else module.train(), positional, keywords, target, loss)
@@ -52,33 +52,33 @@ def call_factory(factory: Factory, batch: int):
     return built
 
 
-def _parts(name: str, made: Any) -> tuple:
-    """(module, inputs, target, loss), cross-entropy where the factory gives no loss."""
+def _unpack(name: str, result: Any) -> tuple:
+    """Return (module, inputs, target, loss); the loss is cross-entropy if the factory returned none."""
     import torch
 
-    if not isinstance(made, tuple | list) or len(made) not in (3, 4):
-        shown = f"a tuple of {len(made)}" if isinstance(made, tuple | list) else type(made).__name__
+    if not isinstance(result, tuple | list) or len(result) not in (3, 4):
+        shown = f"a tuple of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
         raise StepcastError(f"the factory {name} returned {shown}; expected {EXPECTED}")
-    if not isinstance(made[0], torch.nn.Module):
-        raise StepcastError(f"the factory {name} returned a {type(made[0]).__name__} as its model; expected a torch.nn.Module")
-    loss = made[3] if len(made) == 4 else torch.nn.functional.cross_entropy
+    if not isinstance(result[0], torch.nn.Module):
+        raise StepcastError(f"the factory {name} returned a {type(result[0]).__name__} as its model; expected a torch.nn.Module")
+    loss = result[3] if len(result) == 4 else torch.nn.functional.cross_entropy
     if not callable(loss):
         raise StepcastError(f"the factory {name} returned a loss of type {type(loss).__name__}; expected a function (output, target)")
-    return (*made[:3], loss)
+    return (*result[:3], loss)
 
 
 def _check_module(name: str, module) -> None:
     from torch.nn.parameter import is_lazy
 
     if any(map(is_lazy, module.parameters())):
-        raise StepcastError(f"the model of {name} has lazy parameters; expected their shapes; run one forward in the factory")
-    sparse = next((layer for layer, part in module.named_modules() if getattr(part, "sparse", False) is True), None)
+        raise StepcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory")
+    sparse = next((layer for layer, child in module.named_modules() if getattr(child, "sparse", False) is True), None)
     if sparse is not None:
         raise StepcastError(f"layer {sparse!r} of {name} has sparse gradients, which are not modelled; make it with sparse=False")
 
 
 def _check_batch(name: str, batch: int, inputs: dict) -> None:
-    """The batch lies along dimension 0 or 1, or is flattened into one of them, of at least one input or target."""
+    """Check that at least one input or target has the batch in dimension 0 or 1, possibly flattened together with another dimension."""
     shapes = {label: tuple(tensor.shape) for label, tensor in inputs.items()}
     if shapes and not any(extent and extent % batch == 0 for shape in shapes.values() for extent in shape[:2]):
         shown = ", ".join(f"{label} {shape}" for label, shape in list(shapes.items())[:4])
@@ -88,11 +88,11 @@ def _check_batch(name: str, batch: int, inputs: dict) -> None:
 
 
 @contextmanager
-def training_step(batch: int, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turns what the user's model or loss raises within it, but for `passing`, into a StepcastError with the line it came from."""
+def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn an exception of the user's model or loss into a StepcastError with the line it came from; `passed_on` ones stay as they are."""
     try:
         yield
-    except (StepcastError, *passing):
+    except (StepcastError, *passed_on):
         raise
     except Exception as error:
         message = f"the training step fails for batch size {batch}: {brief(error)}{_place(error)}; run the model on its own to see why"
@@ -100,13 +100,13 @@ def training_step(batch: int, passing: tuple[type[Exception], ...] = ()) -> Iter
 
 
 def brief(error: BaseException) -> str:
-    """Kind and first line of an exception."""
+    """Return the type and the first line of an exception."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _place(error: BaseException) -> str:
-    """Where the user's own code was when it happened; empty where none of it was."""
+    """Return the innermost line of the user's own code in the traceback, in parentheses; empty if there is none."""
     import torch
 
     ours = Path(__file__).parents[2]

@@ -1,11 +1,12 @@
-"""How far off whole predictions were on machines that we had: what no cost's own spread explains.
+"""The error of whole predictions that the spread of single costs does not explain, estimated from validations.
 
-A step is more than its ops alone: caches that other ops filled, clocks, contention. The validations that come with the package say how much
-that made, for each kind of device and mode: with e the logarithms of predicted over measured (`scored_error`) and a the A/A spreads,
+A step takes another time than its ops alone: other ops fill caches, clocks change, tasks contend. The validations that come with the
+package show how much that is, for each kind of device and mode. Let e be the logarithms of predicted over measured (`scored_error`) and a
+the A/A spreads. Then
 
     s² = max(0, mean(e²) − mean(a²))
 
-which `intervals` takes as an error that all costs of a prediction share.
+which `intervals` uses as an error that all costs of a prediction share.
 """
 
 import math
@@ -15,14 +16,15 @@ from statistics import fmean
 from traces.comparison import Validation
 from traces.shipped import shipped_validations
 
-#: Fewer results than these say nothing.
+#: With fewer results than these, no discrepancy is estimated.
 LEAST = 6
 
 
 def discrepancy(validations: Iterable[Validation], kind: str, mode: str, but: str | None = None) -> float:
-    """Standard deviation of the logarithm of a prediction's error, by validations on devices of `kind` (cpu or gpu) in `mode`.
+    """Return the standard deviation of the logarithm of predicted over measured, from validations on devices of `kind` in `mode`.
 
-    `but`: a model whose validations do not count, to score what the others say about it. 0 where too little is known.
+    `kind` is cpu or gpu. `but` is a model whose validations are left out, to test the estimate on it. Returns 0 for fewer than LEAST
+    results.
     """
     chosen = [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but]
     errors = [math.log1p(error) for v in chosen for error in v.scored_errors]
@@ -32,6 +34,6 @@ def discrepancy(validations: Iterable[Validation], kind: str, mode: str, but: st
     return math.sqrt(max(0.0, fmean(e * e for e in errors) - fmean(a * a for a in noise)))
 
 
-def known(kind: str, mode: str) -> float:
-    """The same by the validations that come with the package."""
+def shipped_discrepancy(kind: str, mode: str) -> float:
+    """Return the `discrepancy` of the validations that come with the package."""
     return discrepancy(shipped_validations(), kind, mode)

@@ -1,4 +1,4 @@
-"""Why one schedule is faster or slower than another: their critical paths compared, phase by phase and cause by cause, in words."""
+"""Explain in words why one schedule is faster or slower than another: compare their critical paths by phase and cause."""
 
 from collections import defaultdict
 from types import MappingProxyType
@@ -14,12 +14,12 @@ from traces.timeline import Cause, Timeline
 if TYPE_CHECKING:
     from simulator.predict.forecast import Forecast
 
-#: Differences below this share of the baseline's step are not worth a sentence.
+#: Differences below this share of the baseline's step get no sentence.
 LEAST_SHARE = 0.005
 
-#: Why the tasks counted in a sentence did not start earlier. Running right behind one's predecessor, by data or by lane, is the ordinary
-#: case and needs no words: which of the two it was says nothing about the time.
-_BEHIND = frozenset({Cause.DEPENDENCY, Cause.LANE, Cause.START})
+#: Causes that need no words: the task started directly after its predecessor, by data or by lane. Which of the two does not matter.
+_ORDINARY = frozenset({Cause.DEPENDENCY, Cause.LANE, Cause.START})
+#: Causes of a later start, in words.
 _HELD_UP = {
     Cause.LAUNCH: "held up by the host that issues them",
     Cause.LINK: "held up by a link",
@@ -29,14 +29,15 @@ _NAMES = {"host": "issuing tasks from the host", "transfer": "the transfers", "c
 
 
 def explain(baseline: Timeline, other: Timeline) -> list[str]:
-    """Sentences, the first on the step times, then one per phase (and what held it up) in which the critical paths differ, largest first.
+    """Return sentences: the first about the step times, then one for each phase (and cause of delay) in which the critical paths differ.
 
-    Milliseconds are per step. Each sentence counts the tasks on the critical path only; what runs beside it costs no time.
+    The largest difference comes first. Milliseconds are per step. Only tasks on the critical path count, because other tasks take no
+    additional time.
     """
     lines = [_overall(baseline.step_s, other.step_s)]
     for timeline, name in ((baseline, "baseline"), (other, "other")):
         if not timeline.critical_path:
-            return [*lines, f"the {name} timeline carries no critical path, so nothing can be said about its causes"]
+            return [*lines, f"the {name} timeline has no critical path, so the causes are unknown"]
     before, after = _grouped(path_seconds(baseline)), _grouped(path_seconds(other))
     changes = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in before | after}
     least = LEAST_SHARE * baseline.step_s
@@ -53,48 +54,51 @@ def explain(baseline: Timeline, other: Timeline) -> list[str]:
     return lines
 
 
-#: What kinds of values are called.
+#: The kinds of values, in words.
 KIND_NAMES = MappingProxyType({
     PARAMETER: "parameters", OPTIMIZER_STATE: "optimizer state", BUFFER: "buffers", INPUT: "inputs", ACTIVATION: "activations",
     GRADIENT: "gradients", SCRATCH: "scratch",
 })  # fmt: skip
-#: The largest storages are named where they hold at least this share of the peak.
+#: A storage is named if it holds at least this share of the peak.
 NAMED_SHARE = 0.02
 
 
-def peak_words(found: AtPeak) -> str:
-    """What a device holds at its peak, and when that is: one phrase."""
-    when = f" at {units.duration(found.time_s)}" if found.time_s >= 0 else " on the way to the steady state"
-    where = f" in {found.layer} {found.phase}" if found.layer else f" in {found.task}" if found.task else ""
-    parts = []
-    for kind, size in found.by_kind.items():
-        own = [each for each in found.largest if each.kind == kind and each.bytes >= NAMED_SHARE * found.bytes]
-        named = f" (largest: {', '.join(f'{each.layer or each.storage} {units.memory(each.bytes)}' for each in own[:2])})" if own else ""
-        if size >= NAMED_SHARE * found.bytes:
-            parts.append(f"{KIND_NAMES[kind]} {units.memory(size)}{named}")
-    return f"peak of {units.memory(found.bytes)} on {found.device}{when}{where}: {', '.join(parts)}"
+def peak_words(peak: AtPeak) -> str:
+    """Return a phrase that says what a device holds at its peak, and when the peak is."""
+    when = f" at {units.duration(peak.time_s)}" if peak.time_s >= 0 else " before the steady state"
+    where = f" in {peak.layer} {peak.phase}" if peak.layer else f" in {peak.task}" if peak.task else ""
+    phrases = []
+    for kind, size in peak.by_kind.items():
+        own = [storage for storage in peak.largest if storage.kind == kind and storage.bytes >= NAMED_SHARE * peak.bytes]
+        named = ", ".join(f"{storage.layer or storage.storage} {units.memory(storage.bytes)}" for storage in own[:2])
+        if size >= NAMED_SHARE * peak.bytes:
+            phrases.append(f"{KIND_NAMES[kind]} {units.memory(size)}{f' (largest: {named})' if named else ''}")
+    return f"peak of {units.memory(peak.bytes)} on {peak.device}{when}{where}: {', '.join(phrases)}"
 
 
-def overfull_words(found: "Forecast", memory: Memory) -> list[str]:
-    """What needs a memory that is too small: the peak of the device that holds the most of it, and how many others share it."""
-    there = [each for each in found.at_peak if found.machine.memory_name(each.device) == memory.name]
-    if not there:
-        return [f"the host holds {units.memory(found.memory_bytes[memory.name])}"]
-    most = max(there, key=lambda each: each.bytes)
-    others = [f"{each.device} {units.memory(each.bytes)} at its own peak" for each in there if each is not most]
-    return [peak_words(most), *([f"in the same memory {', '.join(others)}"] if others else [])]
+def overfull_words(forecast: "Forecast", memory: Memory) -> list[str]:
+    """Return phrases that say what fills a memory that is too small: the peak of the device that holds most of it, and its other devices.
+
+    If no device uses the memory, the host fills it.
+    """
+    peaks = [peak for peak in forecast.at_peak if forecast.machine.memory_name(peak.device) == memory.name]
+    if not peaks:
+        return [f"the host holds {units.memory(forecast.memory_bytes[memory.name])}"]
+    largest = max(peaks, key=lambda peak: peak.bytes)
+    others = [f"{peak.device} {units.memory(peak.bytes)} at its own peak" for peak in peaks if peak is not largest]
+    return [peak_words(largest), *([f"in the same memory {', '.join(others)}"] if others else [])]
 
 
 def _grouped(seconds: dict[tuple[str, Cause], float]) -> dict[tuple[str, str], float]:
-    """Seconds by phase and what held its tasks up ("" for nothing but their predecessors)."""
-    found: dict[tuple[str, str], float] = defaultdict(float)
+    """Sum the seconds by phase and by cause of delay in words ("" for an ordinary start directly after a predecessor)."""
+    sums: dict[tuple[str, str], float] = defaultdict(float)
     for (phase, cause), value in seconds.items():
-        found[phase, "" if cause in _BEHIND else _HELD_UP[cause]] += value
-    return found
+        sums[phase, "" if cause in _ORDINARY else _HELD_UP[cause]] += value
+    return sums
 
 
 def path_seconds(timeline: Timeline) -> dict[tuple[str, Cause], float]:
-    """Seconds per step of the critical path by phase and by the cause that held its tasks up."""
+    """Return the seconds per step of the critical path, by phase and by the cause of each task's start time."""
     seconds: dict[tuple[str, Cause], float] = defaultdict(float)
     length = timeline.window_s[1] - timeline.window_s[0]
     per_step = timeline.step_s / length if length > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Predicting a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
+"""Predict a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +12,21 @@ from simulator.memory.kinds import with_memory
 from simulator.memory.over_time import Steps, summed_over_devices
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.predict.discrepancy import known
+from simulator.predict.discrepancy import shipped_discrepancy
 from simulator.predict.intervals import step_interval
 from simulator.strategies import registry as strategies
 from traces.comparison import Prediction, Shares
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import StepcastError
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A plan's predicted timeline with everything said about it. `simulate_wall_s`: from resolved costs to the last event.
+    """A plan's predicted timeline, with its interval, costs and memory.
 
-    `memory_bytes`: the most that the devices of each of the machine's memories hold at one moment, by the memory's name.
+    `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
+    machine, the most bytes that its devices hold together at one moment.
     """
 
     plan: Plan
@@ -54,15 +55,15 @@ class Forecast:
         return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
-        """Peak bytes of places as executors name them: devices, or memories where one count is all there is."""
-        known = {**self.memory_bytes, **self.peak_bytes}
-        return {place: known[place] for place in places if place in known}
+        """Return the peak bytes of `places`, by name: devices, or a memory if executors can only measure its devices together."""
+        predicted = {**self.memory_bytes, **self.peak_bytes}
+        return {place: predicted[place] for place in places if place in predicted}
 
 
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Predict `plan` on `machine` with the costs of `model`, and what its profile says about tasks side by side.
+    """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
-    Raises PlanError where the plan cannot run there.
+    Raises PlanError if the plan cannot run on the machine.
     """
     plan.validate(machine)
     dependencies = Dependencies(plan)
@@ -70,7 +71,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
-    common = known(machine.device(plan.devices[0]).kind, mode)
+    common = shipped_discrepancy(machine.device(plan.devices[0]).kind, mode)
     interval_s = step_interval(timeline, by_task, common=common)
     memory = timeline.memory
     peak = at_peak(plan, timeline, memory)
@@ -80,43 +81,43 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
 
 
 def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
-    """The most bytes in each of the machine's memories at one moment. On a CPU the host's are among them."""
+    """Return the most bytes in each of the machine's memories at one moment. On a CPU this includes the host's bytes."""
     places: dict[str, dict[str, Steps]] = {}
-    for place, each in memory.items():
-        places.setdefault(machine.memory_name(place), {})[place] = each
-    known = {each.name for each in machine.memories}
-    return {name: max(held for _, held in summed_over_devices(each)) for name, each in places.items() if name in known}
+    for place, steps in memory.items():
+        places.setdefault(machine.memory_name(place), {})[place] = steps
+    names = {own.name for own in machine.memories}
+    return {name: max(count for _, count in summed_over_devices(steps)) for name, steps in places.items() if name in names}
 
 
-def prediction(found: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
-    """The document of one forecast beside the baseline's."""
-    timeline = found.timeline
+def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
+    """Return the document of a forecast, with its speed-up over the baseline."""
+    timeline = predicted.timeline
     base = baseline.timeline.step_s if baseline is not None else None
     return Prediction(
-        strategy=found.plan.strategy,
-        options=dict(found.plan.options),
+        strategy=predicted.plan.strategy,
+        options=dict(predicted.plan.options),
         mode=timeline.mode,
         precision=precision,
         step_s=timeline.step_s,
-        interval_s=found.interval_s,
+        interval_s=predicted.interval_s,
         baseline_step_s=base,
         speedup=base / timeline.step_s if base else None,
         devices=timeline.devices,
-        fits=found.fits,
+        fits=predicted.fits,
         exposed_transfer_s=timeline.exposed_transfer_s,
         bubble_share=timeline.bubble_share,
         tasks=len(timeline.spans),
-        simulate_wall_s=found.simulate_wall_s,
-        shares=found.shares,
+        simulate_wall_s=predicted.simulate_wall_s,
+        shares=predicted.shares,
         critical_path=timeline.critical_path,
-        at_peak=found.at_peak,
+        at_peak=predicted.at_peak,
     )
 
 
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
-    """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or the StepcastError).
+    """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
 
-    The baseline comes first, whether requested or not.
+    The baseline comes first, whether or not it is requested.
     """
     for text in dict.fromkeys(["baseline", *requested]):
         try:
@@ -124,11 +125,3 @@ def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], mach
             yield text, forecast(strategy.plan(job, machine, model, options), machine, model, mode)
         except StepcastError as error:
             yield text, error
-
-
-def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
-    """Raise StepcastError for an option that no requested strategy has."""
-    offered = {name for text in requested for name in strategies.get(text.partition(":")[0]).option_names}
-    for name in shared:
-        if name not in offered:
-            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

@@ -1,7 +1,7 @@
-"""From recordings to a replay: the plan, the machine and the iterations.
+"""Build a replay from recordings: the plan, the machine and the iterations.
 
-The work of a device costs its recorded duration, host calls and gaps their recorded time, and nothing else of the recorded times enters:
-when a kernel starts follows from the launches, streams and waits that `traces.recording.synchronisation` recovers.
+Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
+kernel follows from the launches, streams and waits that `traces.recording.synchronisation` recovers.
 """
 
 from bisect import bisect_right
@@ -32,12 +32,12 @@ PRIORITY_LEVELS = 4
 
 
 def load_replay(*paths: Path | str) -> Replay:
-    """Replay of one trace per rank. Raises StepcastError for files that cannot be replayed."""
+    """Load one trace per rank and build their replay. Raises StepcastError for files that cannot be replayed."""
     return build_replay([load_trace(path) for path in paths])
 
 
 def build_replay(recordings: Sequence[Recording]) -> Replay:
-    """Replay of the ranks of one job, whose clocks must be one. Raises StepcastError where their times do not overlap."""
+    """Build the replay of the ranks of one job, recorded on one clock. Raises StepcastError if their times do not overlap."""
     if not recordings:
         raise StepcastError("no trace given; expected one file per rank")
     ranks = sorted(recordings, key=lambda recording: recording.rank)
@@ -53,7 +53,7 @@ def _check_clock(ranks: Sequence[Recording]) -> None:
 
 
 class _Builder:
-    """Adds rank after rank to one graph."""
+    """Adds the ranks to one graph, one after another."""
 
     def __init__(self, ranks: Sequence[Recording]):
         self.ranks = ranks
@@ -63,28 +63,28 @@ class _Builder:
         self.shifts_s = [(rank.origin_ns - base) / 1e9 for rank in ranks]
         self.begin_s = min(rank.begin_s + shift for rank, shift in zip(ranks, self.shifts_s, strict=True))
         self.orders = [recover(rank) for rank in ranks]
-        self.found = _common([iterations_of.find(rank) for rank in ranks])
+        self.iterations = _common([iterations_of.find(rank) for rank in ranks])
         self.devices = self._devices()
         self.lanes: dict[str, int] = {}
         self.gaps: dict[str, float] = {}
-        #: By rank and work: its node; for a joined collective that of the transfer.
+        #: By rank and work: the position of its node; for a joined collective, of the node of the transfer.
         self.work_nodes: list[dict[int, int]] = []
 
     def _devices(self) -> list[dict[int, str]]:
-        """By rank and device number, the plan's device: ranks on different machines may give one number to two devices."""
-        taken: set[int] = set()
+        """Return the plan's device by rank and device number. Ranks on different machines may use one number for two devices."""
+        used: set[int] = set()
         result = []
         for rank in self.ranks:
             names = {}
             for number in sorted({work.device for work in rank.works}):
-                free = number if number not in taken and number >= 0 else next(n for n in range(len(taken) + 1) if n not in taken)
-                taken.add(free)
+                free = number if number not in used and number >= 0 else next(n for n in range(len(used) + 1) if n not in used)
+                used.add(free)
                 names[number] = f"cuda:{free}"
             result.append(names)
         return result
 
     def replay(self) -> Replay:
-        """Everything together."""
+        """Add all ranks and return their replay."""
         groups, alone = joined([rank.works for rank in self.ranks], self.shifts_s) if len(self.ranks) > 1 else ([], 0)
         transfers = {(rank, index): transfer_s(group, [r.works for r in self.ranks]) for group in groups for rank, index in group.items()}
         arrivals: dict[tuple[int, int], int] = {}
@@ -95,9 +95,9 @@ class _Builder:
             next_stream += len(threads)
             next_stream = self._add_rank(number, streams, next_stream, transfers, arrivals)
         for group in groups:
-            everyone = [arrivals[member] for member in group.items()]
+            all_arrivals = [arrivals[member] for member in group.items()]
             for rank, index in group.items():
-                self.graph.nodes[self.work_nodes[rank][index]].after += everyone
+                self.graph.nodes[self.work_nodes[rank][index]].after += all_arrivals
         tasks, order = self.graph.tasks()
         self._note(groups, alone)
         plan = Plan("replay", (Segment(tuple(tasks)),), {}, {})
@@ -111,11 +111,11 @@ class _Builder:
         return Replay(plan, self._machine(next_stream), steps, tuple(self.notes), recorded)
 
     def _add_rank(self, number: int, streams: dict[int, int], next_stream: int, transfers: dict, arrivals: dict) -> int:
-        """Add one rank's threads and works. Returns the next free host stream."""
-        rank, order, found, graph = self.ranks[number], self.orders[number], self.found[number], self.graph
+        """Add the threads and the device work of one rank. Returns the next free host stream."""
+        rank, order, iterations, graph = self.ranks[number], self.orders[number], self.iterations[number], self.graph
         prefix = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
         shift = self.shifts_s[number]
-        host = add_threads(graph, rank, order, found, streams, prefix, self.begin_s - shift, shift)
+        host = add_threads(graph, rank, order, iterations, streams, prefix, self.begin_s - shift, shift)
         updates = [(a.start_s, a.end_s, a.name) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
         nodes: dict[int, int] = {}
         links: list[tuple[int, list[int]]] = []
@@ -123,19 +123,19 @@ class _Builder:
             name = self.devices[number][device]
             self.lanes[name] = self.lanes.get(name, 0) + 1
             self.gaps[name] = order.launch_gap_s
-            previous, released = -1, self.begin_s
+            previous, ready_s = -1, self.begin_s
             for index in members:
                 work = rank.works[index]
-                released = max(released, order.released_s[index] + shift)
-                key = (found.of_work[index], released)
+                ready_s = max(ready_s, order.released_s[index] + shift)
+                key = (iterations.of_work[index], ready_s)
                 lost = -1
                 if work.call < 0:
                     lost, key = self._lost_launch(rank, order, index, previous, next_stream, links, shift, key, prefix)
                     next_stream += lost >= 0
-                    released = key[1]
+                    ready_s = key[1]
                 body = Recorded(work.name, work.category, work.duration_s, work.bytes, work.grid)
                 label = prefix + short_name(work.name)
-                after = [node for node in (host.release.get(work.call, -1), lost) if node >= 0]
+                after = [node for node in (host.launch_of_call.get(work.call, -1), lost) if node >= 0]
                 phase, layer = _annotated(rank, index, updates)
                 if (number, index) in transfers:
                     arrival = Recorded(work.name, work.category, 0.0)
@@ -155,23 +155,27 @@ class _Builder:
     def _lost_launch(
         self, rank: Recording, order: Order, index: int, previous: int, stream: int, links: list, shift: float, key, prefix: str
     ):
-        """A host node that stands for a launch that was not recorded, where work was idle before it: (node or -1, key of the work).
+        """Add a host node for the unrecorded launch of a work if its stream was idle before it. Returns (node or -1, key of the work).
 
-        It lasts as long as the work started after all that it waits for, so that the work cannot start any earlier after that.
+        The node lasts from the end of everything that the work waits for to the recorded start of the work, so that the work cannot start
+        earlier than recorded.
         """
         works = rank.works
         before = [other for other in (previous, *order.work_after.get(index, ())) if other >= 0]
-        start = works[index].start_s + shift
-        reached = max((works[other].end_s + shift for other in before), default=self.begin_s)
-        if not before or start - reached > UNEXPLAINED_S:
-            key = (key[0], max(key[1], reached if before else start))
-            node = self.graph.host(stream, f"{prefix}lost launch", start - reached - (order.launch_gap_s if before else 0.0), key)
+        start_s = works[index].start_s + shift
+        ended_s = max((works[other].end_s + shift for other in before), default=self.begin_s)
+        if not before or start_s - ended_s > UNEXPLAINED_S:
+            key = (key[0], max(key[1], ended_s if before else start_s))
+            node = self.graph.host(stream, f"{prefix}lost launch", start_s - ended_s - (order.launch_gap_s if before else 0.0), key)
             links.append((node, before))
             return node, key
         return -1, key
 
     def _machine(self, threads: int) -> Machine:
-        """Each stream an SM of its own, since durations already hold the contention; the usual gap after each work; no host lane."""
+        """Return a machine in which each stream has an SM of its own, because recorded durations already include contention.
+
+        The usual gap follows each work. There is no host lane: host threads are tasks.
+        """
         devices = [Device(HOST, "cpu", max(1, threads), {}, "ram")]
         memories = [Memory("ram", 0, 1.0, 0)]
         for name, lanes in self.lanes.items():
@@ -181,7 +185,7 @@ class _Builder:
         return Machine("recorded", tuple(devices), tuple(memories))
 
     def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[Step, ...]:
-        nodes, names = self.graph.nodes, self.found[0].names
+        nodes, names = self.graph.nodes, self.iterations[0].names
         members: dict[int, list[str]] = {}
         for task, position in zip(plan.tasks, order, strict=True):
             if nodes[position].recorded_s is not None:
@@ -195,15 +199,17 @@ class _Builder:
 
     def _note(self, groups: list, alone: int) -> None:
         for rank, order in zip(self.ranks, self.orders, strict=True):
-            who = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
-            self.notes += [who + note for note in rank.notes]
+            prefix = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
+            self.notes += [prefix + note for note in rank.notes]
             branches = len(order.lanes) - rank.streams
             if branches:
-                self.notes.append(f"{who}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it")
+                self.notes.append(
+                    f"{prefix}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it"
+                )
             if order.delayed:
                 total = sum(order.delayed.values())
-                self.notes.append(f"{who}{len(order.delayed)} works started late for no recorded reason, {units.duration(total)} in all")
-        self.notes.append(f"iterations by {self.found[0].source}")
+                self.notes.append(f"{prefix}{len(order.delayed)} works started late for no recorded reason, {units.duration(total)} in all")
+        self.notes.append(f"iterations by {self.iterations[0].source}")
         world = max(rank.world_size for rank in self.ranks)
         if world > len(self.ranks):
             self.notes.append(f"{len(self.ranks)} of {world} ranks given: collectives keep the time they waited for the others")
@@ -213,21 +219,21 @@ class _Builder:
             self.notes.append(f"{self.graph.dropped} edges contradicted others and were dropped")
 
 
-def _common(found: list[Iterations]) -> list[Iterations]:
-    """The iterations of all ranks numbered as those of the first: by name where it has them all, else by position."""
-    names = {name: number for number, name in enumerate(found[0].names)}
-    result = []
-    for one in found:
-        shared = all(name in names for name in one.names)
-        number = {i: names[name] if shared else min(i, len(names)) for i, name in enumerate(one.names)}
-        number |= {iterations_of.BEFORE: iterations_of.BEFORE, len(one.names): len(names)}
-        works, calls = (tuple(number[i] for i in indices) for indices in (one.of_work, one.of_call))
-        result.append(one._replace(names=found[0].names, of_work=works, of_call=calls))
-    return result
+def _common(by_rank: list[Iterations]) -> list[Iterations]:
+    """Number the iterations of all ranks like those of the first rank: by name if the first has all of a rank's names, else by position."""
+    names = {name: number for number, name in enumerate(by_rank[0].names)}
+    renumbered = []
+    for own in by_rank:
+        same_names = all(name in names for name in own.names)
+        number = {i: names[name] if same_names else min(i, len(names)) for i, name in enumerate(own.names)}
+        number |= {iterations_of.BEFORE: iterations_of.BEFORE, len(own.names): len(names)}
+        works, calls = (tuple(number[i] for i in indices) for indices in (own.of_work, own.of_call))
+        renumbered.append(own._replace(names=by_rank[0].names, of_work=works, of_call=calls))
+    return renumbered
 
 
 def _annotated(rank: Recording, index: int, updates: list[tuple[float, float, str]]) -> tuple[str, str]:
-    """Phase and layer of a work: the optimizer's annotation is the layer of its updates."""
+    """Return phase and layer of a work. The layer of an update is the optimizer's annotation."""
     work = rank.works[index]
     if work.category == COLLECTIVE_WORK:
         return COLLECTIVE, ""

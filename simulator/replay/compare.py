@@ -1,11 +1,11 @@
-"""Replay against recording: period, busy time per stream, exposed communication, and the kernels placed worst.
+"""Compare a replay with its recording: period, busy time per stream, exposed communication, and the works with the largest errors.
 
-*GPU period*: with B(i) the end of the last device work of iterations up to i, an iteration's length is B(i) − B(i−1), and the period the
-mean over all but the first; of a single iteration, from where the work before it ended (or its own first start) to its end. It is not the
-profiler's step, since the host may run ahead of the device.
+*GPU period*: let B(i) be the end of the last device work of the iterations up to i. The length of iteration i is B(i) − B(i−1), and the
+period is the mean length of all iterations but the first. If there is only one iteration, the period is its length, from the end of the
+work before it (or its own first start) to its end. This is not the profiler's step, because the host may run ahead of the device.
 
-*Exposed communication*: time within the iterations in which a collective runs on a device and no compute kernel does, per iteration,
-mean over the devices that communicate. Copies and sets count as neither.
+*Exposed communication*: the time per iteration in which a collective runs on a device and no compute kernel does; the mean over the devices
+with collectives. Copies and memory sets count as neither.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from traces.recording.recording import COLLECTIVE, KERNEL
 from traces.recording.synchronisation import UNEXPLAINED_S
 from traces.timeline import Span, Timeline, busy_seconds
 
-#: Placed worse than this is worth a line.
+#: Start times with larger errors than this are reported.
 MISPLACED_S = 1e-6
 
 
@@ -47,7 +47,7 @@ class StreamUse:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A work whose start the replay misses by `error_s` (later than recorded: positive), and why."""
+    """A work whose simulated start is wrong by `error_s` seconds (positive: later than recorded), and the reason."""
 
     task: str
     name: str
@@ -59,7 +59,7 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """A replay beside its recording. Times of starts count from the beginning of the recording."""
+    """A replay compared with its recording. Start times are counted from the beginning of the recording."""
 
     period_measured_s: float
     period_simulated_s: float
@@ -77,13 +77,16 @@ class ReplayComparison:
 
     @property
     def spread(self) -> float:
-        """(longest − shortest) / mean of the recorded iterations that the period is the mean of; 0 for a single one."""
+        """(longest − shortest) / mean of the recorded iterations that count for the period; 0 for a single one."""
         lengths = [step.measured_s for step in self.steps[1:]]
         return (max(lengths) - min(lengths)) / fmean(lengths) if len(lengths) > 1 and fmean(lengths) else 0.0
 
 
 def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayComparison:
-    """Compare `simulate_replay(replay)` with what was recorded. `worst`: how many misplaced works to explain."""
+    """Compare the timeline of `simulate_replay(replay)` with the recording. `worst`: how many misplaced works to explain.
+
+    Raises ValueError for a replay without a recorded timeline.
+    """
     if replay.recorded is None:
         raise ValueError("this replay carries no recorded timeline; build it from traces")
     measured = replay.recorded
@@ -99,7 +102,10 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
 
 
 def boundaries(plan: Plan, steps: Sequence[Step], timeline: Timeline) -> list[float]:
-    """When each iteration's device work is over, after the begin of the first: the end of what came before it, else its first start."""
+    """Return the begin of the first iteration, followed by the end of each iteration's device work.
+
+    The begin is the end of the work before the first iteration, or the start of its first work if there is none before it.
+    """
     position = {task.name: index for index, task in enumerate(plan.tasks)}
     works = sorted((position[span.task], span) for span in timeline.spans if plan.tasks[position[span.task]].body.kind == "recorded")
     firsts, reached = [index for index, _ in works], []
@@ -114,19 +120,19 @@ def boundaries(plan: Plan, steps: Sequence[Step], timeline: Timeline) -> list[fl
 
 
 def _arrivals(plan: Plan) -> dict[str, str]:
-    """By collective that ranks join, the task that stands for its rank's arrival: the one before it in its lane."""
-    found: dict[str, str] = {}
+    """Return the arrival task by joined collective: it is the task before the collective in its lane."""
+    arrivals: dict[str, str] = {}
     waiting: dict[tuple[str, int], str] = {}
     for task in plan.tasks:
         if ARRIVAL in task.name:
             waiting[task.lane] = task.name
         elif task.lane in waiting:
-            found[task.name] = waiting.pop(task.lane)
-    return found
+            arrivals[task.name] = waiting.pop(task.lane)
+    return arrivals
 
 
 def _merged(plan: Plan, simulated: Timeline) -> Timeline:
-    """The works of a simulated replay; a collective that ranks join runs from its own arrival."""
+    """Keep the device work of a simulated replay; a joined collective starts with its own arrival."""
     arrivals = _arrivals(plan)
     works = {task.name for task in plan.tasks if task.body.kind == "recorded"} - set(arrivals.values())
     starts = {span.task: span.start_s for span in simulated.spans}
@@ -145,71 +151,73 @@ def _streams(sides: Sequence[tuple[list[float], Timeline]], steps: int) -> tuple
 
 
 def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> float:
-    """Seconds in the window with a collective and without a compute kernel, mean over the devices with collectives."""
+    """Return the seconds in the window with a collective and without a compute kernel, as the mean over the devices with collectives."""
     category = {task.name: task.body.category for task in plan.tasks if task.body.kind == "recorded"}
-    moving: dict[str, list[Span]] = {}
-    computing: dict[str, list[Span]] = {}
+    collectives: dict[str, list[Span]] = {}
+    kernels: dict[str, list[Span]] = {}
     for span in timeline.spans:
-        kinds = {COLLECTIVE: moving, KERNEL: computing}
+        kinds = {COLLECTIVE: collectives, KERNEL: kernels}
         if category[span.task] in kinds:
             kinds[category[span.task]].setdefault(span.device, []).append(span)
-    found = []
-    for device, spans in moving.items():
-        others = computing.get(device, [])
-        found.append(busy_seconds(spans + others, begin_s, end_s) - busy_seconds(others, begin_s, end_s))
-    return fmean(found) if found else 0.0
+    exposed_s = []
+    for device, spans in collectives.items():
+        others = kernels.get(device, [])
+        exposed_s.append(busy_seconds(spans + others, begin_s, end_s) - busy_seconds(others, begin_s, end_s))
+    return fmean(exposed_s) if exposed_s else 0.0
 
 
 def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[Misplaced, ...]:
-    """The works with the largest errors; of those that one cause misplaces only the one that is furthest off."""
+    """Return the works with the largest errors. Of the works that have one cause in common, only the one with the largest error counts."""
     tasks = {task.name: task for task in replay.plan.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}
-    released_by = _releases(replay.plan, simulated)
+    critical = _critical_predecessors(replay.plan, simulated)
     errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
-    roots: dict[str, str] = {}  # in issue order, so that what released a work has its root already
+    roots: dict[str, str] = {}  # in issue order, so that the predecessor of a work has its root already
     for task in replay.plan.tasks:
         name = task.name
         if name in errors:
-            by = released_by.get(name)
-            inherits = by in roots and abs(errors[name] - errors[by]) <= 0.5 * abs(errors[name])
-            roots[name] = roots[by] if inherits else name
-    found: dict[str, Misplaced] = {}
+            predecessor = critical.get(name)
+            inherits = predecessor in roots and abs(errors[name] - errors[predecessor]) <= 0.5 * abs(errors[name])
+            roots[name] = roots[predecessor] if inherits else name
+    misplaced: dict[str, Misplaced] = {}
     for name in sorted(roots, key=lambda name: -abs(errors[name])):
-        if len(found) == count or abs(errors[name]) <= MISPLACED_S:
+        if len(misplaced) == count or abs(errors[name]) <= MISPLACED_S:
             break
         root = roots[name]
-        if root not in found:
-            reason = _reason(tasks, root, released_by.get(root), errors[root])
+        if root not in misplaced:
+            reason = _reason(tasks, root, critical.get(root), errors[root])
             if root != name:
                 reason = f"follows {root}, {abs(errors[root]) * 1e6:.0f} us {'late' if errors[root] > 0 else 'early'}: {reason}"
-            found[root] = Misplaced(name, tasks[name].body.name, recorded[name], starts[name], errors[name], reason)
-    return tuple(found.values())
+            misplaced[root] = Misplaced(name, tasks[name].body.name, recorded[name], starts[name], errors[name], reason)
+    return tuple(misplaced.values())
 
 
-def _releases(plan: Plan, simulated: Timeline) -> dict[str, str]:
-    """By work, what ended last of all that it waited for in the simulation (of a joined collective: for its own arrival)."""
+def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
+    """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
     ends = {span.task: span.end_s for span in simulated.spans}
     hosts = {task.name for task in plan.tasks if task.body.kind == "host"}
     last: dict[tuple[str, int], str] = {}
-    found: dict[str, str] = {}
+    critical: dict[str, str] = {}
     for task in plan.tasks:
         others = [other for other in (*task.after, last.get(task.lane)) if other in ends]
         if others:
-            found[task.name] = max(others, key=lambda other: (round(ends[other], 9), other not in hosts))
+            critical[task.name] = max(others, key=lambda other: (round(ends[other], 9), other not in hosts))
         last[task.lane] = task.name
-    return found | {name: found[arrival] for name, arrival in _arrivals(plan).items() if arrival in found}
+    return critical | {name: critical[arrival] for name, arrival in _arrivals(plan).items() if arrival in critical}
 
 
-def _reason(tasks: dict[str, Task], name: str, by: str | None, error_s: float) -> str:
-    launched = by is not None and tasks[by].body.kind == "host"
-    same_stream = by is not None and tasks[by].lane == tasks[name].lane
+def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:
+    launched = predecessor is not None and tasks[predecessor].body.kind == "host"
+    same_stream = predecessor is not None and tasks[predecessor].lane == tasks[name].lane
     if error_s < -UNEXPLAINED_S:
         return "the recording waits for something that left no trace: an event without ids, or SMs that were taken"
     if error_s < 0:
         return "its launch took longer than usual" if launched else "the pause before it was longer than usual"
-    if by is None:
-        return "nothing released it"
+    if predecessor is None:
+        return "it waits for nothing"
     if launched:
-        return f"the host reaches {tasks[by].body.label!r} later"
-    return f"its stream is still busy with {by}" if same_stream else f"waits for {by} on stream {tasks[by].stream}"
+        return f"the host reaches {tasks[predecessor].body.label!r} later"
+    return (
+        f"its stream is still busy with {predecessor}" if same_stream else f"waits for {predecessor} on stream {tasks[predecessor].stream}"
+    )

@@ -1,7 +1,8 @@
-"""Host threads of a recording as tasks: launches, waits, and the gaps between them.
+"""Turn the host threads of a recording into tasks: launches, waits, and the gaps between them.
 
-A launch lasts from its call's start to the moment its work was released (the call's end plus the usual latency of a launch). A wait lasts
-from the end of what it waits for to its return. What lies between is a gap: Python, data loading, calls that order nothing.
+A launch lasts from the start of its call to the moment at which its work may start (the end of the call plus the usual launch latency). A
+wait lasts from the end of the work that it waits for to its return. The time between calls is a gap: Python, data loading, and calls that
+order nothing.
 """
 
 from dataclasses import dataclass, field
@@ -18,15 +19,15 @@ _SILENT = (CallKind.STREAM_WAIT, CallKind.EVENT_RECORD)
 
 @dataclass(slots=True)
 class HostNodes:
-    """`release`: by call, the node at whose end its work is released. `waiting`: (node, works it waits for)."""
+    """`launch_of_call`: by call, the node at whose end its work may start. `waiting`: pairs of a node and the works that it waits for."""
 
-    release: dict[int, int] = field(default_factory=dict)
+    launch_of_call: dict[int, int] = field(default_factory=dict)
     waiting: list[tuple[int, list[int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a thread stood after a call: its last node (-1: none yet) and the time reached."""
+class _ThreadState:
+    """The state of a thread after a call: its last node (-1: none yet) and the time that it has reached."""
 
     node: int
     time_s: float
@@ -42,14 +43,15 @@ def add_threads(
     begin_s: float,
     shift_s: float,
 ) -> HostNodes:
-    """Add the threads of one rank. `streams`: by thread. `begin_s`: when the replay begins, on the recording's own clock.
+    """Add the threads of one rank to the graph.
 
-    `shift_s` moves that clock to the one that all ranks share, for the issue order.
+    `streams`: the stream of each thread. `begin_s`: the begin of the replay on the recording's own clock. `shift_s` is added to times on
+    this clock to get the clock of all ranks, which the issue order uses.
     """
     result = HostNodes()
-    released = _released(recording, order)
+    ready_s = _ready_s(recording, order)
     waits_for = hand_overs(recording.calls)
-    places: dict[int, _Place] = {}
+    states: dict[int, _ThreadState] = {}
     handed: list[tuple[int, int, float]] = []
     cursor = dict.fromkeys(streams, begin_s)
     last = dict.fromkeys(streams, -1)
@@ -72,35 +74,35 @@ def add_threads(
             awaited = order.call_after.get(number)
             own = awaited is not None and any(works[index].call == number for index in awaited)
             end_s = max(call.end_s, cursor[thread])
-            if number in released and (own or not awaited):
-                until = max(released[number], cursor[thread])
-                result.release[number] = emit(thread, call.name, until - cursor[thread], until, step)
-                end_s = max(end_s, until)
-            elif number in released:
-                end_s = max(end_s, released[number])  # it waits for room in the queue, then launches
+            if number in ready_s and (own or not awaited):
+                until_s = max(ready_s[number], cursor[thread])
+                result.launch_of_call[number] = emit(thread, call.name, until_s - cursor[thread], until_s, step)
+                end_s = max(end_s, until_s)
+            elif number in ready_s:
+                end_s = max(end_s, ready_s[number])  # it waits for room in the queue, then launches
             if awaited:
                 ready = max(works[index].end_s for index in awaited) + order.launch_gap_s
                 node = emit(thread, call.name, end_s - max(cursor[thread], ready), end_s, step)
                 result.waiting.append((node, awaited))
-                result.release.setdefault(number, node)
-            elif number not in released:
+                result.launch_of_call.setdefault(number, node)
+            elif number not in ready_s:
                 emit(thread, call.name, end_s - cursor[thread], end_s, step)
-        places[number] = _Place(last[thread], cursor[thread])
+        states[number] = _ThreadState(last[thread], cursor[thread])
     for node, awaited_call, start_s in handed:
-        place = places[awaited_call]
-        if place.node >= 0:
-            graph.nodes[node].after.append(place.node)
-            graph.lasts(node, start_s - place.time_s)
+        state = states[awaited_call]
+        if state.node >= 0:
+            graph.nodes[node].after.append(state.node)
+            graph.set_duration(node, start_s - state.time_s)
         else:
-            graph.lasts(node, start_s - begin_s)
+            graph.set_duration(node, start_s - begin_s)
     return result
 
 
-def _released(recording: Recording, order: Order) -> dict[int, float]:
-    """By call, when its work was released: that of the first of its works, for a CUDA graph."""
-    released: dict[int, float] = {}
+def _ready_s(recording: Recording, order: Order) -> dict[int, float]:
+    """Return by call the time from which its work may start; for a CUDA graph, the time of its first work."""
+    ready_s: dict[int, float] = {}
     for index, work in enumerate(recording.works):
         if work.call >= 0:
             time_s = order.released_s[index]
-            released[work.call] = min(released.get(work.call, time_s), time_s)
-    return released
+            ready_s[work.call] = min(ready_s.get(work.call, time_s), time_s)
+    return ready_s

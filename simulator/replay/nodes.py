@@ -1,4 +1,4 @@
-"""The graph that a recording becomes on its way to a plan: nodes, lanes, and one issue order for all of it."""
+"""The graph between a recording and a plan: nodes in lanes, and one issue order for all nodes."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from simulator.bodies.recorded import Recorded
 from simulator.plan.task import FORWARD, Task
 
 HOST = "host"
-#: Ends the label of the moment when a rank reaches a collective; the transfer is the next task of its lane.
+#: Ends the label of the task that marks a rank's arrival at a collective; the transfer is the next task in its lane.
 ARRIVAL = " arrival"
 #: Issue order: iteration, then time.
 Key = tuple[int, float]
@@ -17,7 +17,7 @@ Key = tuple[int, float]
 
 @dataclass(slots=True)
 class Node:
-    """A task to be. `after`: positions of the nodes it waits for beside the one before it in its lane."""
+    """A future task. `after`: positions of the nodes that it waits for, besides the node before it in its lane."""
 
     label: str
     body: Host | Recorded
@@ -31,7 +31,7 @@ class Node:
 
 
 class Graph:
-    """Nodes by position. Those of one lane are added in the lane's order."""
+    """Nodes by position. The nodes of one lane are added in the lane's order."""
 
     def __init__(self):
         self.nodes: list[Node] = []
@@ -39,24 +39,25 @@ class Graph:
         self._names: dict[str, int] = {}
 
     def add(self, node: Node) -> int:
-        """The position of a new node."""
+        """Add a node and return its position."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def host(self, stream: int, label: str, duration_s: float, key: Key) -> int:
-        """A new node of a host thread."""
+        """Add a node of a host thread and return its position."""
         return self.add(Node(label, Host(max(0.0, duration_s), label), HOST, stream, key))
 
-    def lasts(self, position: int, duration_s: float) -> None:
+    def set_duration(self, position: int, duration_s: float) -> None:
         """Set a host node's duration."""
         node = self.nodes[position]
         node.body = replace(node.body, duration_s=max(0.0, duration_s))
 
     def tasks(self) -> tuple[list[Task], list[int]]:
-        """The tasks in issue order, and the node of each.
+        """Return the tasks in issue order, and the position of each task's node.
 
-        Every edge points back in it. Edges that contradict one another (a damaged recording, ranks whose collectives cross) would stop it:
-        then the first head of a lane goes on without the edges it still waits for, which `dropped` counts.
+        Every edge points back to an earlier task. If edges contradict one another (in a damaged recording, or between ranks whose
+        collectives cross), the first waiting node at the head of a lane is issued without the edges that it still waits for; `dropped`
+        counts these edges.
         """
         order = self._order()
         names = {position: self._name(self.nodes[position].label) for position in order}
@@ -84,10 +85,10 @@ class Graph:
             previous[lane] = position
             if before[position] >= 0:
                 waits[position].add(before[position])
-        followers: list[list[int]] = [[] for _ in nodes]
+        successors: list[list[int]] = [[] for _ in nodes]
         for position, others in enumerate(waits):
             for other in others:
-                followers[other].append(position)
+                successors[other].append(position)
         left = [len(others) for others in waits]
         ready = [(node.key, position) for position, node in enumerate(nodes) if not left[position]]
         heapify(ready)
@@ -110,10 +111,10 @@ class Graph:
             order.append(position)
             if position in next_in_lane:
                 heappush(heads, (nodes[next_in_lane[position]].key, next_in_lane[position]))
-            for follower in followers[position]:
-                left[follower] -= 1
-                if not left[follower]:
-                    heappush(ready, (nodes[follower].key, follower))
+            for successor in successors[position]:
+                left[successor] -= 1
+                if not left[successor]:
+                    heappush(ready, (nodes[successor].key, successor))
         return order
 
 
@@ -121,7 +122,7 @@ _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|^void |^std::|^\s+")
 
 
 def short_name(kernel: str) -> str:
-    """A kernel's name for people: without return type, namespaces, template and call arguments."""
+    """Return a kernel's name in short form: without return type, namespaces, template arguments and call arguments."""
     text = _ANONYMOUS.sub("", kernel)
     head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
     name = (text if kernel.startswith("Mem") else head.rsplit("::", 1)[-1]) or text

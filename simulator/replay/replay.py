@@ -1,8 +1,8 @@
-"""Replay: a recorded run as a plan whose costs are its recorded durations.
+"""A replay: a recorded run as a plan whose costs are the recorded durations. `simulator.replay.build` builds it from traces.
 
-The plan has one segment of one period. Host threads are tasks with body `Host` on device "host" (stream = thread number in order of first
-appearance), device work is `Recorded` on device "cuda:N" (stream = CUDA stream id). Everything that orders them (launches, stream waits,
-event, stream and device synchronisations, joins between ranks) is an `after` edge. `simulator.replay.build` makes one from traces.
+The plan has one segment of one period. Time on host threads is a task with body `Host` on device "host"; its stream is the thread's number
+in order of first appearance. Device work is a task with body `Recorded` on device "cuda:N"; its stream is the CUDA stream id. Everything
+that orders tasks (launches, stream waits, event, stream and device synchronizations, collectives that ranks join) is an `after` edge.
 """
 
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording, ready to be simulated.
+    """A recording that can be simulated.
 
-    `notes` say what was assumed where the recording is silent. `recorded`: when the device work really ran, by the plan's task names, for
-    comparison only.
+    `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work under
+    the plan's task names; it is used for comparison only.
     """
 
     plan: Plan
@@ -40,10 +40,10 @@ class Replay:
 
 
 def simulate_replay(replay: Replay) -> Timeline:
-    """The timeline that durations and dependencies alone give.
+    """Simulate a replay from its durations and dependencies.
 
-    Work holds one SM: its duration already carries its contention. The usual gap between two works of a stream (`Device.task_overhead_s`)
-    follows each; the spans end before it.
+    A work holds one SM, because its duration already includes contention. It is followed by the usual gap between two works of a stream
+    (`Device.task_overhead_s`); its span ends before the gap.
     """
     plan, machine = replay.plan, replay.machine
     costs = [Cost(f"replay|{index}", task.body.duration_s, task.body.duration_s) for index, task in enumerate(plan.tasks)]

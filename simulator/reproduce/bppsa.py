@@ -10,7 +10,7 @@ from simulator.reproduce.bppsa_cases import BATCH, OUTLIER, RNN, TABLE_4, Case, 
 from simulator.reproduce.bppsa_charts import charts
 from simulator.reproduce.bppsa_model import SCAN, Constants, Epochs, Workloads, fit
 from simulator.reproduce.bppsa_tables import (
-    Found,
+    TimesByCase,
     backward_table,
     constants_table,
     epochs_table,
@@ -29,53 +29,52 @@ MACHINE = "v100"
 TITLE = "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm"
 REFERENCE = "Wang, Bai, Pekhimenko 2020, https://arxiv.org/abs/1907.10134"
 FITTED_ON = f"table 4 (V100, B = {BATCH}): seconds per epoch of forward, baseline and BPPSA at its {len(TABLE_4)} lengths"
-#: Of the fit that is scored: it knows the lengths up to this one, and is asked for the others.
+#: The fit that is tested uses the lengths up to this one, and predicts the others.
 FITTED_TO = 300
 SCOPE = Scope()
-ALONE = "Total less forward, as appendix G derives it."
-UNSEEN = "These lengths were not seen by the fit."
+ALONE = "Total minus forward, as in appendix G."
+UNSEEN = "The fit does not use these lengths."
 NOTES = (
-    "These steps are bound by launches, of which no data sheet tells: six constants are fitted on table 4. How long levels and"
-    " Jacobians take on top comes from their FLOPs and bytes, the card's data sheet and how well ops use other GPUs.",
-    f"Table 4's backward of BPPSA at T = {OUTLIER} takes as long as that at 30000, an outlier of the paper's own: printed, not scored.",
-    "Other mini-batches and the GRU follow from the same constants: a mini-batch changes bytes, FLOPs and iterations per epoch, a"
-    " GRU's step is taken to have as many launches as an RNN's, and a mini-batch's data to load in the same time, whatever its size.",
-    "A GRU's gates are computed once more and its Jacobians made by the framework's ops; an RNN's are made by a kernel of BPPSA's.",
-    "The pruned VGG-11 keeps 3 % of every layer's weights at random places. The paper prunes by magnitude (See et al. 2016),"
+    "These steps are bound by launches, which no data sheet describes: six constants are fitted on table 4. The additional time of levels"
+    " and Jacobians comes from their FLOPs and bytes, the card's data sheet and how well ops use other GPUs.",
+    f"In table 4 the backward of BPPSA at T = {OUTLIER} takes as long as at 30000: an outlier of the paper itself, shown but not scored.",
+    "Other mini-batches and the GRU follow from the same constants: a mini-batch changes bytes, FLOPs and iterations per epoch; a GRU's"
+    " step is assumed to have as many launches as an RNN's, and loading a mini-batch is assumed to take the same time for any size.",
+    "A GRU's gates are computed again and its Jacobians are made by the framework's ops; an RNN's are made by a kernel of BPPSA.",
+    "The pruned VGG-11 keeps 3 % of every layer's weights at random positions. The paper prunes by magnitude (See et al. 2016),"
     " for which a trained network is needed.",
-    "Speed-ups of RTX 2070 and RTX 2080 Ti rest on those machines' hosts, which table 4 does not tell.",
+    "Speed-ups on RTX 2070 and RTX 2080 Ti depend on those machines' hosts, about which table 4 says nothing.",
 )
 
 
 def predictions() -> int:
-    """How many workloads are planned, and the pruned network."""
+    """Return the number of workloads that are planned, including the pruned network."""
     return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *published()}) + 1
 
 
 def published() -> dict[Case, Epoch]:
-    """Table 4 by case."""
+    """Return table 4 by case."""
     return {Case(RNN, length, BATCH): epoch for length, epoch in TABLE_4.items()}
 
 
 def fitted(machine: Machine, workloads: Workloads, up_to: int | None = None) -> Constants:
-    """The constants that table 4 gives, or its lengths `up_to` one."""
+    """Fit the constants on table 4, or on its lengths up to `up_to`."""
     return fit({case: epoch for case, epoch in published().items() if up_to is None or case.length <= up_to}, machine, workloads)
 
 
 def reproduce(steps: Steps) -> Paper:
-    """All of it."""
+    """Predict the paper's figures."""
     machine, other_machine = load_machine(steps.machine_name), load_machine(SCOPE.other_machine)
-    workloads = Workloads(machine, steps.tell)
+    workloads = Workloads(machine, steps.report)
     constants, early = fitted(machine, workloads), fitted(machine, workloads, FITTED_TO)
-    here, there, blind = (
-        Epochs(on, known, workloads) for on, known in ((machine, constants), (other_machine, constants), (machine, early))
-    )
+    epochs = Epochs(machine, constants, workloads)
+    other_epochs, early_epochs = Epochs(other_machine, constants, workloads), Epochs(machine, early, workloads)
     cases = tuple(dict.fromkeys((*SCOPE.by_length, *SCOPE.by_batch)))
-    rnn, other = ({case: epochs.of(case) for case in cases} for epochs in (here, there))
-    gru = {case: here.of(case) for case in SCOPE.gru}
-    asked = [(case, blind.of(case)) for case in SCOPE.by_length if case.length > FITTED_TO]
+    rnn, other = ({case: predicted.of(case) for case in cases} for predicted in (epochs, other_epochs))
+    gru = {case: epochs.of(case) for case in SCOPE.gru}
+    held_out = [(case, early_epochs.of(case)) for case in SCOPE.by_length if case.length > FITTED_TO]
     by_length, by_batch = ([(case, rnn[case]) for case in group] for group in (SCOPE.by_length, SCOPE.by_batch))
-    steps.tell(bppsa_flops.MODEL)
+    steps.report(bppsa_flops.MODEL)
     chain = bppsa_flops.operators()
     scan = bppsa_flops.steps(chain)
     return Paper(
@@ -90,8 +89,8 @@ def reproduce(steps: Steps) -> Paper:
             epochs_table("lengths", f"RNN, B = {BATCH}: seconds of an epoch", "Published: table 4.", by_length, TABLE_4),
             backward_table("backward", f"RNN, B = {BATCH}: seconds of an epoch's backward alone", ALONE, by_length, TABLE_4),
             speedups_table("speed-ups", f"RNN, B = {BATCH}: speed-up of BPPSA", "Published: from table 4.", by_length, TABLE_4),
-            epochs_table("held-out", f"Fitted on T <= {FITTED_TO} alone: seconds of an epoch", UNSEEN, asked, TABLE_4),
-            backward_table("held-out-backward", f"Fitted on T <= {FITTED_TO} alone: the backward", f"{UNSEEN} {ALONE}", asked, TABLE_4),
+            epochs_table("held-out", f"Fitted on T <= {FITTED_TO} only: seconds of an epoch", UNSEEN, held_out, TABLE_4),
+            backward_table("held-out-backward", f"Fitted on T <= {FITTED_TO} only: the backward", f"{UNSEEN} {ALONE}", held_out, TABLE_4),
             epochs_table("batches", f"RNN, T = {SCOPE.length}: seconds of an epoch", "By mini-batch; only B = 16 is fitted.", by_batch, {}),
             speedups_table("batch-speed-ups", f"RNN, T = {SCOPE.length}: speed-up of BPPSA", "By mini-batch.", by_batch, {}),
             gru_table(SCOPE, gru),
@@ -108,7 +107,7 @@ def reproduce(steps: Steps) -> Paper:
     )
 
 
-def _checks(rnn: Found, gru: Found, other: Found) -> Iterator[Check]:
+def _checks(rnn: TimesByCase, gru: TimesByCase, other: TimesByCase) -> Iterator[Check]:
     by_length, by_batch = SCOPE.by_length, SCOPE.by_batch
     yield bppsa_trends.grows_with_length([(case.length, rnn[case].speedup) for case in by_length])
     yield bppsa_trends.bound_by_workers([(case.length, rnn[case].bppsa_s - rnn[case].forward_overhead_s) for case in by_length])
@@ -118,23 +117,23 @@ def _checks(rnn: Found, gru: Found, other: Found) -> Iterator[Check]:
     overall, backward = ({name: getattr(times, what) for name, times in named.items()} for what in ("speedup", "backward_speedup"))
     yield bppsa_trends.greatest_differ(overall, backward)
     lengths, batches = (
-        [[(getattr(case, what), found[case].backward_speedup) for case in cases] for found in (rnn, other)]
+        [[(getattr(case, what), times[case].backward_speedup) for case in cases] for times in (rnn, other)]
         for what, cases in (("length", by_length), ("batch", by_batch))
     )
     yield bppsa_trends.larger_card_peaks_later(*lengths)
     yield bppsa_trends.larger_card_falls_slower(*batches)
 
 
-def _shortest_and_longest(gru: Found) -> dict[int, tuple[float, float]]:
-    """By mini-batch, the backward's speed-up on the first and on the last set."""
-    found: dict[int, list[float]] = {}
+def _shortest_and_longest(gru: TimesByCase) -> dict[int, tuple[float, float]]:
+    """Return by mini-batch the backward's speed-up on the first and on the last set."""
+    by_batch: dict[int, list[float]] = {}
     for case in SCOPE.gru:
-        found.setdefault(case.batch, []).append(gru[case].backward_speedup)
-    return {batch: (gains[0], gains[-1]) for batch, gains in found.items()}
+        by_batch.setdefault(case.batch, []).append(gru[case].backward_speedup)
+    return {batch: (gains[0], gains[-1]) for batch, gains in by_batch.items()}
 
 
 def document(paper: Paper) -> BppsaReproduction:
-    """The paper, with its epochs as flat lists."""
+    """Return the document of the paper, with its epochs as flat lists."""
     epochs = {(row.labels["T"], row.labels["B"]): row for name in ("lengths", "batches") for row in paper.table(name).rows}
     rnn = [
         RnnEpoch(T=int(length), B=int(batch), **{f"{name.lower()}_s": row.predicted(name) for name in ("forward", "baseline", "BPPSA")})
@@ -155,7 +154,7 @@ def document(paper: Paper) -> BppsaReproduction:
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """On a GPU the paper's own mini-batch; on a CPU shorter sequences."""
+    """Return the paper's own job on a GPU, or a job with shorter sequences on a CPU."""
     if gpu:
         return [Measurement(Case(RNN, SCOPE.length, BATCH).job, (SCAN, "bppsa"), "the paper's job on another card")]
     return [Measurement(Job(RNN, BATCH, image_size=100, optimizer="adam"), (SCAN, "bppsa"), "shorter sequences, on a CPU's cores")]

@@ -1,4 +1,4 @@
-"""What the BPPSA paper printed of its recurrent workloads, and what is predicted beside it."""
+"""Published figures of the BPPSA paper's recurrent workloads, and the scope of the predictions."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -16,22 +16,22 @@ class Epoch(NamedTuple):
 
     @property
     def baseline_backward_s(self) -> float:
-        """Total less forward, as appendix G derives it."""
+        """Total minus forward, as in appendix G."""
         return self.baseline_s - self.forward_s
 
     @property
     def bppsa_backward_s(self) -> float:
-        """The same of BPPSA, an RNN's Jacobians included."""
+        """The same for BPPSA; it includes the Jacobians of an RNN."""
         return self.bppsa_s - self.forward_s
 
     @property
     def speedup(self) -> float:
-        """Of the whole epoch."""
+        """The speed-up of the whole epoch."""
         return self.baseline_s / self.bppsa_s
 
     @property
     def backward_speedup(self) -> float:
-        """Of the backward alone."""
+        """The speed-up of the backward alone."""
         return self.baseline_backward_s / self.bppsa_backward_s
 
 
@@ -46,13 +46,13 @@ TABLE_4 = {
     10000: Epoch(250.28, 510.13, 265.02),
     30000: Epoch(748.99, 1557.94, 764.31),
 }
-#: The length at which BPPSA's backward is as long as at three times that, in the paper itself.
+#: The length at which the paper's own backward of BPPSA takes as long as at three times this length.
 OUTLIER = 10000
 #: Mini-batch of table 4.
 BATCH = 16
 #: Samples of an epoch; sections 4.1 and 4.2.
 BITSTREAMS, CLIPS = 32_000, 6_705
-#: Section 5, over all points of RTX 2070 (the first), RTX 2080 Ti (the second) and both (the GRU's): greatest speed-ups.
+#: Section 5: greatest speed-ups over all points, overall on RTX 2070, of the backward on RTX 2080 Ti, and of the GRU on both.
 GREATEST_OVERALL, GREATEST_BACKWARD = 2.75, 108.0
 GREATEST_GRU_OVERALL, GREATEST_GRU_BACKWARD = 2.36, 13.4
 #: Section 5.1, T = 1000, B = 16 on RTX 2070.
@@ -68,12 +68,12 @@ class Case(NamedTuple):
 
     @property
     def job(self) -> Job:
-        """As the paper trains: Adam, and PyTorch 1.1 and 1.2 knew only its for-loop form."""
+        """The job as the paper trains it: Adam in its for-loop form, the only one in PyTorch 1.1 and 1.2."""
         return Job(self.model, self.batch, image_size=self.length, optimizer="adam", form="for")
 
     @property
     def iterations(self) -> int:
-        """Of one epoch; a last mini-batch that is not full counts as one."""
+        """The iterations of one epoch; the last mini-batch may be incomplete."""
         return ceil((BITSTREAMS if self.model == RNN else CLIPS) / self.batch)
 
 
@@ -82,12 +82,12 @@ RNN, GRU = "rnn_bitstream", "gru_features"
 
 @dataclass(frozen=True)
 class Scope:
-    """What is predicted."""
+    """The scope of the predictions."""
 
     lengths: tuple[int, ...] = tuple(TABLE_4)
-    """At the mini-batch of table 4."""
+    """The lengths that are compared at the mini-batch of table 4."""
     length: int = 1000
-    """At which mini-batches are compared; figure 8d to 8f."""
+    """The length at which mini-batches are compared; figure 8d to 8f."""
     batches: tuple[int, ...] = (256, 128, 64, 32, 16, 8, 4, 2)
     sets: tuple[tuple[str, int], ...] = (("S", 259), ("M", 517), ("L", 1034))
     """Sets of audio features and their lengths; table 3."""
@@ -97,15 +97,15 @@ class Scope:
 
     @property
     def by_length(self) -> tuple[Case, ...]:
-        """Table 4 and figure 8a to 8c."""
+        """The cases of table 4 and figure 8a to 8c."""
         return tuple(Case(RNN, length, BATCH) for length in self.lengths)
 
     @property
     def by_batch(self) -> tuple[Case, ...]:
-        """Figure 8d to 8f."""
+        """The cases of figure 8d to 8f."""
         return tuple(Case(RNN, self.length, batch) for batch in self.batches)
 
     @property
     def gru(self) -> dict[Case, str]:
-        """Figure 9: by case, the name of its set."""
+        """The cases of figure 9, each with the name of its set."""
         return {Case(GRU, length, batch): name for name, length in self.sets for batch in self.set_batches}

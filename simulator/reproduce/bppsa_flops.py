@@ -1,7 +1,7 @@
 """The pruned VGG-11 of the BPPSA paper: FLOPs of every step of a scan over its convolutional layers, by static analysis (section 4.3).
 
-The steps are those of the hybrid of figure 10, which sweeps two levels up and down, and is linear between. FLOPs are of one sample: two for
-every pair of entries that meet. The critical path is the longest, in FLOPs, with as many workers as there is work for.
+The steps are those of the hybrid scan of figure 10, which sweeps two levels up and down and is linear in between. FLOPs are counted for one
+sample: two for every product of two entries. The critical path is the longest in FLOPs, with an unlimited number of workers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,15 +15,15 @@ from simulator.scan.algorithm import exclusive_scan
 from simulator.scan.jacobian_of import jacobian_of
 
 MODEL, LAYERS = "vgg11_pruned", "features."
-#: Sweeps of the hybrid; figure 10.
+#: Levels of the hybrid scan; figure 10.
 LEVEL = 2
-#: Rows of a product whose entries are counted at once: what they take stays within some 100 MB.
+#: Rows of a product whose entries are counted at once, so that they need about 100 MB at most.
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A layer of the chain. `flops`: of its backward by its input, as the framework computes it; `dense_flops`: of a full Jacobian."""
+    """A layer of the chain. `flops`: the FLOPs of its gradient by its input, as the framework computes it."""
 
     layer: str
     rule: Recipe
@@ -31,18 +31,18 @@ class Operator:
 
     @property
     def dense_flops(self) -> float:
-        """Of a full transposed Jacobian times a gradient."""
+        """FLOPs of a dense transposed Jacobian times a gradient."""
         return 2.0 * self.rule.rows * self.rule.cols
 
     @property
     def sparse_flops(self) -> float:
-        """Of the sparse one times a gradient: a step of the linear scan."""
+        """FLOPs of the sparse transposed Jacobian times a gradient: a step of the linear scan."""
         return 2.0 * self.rule.nnz
 
 
 @dataclass(frozen=True)
 class ScanStep:
-    """One product. `span`: the layers whose Jacobians it brings together; of a matrix by a gradient also what lies behind them."""
+    """One product. `span`: the layers whose Jacobians it combines; for a matrix times a gradient, the layers of the matrix."""
 
     span: str
     matrices: bool
@@ -52,7 +52,7 @@ class ScanStep:
 
     @property
     def kind(self) -> str:
-        """mm or mv, as the paper calls products of two matrices and of a matrix and a gradient."""
+        """The paper's name of the product: mm of two matrices, mv of a matrix and a gradient."""
         return "mm" if self.matrices else "mv"
 
 
@@ -67,18 +67,18 @@ class _Element:
 
 
 def operators() -> list[Operator]:
-    """The convolutional layers, from the last to the first whose input has a gradient."""
+    """Return the convolutional layers, from the last one to the first one whose input has a gradient."""
     graph = Job(MODEL, 1).graph()
-    found = []
+    layers = []
     for op in graph.backward_ops:
         if op.layer.startswith(LAYERS) and op.gradient == "dX":
             rule, _ = jacobian_of(op, graph)
-            found.append(Operator(op.layer.removeprefix(LAYERS), rule, max(op.body.flops, float(rule.rows))))
-    return found
+            layers.append(Operator(op.layer.removeprefix(LAYERS), rule, max(op.body.flops, float(rule.rows))))
+    return layers
 
 
 def steps(chain: list[Operator], level: int = LEVEL) -> list[ScanStep]:
-    """Every product of the scan over `chain`, in the order in which one worker would make them."""
+    """Return every product of the scan over `chain`, in the order in which a single worker computes them."""
     trace = _Trace()
     elements = [_Element(None, chain[0].layer, chain[0].layer), *(_Element(each.rule, each.layer, each.layer) for each in chain)]
     exclusive_scan(elements, level, trace.product)
@@ -86,7 +86,7 @@ def steps(chain: list[Operator], level: int = LEVEL) -> list[ScanStep]:
 
 
 class _Trace:
-    """Notes the products of a scan, and which of them each waits for."""
+    """Records the products of a scan, and the products that each one waits for."""
 
     def __init__(self):
         self._steps: list[ScanStep] = []
@@ -94,17 +94,17 @@ class _Trace:
         self._entries: dict[Recipe, int] = {}
 
     def product(self, later: _Element, earlier: _Element) -> _Element:
-        """`later` times `earlier`."""
+        """Record the product `later` times `earlier`, and return its result."""
         matrices = earlier.recipe is not None
-        made = ProductPattern(later.recipe, earlier.recipe) if matrices else None
-        terms = made.terms if matrices else self._count(later.recipe)
+        recipe = ProductPattern(later.recipe, earlier.recipe) if matrices else None
+        terms = recipe.terms if matrices else self._count(later.recipe)
         dense = 2.0 * later.recipe.rows * later.recipe.cols * (earlier.recipe.cols if matrices else 1)
         span = later.first if later.first == later.last else f"{later.last} to {later.first}"
         if matrices:
             span = f"{later.last} to {earlier.first}"
         self._steps.append(ScanStep(span, matrices, 2.0 * terms, dense))
         self._inputs.append(tuple(each.step for each in (later, earlier) if each.step is not None))
-        return _Element(made, earlier.first, later.last, len(self._steps) - 1)
+        return _Element(recipe, earlier.first, later.last, len(self._steps) - 1)
 
     def _count(self, recipe: Recipe) -> int:
         if recipe not in self._entries:
@@ -112,7 +112,7 @@ class _Trace:
         return self._entries[recipe]
 
     def steps(self) -> Iterator[ScanStep]:
-        """With those marked that are on the longest path."""
+        """Yield the products, with those on the longest path marked as critical."""
         ends: list[float] = []
         before: list[int | None] = []
         for step, inputs in zip(self._steps, self._inputs, strict=True):
@@ -120,16 +120,16 @@ class _Trace:
             before.append(last)
             ends.append(step.flops + (0.0 if last is None else ends[last]))
         critical = set()
-        place = max(range(len(ends)), key=ends.__getitem__, default=None)
-        while place is not None:
-            critical.add(place)
-            place = before[place]
+        latest = max(range(len(ends)), key=ends.__getitem__, default=None)
+        while latest is not None:
+            critical.add(latest)
+            latest = before[latest]
         for number, step in enumerate(self._steps):
             yield ScanStep(step.span, step.matrices, step.flops, step.dense_flops, number in critical)
 
 
 def entries(recipe: Recipe) -> int:
-    """Entries that may differ from zero; of a product without what its pattern would take: some rows at a time."""
+    """Return the number of entries that may differ from zero. Those of a product are counted some rows at a time, to save memory."""
     if not isinstance(recipe, ProductPattern):
         return recipe.nnz
     from scipy.sparse import csr_array
@@ -140,14 +140,14 @@ def entries(recipe: Recipe) -> int:
     return sum((left[row : row + _ROWS] @ right).nnz for row in range(0, recipe.rows, _ROWS))
 
 
-def critical_flops(found: list[ScanStep]) -> float:
-    """Of the longest path."""
-    return sum(step.flops for step in found if step.critical)
+def critical_flops(scan: list[ScanStep]) -> float:
+    """Return the FLOPs of the longest path."""
+    return sum(step.flops for step in scan if step.critical)
 
 
-def by_kind(found: list[ScanStep]) -> Mapping[str, list[ScanStep]]:
-    """mm and mv, each on the critical path and off it."""
+def by_kind(scan: list[ScanStep]) -> Mapping[str, list[ScanStep]]:
+    """Group the products by kind (mm, mv), on and off the critical path."""
     groups: dict[str, list[ScanStep]] = {}
-    for step in found:
+    for step in scan:
         groups.setdefault(f"{step.kind}{', critical' if step.critical else ''}", []).append(step)
     return dict(sorted(groups.items()))

@@ -1,10 +1,10 @@
-"""Epochs of the BPPSA paper: the plans of `baseline` and `bppsa`, run by the engine, with costs of a few fitted constants.
+"""Predicted epochs of the BPPSA paper: the engine simulates the plans of `baseline` and `bppsa` with costs from six fitted constants.
 
-The paper's steps are bound by launches, of which no data sheet tells: six constants (`Constants`) say what those take, fitted by relative
-least squares on epochs that the paper printed. What a task computes and moves on top comes from its own FLOPs and bytes, the machine's data
-sheet and the table of efficiencies; nothing of that is fitted.
+The paper's steps are bound by launches, which no data sheet describes. Six constants (`Constants`) are the times of launches, fitted by
+relative least squares on epochs in the paper. The additional time of computing and moving data comes from a task's FLOPs and bytes, the
+machine's data sheet and the table of efficiencies; none of it is fitted.
 
-An iteration ends with the loss on the host, and does not overlap the next one: everything adds up, on one stream without a host lane.
+An iteration ends when the loss is on the host, and does not overlap the next one. All times add up, on one stream without a host lane.
 """
 
 from collections import Counter
@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from simulator.bodies.host import Host
 from simulator.bodies.opcall import OpCall
@@ -34,26 +33,26 @@ BASELINE, SCAN = "baseline", "bppsa:scan=blelloch"
 _CHAIN = {"stepcast.rnn.default": "forward", "stepcast.gru.default": "forward"}
 _CHAIN |= {"stepcast.rnn_backward.default": "backward", "stepcast.gru_backward.default": "backward"}
 _GATES = frozenset({"stepcast.rnn_gates.default", "stepcast.gru_gates.default"})
-#: A GRU's Jacobians are sums of three terms: written once, then read and written for each of the other two.
+#: A GRU's Jacobians are sums of three terms: written once, then read and written again for each of the other two terms.
 _GRU_PASSES = 5
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds that do not depend on how much is computed."""
+    """Seconds that do not depend on the amount of computation."""
 
     iteration_s: float
-    """Of every iteration: Python, loading data, reading the loss."""
+    """Time of each iteration: Python, loading data, reading the loss."""
     op_s: float
-    """Of every op that the framework launches."""
+    """Time of each op that the framework launches."""
     forward_step_s: float
-    """Of every step of a recurrent layer's forward in cuDNN."""
+    """Time of each step of a recurrent layer's forward in cuDNN."""
     backward_step_s: float
-    """Of every step of its backward in cuDNN."""
+    """Time of each step of its backward in cuDNN."""
     backward_call_s: float
-    """Of calling that backward, beside its steps."""
+    """Time of calling this backward, in addition to its steps."""
     launch_s: float
-    """Of every kernel of BPPSA: a level of the scan, Jacobians, and what its results are multiplied by."""
+    """Time of each kernel of BPPSA: a level of the scan, Jacobians, and the products with the scan's results."""
 
 
 NAMES = tuple(field.name for field in fields(Constants))
@@ -61,7 +60,7 @@ NOTHING = Constants(*(0.0 for _ in NAMES))
 
 
 def counts(task: Task) -> dict[str, int]:
-    """How many of each constant a task takes, by name."""
+    """Return how often a task takes the time of each constant, by the constant's name."""
     body = task.body
     target = getattr(body, "target", "")
     direction = _CHAIN.get(target)
@@ -74,7 +73,7 @@ def counts(task: Task) -> dict[str, int]:
 
 
 class FittedCosts:
-    """Costs of tasks on one machine: constants, and work at the table's efficiencies."""
+    """Costs of tasks on one machine: the constants, plus the work at the efficiencies of the table."""
 
     def __init__(self, machine: Machine, constants: Constants):
         device = machine.devices[0]
@@ -82,21 +81,21 @@ class FittedCosts:
         self._site = Site.of(device, machine.memory(device.name), 1.0)
 
     def resolve(self, plan: Plan) -> list[Cost]:
-        """One cost per task, in their order."""
+        """Return one cost per task, in the order of the tasks."""
         return [self.cost(task) for task in plan.tasks]
 
     def cost(self, task: Task) -> Cost:
-        """The cost of one task; one of the host brings its own time."""
+        """Return the cost of one task."""
         constant_s = sum(count * getattr(self._constants, name) for name, count in counts(task).items())
         warm_s, cold_s = map(sum, zip(*(self._work_s(work) for work in _works(task)), strict=True))
         return Cost(cost_key(task, self.machine), constant_s + warm_s, constant_s + cold_s, FITTED)
 
     def _work_s(self, work: Work) -> tuple[float, float]:
-        """Computing or moving data, whichever takes longer; data from the cache, or from memory. Launches are constants."""
+        """Return the seconds of computing or of moving data, whichever is longer, for data in the cache and in memory."""
         rows = efficiencies.table()["gpu"]
-        part = efficiencies.terms(self._site, rows.row(work.op_class), work.flops, work.bytes)
+        terms = efficiencies.terms(self._site, rows.row(work.op_class), work.flops, work.bytes)
         faster = rows.cache_speedup(self._site) if work.bytes <= self._site.cache_bytes else 1.0
-        return max(part.compute_s, part.memory_s / faster), max(part.compute_s, part.memory_s)
+        return max(terms.compute_s, terms.memory_s / faster), max(terms.compute_s, terms.memory_s)
 
 
 def _works(task: Task) -> list[Work]:
@@ -111,7 +110,7 @@ def _works(task: Task) -> list[Work]:
 
 @dataclass(frozen=True)
 class Plans:
-    """What one iteration does: forward alone, forward with what BPPSA adds to it, and training either way."""
+    """The plans of one iteration: forward alone, forward with BPPSA's overhead, training by back-propagation, and training by BPPSA."""
 
     forward: Plan
     forward_overhead: Plan
@@ -120,9 +119,9 @@ class Plans:
 
     @staticmethod
     def of(case: Case, machine: Machine) -> "Plans":
-        """The plans of a case."""
+        """Return the plans of a case."""
         baseline, bppsa = (_planned(case, text, machine) for text in (BASELINE, SCAN))
-        bppsa = _with(bppsa, list(_recomputing(bppsa.tasks)))
+        bppsa = _with(bppsa, list(_recompute_gates(bppsa.tasks)))
         return Plans(_forward(baseline), _forward(bppsa), baseline, bppsa)
 
 
@@ -139,8 +138,8 @@ def _forward(plan: Plan) -> Plan:
     return _with(plan, [task for task in plan.tasks if task.phase == FORWARD])
 
 
-def _recomputing(tasks: Sequence[Task]) -> Iterator[Task]:
-    """The tasks, with a GRU's gates computed once more behind its forward: cuDNN's are out of reach (appendix E)."""
+def _recompute_gates(tasks: Sequence[Task]) -> Iterator[Task]:
+    """Yield the tasks, with a GRU's gates computed again after its forward, because those of cuDNN are not accessible (appendix E)."""
     for task in tasks:
         yield task
         if getattr(task.body, "target", "") == "stepcast.gru.default":
@@ -148,7 +147,7 @@ def _recomputing(tasks: Sequence[Task]) -> Iterator[Task]:
 
 
 def _gates_again(gru: Task) -> Task:
-    """The gates of all steps side by side: two products, from the input and from the states, and what bends their sums."""
+    """Compute the gates of all steps at once: a product of the input, a product of the states, and the activations of their sums."""
     x, _, w_ih, w_hh, b_ih, b_hh = gru.reads
     states, reset_update, new, of_hidden = gru.writes
     steps, batch, features = x.shape
@@ -173,7 +172,7 @@ def _gates_again(gru: Task) -> Task:
 
 
 class Times(NamedTuple):
-    """Predicted seconds of one epoch. `forward_overhead_s`: the forward with what BPPSA adds to it (the same for an RNN)."""
+    """Predicted seconds of one epoch. `forward_overhead_s`: the forward with BPPSA's overhead, which is 0 for an RNN."""
 
     forward_s: float
     forward_overhead_s: float
@@ -182,61 +181,66 @@ class Times(NamedTuple):
 
     @property
     def speedup(self) -> float:
-        """Of the whole epoch."""
+        """The speed-up of the whole epoch."""
         return self.baseline_s / self.bppsa_s
 
     @property
     def backward_speedup(self) -> float:
-        """Of what comes on top of the forward, BPPSA's overhead left out, as the paper derives it (appendix G)."""
+        """The speed-up of the backward, without BPPSA's overhead in the forward, as in the paper (appendix G)."""
         return (self.baseline_s - self.forward_s) / (self.bppsa_s - self.forward_overhead_s)
 
 
 class Workloads:
-    """The plans of cases, each made once. `told(text)` is called before each."""
+    """The plans of cases, each made once. `progress(text)` is called before each case."""
 
-    def __init__(self, machine: Machine, told: Callable[[str], None] = lambda text: None):
-        """`machine`: any with one GPU; plans are the same on all."""
-        self._machine, self._told = machine, told
-        self._found: dict[Case, Plans] = {}
+    def __init__(self, machine: Machine, progress: Callable[[str], None] = lambda text: None):
+        """`machine`: any machine with one GPU; the plans are the same on all of them."""
+        self._machine, self._progress = machine, progress
+        self._plans: dict[Case, Plans] = {}
 
     def plans(self, case: Case) -> Plans:
-        """Of one case."""
-        if case not in self._found:
-            self._told(case.job.label)
-            self._found[case] = Plans.of(case, self._machine)
-        return self._found[case]
+        """Return the plans of a case."""
+        if case not in self._plans:
+            self._progress(case.job.label)
+            self._plans[case] = Plans.of(case, self._machine)
+        return self._plans[case]
 
 
 class Epochs:
     """Predicted epochs on one machine."""
 
     def __init__(self, machine: Machine, constants: Constants, workloads: Workloads):
-        """No host lane: what the host takes is in the constants."""
+        """The machine gets no host lane, because the host's time is part of the constants."""
         self._machine, self._constants = replace(machine, hosts=()), constants
         self._costs = FittedCosts(self._machine, constants)
         self._workloads = workloads
 
     def of(self, case: Case) -> Times:
-        """One case's epoch."""
+        """Predict an epoch of a case."""
         plans = self._workloads.plans(case)
         return Times(*(case.iterations * self._step_s(getattr(plans, field.name)) for field in fields(plans)))
 
     def _step_s(self, plan: Plan) -> float:
-        begun = _with(plan, (Task("iteration", Host(self._constants.iteration_s), plan.devices[0], phase=FORWARD), *plan.tasks))
-        return simulate(begun, self._machine, self._costs.resolve(begun)).step_s
+        whole = _with(plan, (Task("iteration", Host(self._constants.iteration_s), plan.devices[0], phase=FORWARD), *plan.tasks))
+        return simulate(whole, self._machine, self._costs.resolve(whole)).step_s
 
 
 def fit(published: Mapping[Case, Epoch], machine: Machine, workloads: Workloads) -> Constants:
-    """The constants, none below 0, with the least squares of relative errors of all epochs of `published`."""
+    """Fit the constants, none below 0, by least squares of the relative errors of all published epochs."""
+    from scipy.optimize import nnls  # here, because listing the papers does not need it
+
     work = Epochs(machine, NOTHING, workloads)
-    rows, left = [], []
+    rows, targets = [], []
     for case, epoch in published.items():
         plans, times = workloads.plans(case), work.of(case)
-        known = ((plans.forward, epoch.forward_s, times.forward_s), (plans.baseline, epoch.baseline_s, times.baseline_s))
-        for plan, seconds, work_s in (*known, (plans.bppsa, epoch.bppsa_s, times.bppsa_s)):
+        for plan, seconds, work_s in (
+            (plans.forward, epoch.forward_s, times.forward_s),
+            (plans.baseline, epoch.baseline_s, times.baseline_s),
+            (plans.bppsa, epoch.bppsa_s, times.bppsa_s),
+        ):
             total = Counter({"iteration_s": 1})
             for task in plan.tasks:
                 total.update(counts(task))
             rows.append([case.iterations * total[name] / seconds for name in NAMES])
-            left.append(1 - work_s / seconds)
-    return Constants(*map(float, nnls(np.array(rows), np.array(left))[0]))
+            targets.append(1 - work_s / seconds)
+    return Constants(*map(float, nnls(np.array(rows), np.array(targets))[0]))

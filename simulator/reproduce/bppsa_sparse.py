@@ -1,4 +1,4 @@
-"""Sparse transposed Jacobians of VGG-11 on images of 32x32 in the BPPSA paper: how sparse they are, and what a scan of them computes."""
+"""Sparse transposed Jacobians of VGG-11 on 32x32 images in the BPPSA paper: their sparsity, memory, and the FLOPs of a scan over them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,17 +13,17 @@ FIRST: Mapping[str, Rule] = {
     "ReLU": ElementwiseRule(64 * 32 * 32, "aten.threshold_backward.default", '[{"$":0},0]'),
     "max-pooling": MaxPoolRule(64, 32, 32, (16, 16), (2, 2), (2, 2)),
 }
-#: Table 1's examples; section 3.3.
+#: Examples of table 1 and of section 3.3.
 SPARSITY = {"convolution": 0.99157, "ReLU": 0.99998, "max-pooling": 0.99994}
 _MIB = 2**20
 DENSE_BYTES, VALUES_BYTES = {"convolution": 768.0 * _MIB}, {"convolution": 6.5 * _MIB}
 _FLOAT = 4
-#: Steps that differ by less than this factor are alike: the figure is logarithmic.
+#: Steps that differ by less than this factor count as similar, because the paper's figure is logarithmic.
 _ALIKE = 10.0
 
 
 def sparsity_table() -> Table:
-    """Table 1, from exact patterns."""
+    """Table 1, computed from exact patterns."""
     rows = []
     for name, rule in FIRST.items():
         zeros = Figure(name="guaranteed zeros", unit="share", predicted=rule.pattern().sparsity, published=SPARSITY[name])
@@ -76,21 +76,19 @@ def operators_table(chain: Sequence[Operator]) -> Table:
             Figure(name="Jacobian x gradient", unit="count", predicted=each.sparse_flops),
         )
         rows.append(Row(labels={"layer": each.layer, "op": each.rule.of}, figures=figures))
-    about = (
-        "FLOPs of one sample. Gradient operator: the backward by a layer's input as frameworks compute it, which gains nothing by pruning."
-    )
+    about = "FLOPs of one sample. Gradient operator: the gradient by a layer's input as frameworks compute it; pruning does not help it."
     return Table(name="gradient-operators", title="Pruned VGG-11: FLOPs of every layer's backward", about=about, rows=tuple(rows))
 
 
 def steps_are_like_operators(steps: Sequence[ScanStep], chain: Sequence[Operator]) -> Check:
-    """Sparsity brings the steps of a scan down to what gradient operators take."""
+    """Judge: because of sparsity, the steps of a scan take about as many FLOPs as gradient operators."""
     heaviest, operator = max(step.flops for step in steps), max(each.flops for each in chain)
     dense = max(step.dense_flops for step in steps)
     name, claim = "sparsity", "in the pruned network, steps of the scan take about as many FLOPs as gradient operators"
-    said = f"the heaviest step takes {heaviest:.3g} ({dense:.3g} if dense), the heaviest gradient operator {operator:.3g}"
+    result = f"the heaviest step takes {heaviest:.3g} ({dense:.3g} if dense), the heaviest gradient operator {operator:.3g}"
     figures = {"heaviest step": heaviest, "heaviest dense step": dense, "heaviest operator": operator}
     why = "weights pruned at random leave denser products than those pruned by magnitude"
-    return judged(name, claim, heaviest < _ALIKE * operator, said, figures, why)
+    return judged(name, claim, heaviest < _ALIKE * operator, result, figures, why)
 
 
 def chart(steps: Sequence[ScanStep], chain: Sequence[Operator]) -> Chart:

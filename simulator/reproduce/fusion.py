@@ -1,14 +1,15 @@
 """Optimizer fusion (Jiang et al., 2021): forward-fusion and backward-fusion on a TITAN Xp, with PyTorch's for-loop optimizers.
 
-The paper used PyTorch 1.6 in eager mode, which had no other form: its gains are over launching every parameter's update by itself. It calls
-backward-fusion parallel, but names no second stream, and PyTorch's hooks run on one: both readings are predicted.
+The paper used PyTorch 1.6 in eager mode, which had no other form: its gains are over an update that is launched separately for every
+parameter. The paper calls backward-fusion parallel but mentions no second stream, and PyTorch's hooks run on one stream: both readings are
+predicted.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.job import Job
-from simulator.reproduce.fusion_cases import BF, BF2, FF, SHORT, Found, Scope, Sweeps, first_missing, job, optimizer_share
+from simulator.reproduce.fusion_cases import BF, BF2, FF, SHORT, Scope, StepsByStrategy, Sweeps, first_missing, job, optimizer_share
 from simulator.reproduce.fusion_charts import charts
 from simulator.reproduce.fusion_tables import optimizers_table, origins_table, phases_table, step_table, sweeps_table, transformer_table
 from simulator.reproduce.fusion_trends import Point, trends
@@ -25,23 +26,23 @@ REFERENCE = "Jiang, Gu, Liu, Zhu, Pan 2021, https://arxiv.org/abs/2104.00237"
 NOTES = (
     "Costs are guessed from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
     " figures was used to choose one.",
-    "Backward-fusion is predicted twice: with its updates on backward's own stream, as PyTorch's hooks run them, and on a stream of their"
-    " own, as the paper's words on parallelism can be read. The one published figure stands beside both.",
-    "The paper prints its sweeps and its optimizers as curves without numbers: those tables have nothing published in them.",
-    "A for-loop update is up to twenty short kernels per parameter, whose guessed time hardly depends on the cache: the locality by which"
-    " the paper explains its gains is all but absent from these predictions.",
-    "Not modelled: what the hooks cost in Python.",
+    "Backward-fusion is predicted twice: with its updates on the stream of backward, as PyTorch's hooks run them, and on a stream of their"
+    " own, which is another reading of the paper's text on parallelism. The one published figure is shown next to both.",
+    "The paper prints its sweeps and its optimizers as curves without numbers: those tables have no published figures.",
+    "A for-loop update has up to twenty short kernels per parameter, whose guessed time hardly depends on the cache: the locality with"
+    " which the paper explains its gains is almost absent from these predictions.",
+    "Not modeled: the Python time of the hooks.",
 )
 SCOPE = Scope()
 
 
 def predictions() -> int:
-    """How many jobs are predicted."""
+    """Return the number of jobs that `reproduce` predicts."""
     return 2 + len(SCOPE.transformer[2]) + sum(len(batches) for _, batches in SCOPE.sweeps) + len(SCOPE.optimizers)
 
 
 def reproduce(steps: Steps) -> Paper:
-    """All of it; a step that is too large for the card, or cannot be predicted, keeps its row and says so."""
+    """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, keeps its row with that status."""
     model, batch, lengths = SCOPE.transformer
     one = steps.of(job(*SCOPE.phases), SHORT)
     free = steps.without_launches().of(job(*SCOPE.phases), SHORT)
@@ -70,25 +71,25 @@ def reproduce(steps: Steps) -> Paper:
     )
 
 
-def _checks(sweeps: Sweeps, sizes: dict[str, float], optimizers: dict[str, Found]) -> Iterator[Check]:
+def _checks(sweeps: Sweeps, sizes: dict[str, float], optimizers: dict[str, StepsByStrategy]) -> Iterator[Check]:
     """Every trend for both readings of backward-fusion. Steps beyond the card's memory count too: a trend is no matter of memory."""
-    known = {model: {batch: found for batch, found in batches.items() if not first_missing(found)} for model, batches in sweeps.items()}
-    priced = {name: found for name, found in optimizers.items() if not first_missing(found)}
+    predicted = {model: {batch: steps for batch, steps in batches.items() if not first_missing(steps)} for model, batches in sweeps.items()}
+    shares = {name: (optimizer_share(steps[BASELINE]), steps) for name, steps in optimizers.items() if not first_missing(steps)}
     for text in (BF, BF2):
         points = {
-            model: [Point(batch, *(found[each].step_s for each in (BASELINE, FF, text))) for batch, found in batches.items()]
-            for model, batches in known.items()
+            model: [Point(batch, *(steps[schedule].step_s for schedule in (BASELINE, FF, text))) for batch, steps in batches.items()]
+            for model, batches in predicted.items()
             if batches
         }
-        same = [(model, sizes[model], p.gains[1]) for model, each in points.items() for p in each if p.batch == SCOPE.same_batch]
-        costly = [(name, optimizer_share(found[BASELINE]), found[BASELINE].step_s / found[text].step_s) for name, found in priced.items()]
+        by_size = [(model, sizes[model], p.gains[1]) for model, own in points.items() for p in own if p.batch == SCOPE.same_batch]
+        by_share = [(name, share, steps[BASELINE].step_s / steps[text].step_s) for name, (share, steps) in shares.items()]
         reading = SHORT[text].removeprefix("BF ")
-        for check in trends(points, SCOPE.phases[0], same, costly):
+        for check in trends(points, SCOPE.phases[0], by_size, by_share):
             yield check.model_copy(update={"name": f"{check.name}, {reading}", "claim": f"{check.claim} ({SHORT[text]})"})
 
 
 def parameters_per_layer(job: Job) -> float:
-    """Average number of parameters of the layers that have any; 0 for a model that is not there."""
+    """Return the average number of parameters of the layers that have any; 0 for an unknown model."""
     try:
         graph = job.graph()
     except StepcastError:
@@ -98,7 +99,7 @@ def parameters_per_layer(job: Job) -> float:
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """On a GPU the paper's own job; on a CPU a smaller one, which says nothing of the paper's card but runs the same schedules."""
+    """Return the paper's own job on a GPU, or a smaller job on a CPU, which does not tell about the paper's card but runs its schedules."""
     full = job(*SCOPE.phases)
     if gpu:
         return [Measurement(full, (FF, BF, BF2), "the paper's job on another card")]

@@ -1,4 +1,4 @@
-"""What the optimizer-fusion paper printed, what is predicted beside it, and what its schedules are called here."""
+"""Published figures of the optimizer-fusion paper, the scope of the predictions, and the names of its schedules."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,11 @@ from simulator.job import Job
 from simulator.reproduce.predicting import BASELINE, Missing, Step
 
 FF, BF, BF2 = "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"
-#: What each is called in tables.
+#: The name of each strategy in tables.
 CALLED = {BASELINE: "baseline", FF: "forward-fusion", BF: "backward-fusion, one stream", BF2: "backward-fusion, own stream"}
 SHORT = {FF: "FF", BF: "BF one stream", BF2: "BF own stream"}
 
-#: Figure 3, ms: what a clock shows between the ends of the phases. Its bars are printed as running sums, and the phases are differences.
+#: Figure 3, ms: elapsed times between the ends of the phases. The figure prints running sums, and these are their differences.
 PHASES_MS = {
     BASELINE: {"forward": 21.90, "backward": 55.61, "optimizer": 16.70, "total": 94.21},
     FF: {"forward + update": 28.65, "backward": 55.77, "total": 84.42},
@@ -25,12 +25,12 @@ TRANSFORMER_SPEEDUPS = {FF: 1.030, BF: 1.019}
 
 @dataclass(frozen=True)
 class Scope:
-    """What is predicted. The paper prints curves for sweeps and optimizers, not numbers; its largest batches end the sweeps here."""
+    """The scope of the predictions. The paper prints sweeps and optimizers as curves without numbers; sweeps end at its largest batches."""
 
     phases: tuple[str, int] = ("mobilenet_v2", 32)
     """Model and batch of figure 3 and table 2."""
     transformer: tuple[str, int, tuple[int, ...]] = ("transformer_base", 256, (32, 64))
-    """Model, batch and lengths of sentences; section C.4, which does not say how long they are."""
+    """Model, batch and lengths of sentences; section C.4 does not state the lengths."""
     sweeps: tuple[tuple[str, tuple[int, ...]], ...] = (
         ("mobilenet_v2", (1, 8, 32, 64, 128, 200)),
         ("resnet18", (1, 8, 32, 100, 200)),
@@ -46,22 +46,22 @@ class Scope:
     """At the model and batch of `phases`; figure 7."""
 
 
-#: By strategy text.
-Found = dict[str, Step | Missing]
-#: By model and batch.
-Sweeps = dict[str, dict[int, Found]]
+#: Predicted steps by strategy text.
+StepsByStrategy = dict[str, Step | Missing]
+#: Predicted steps by model, batch and strategy text.
+Sweeps = dict[str, dict[int, StepsByStrategy]]
 
 
 def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam") -> Job:
-    """A job as the paper trains: every parameter's update launched by itself."""
+    """Return a job as the paper trains it: the update of every parameter is launched separately."""
     return Job(model, batch, size, optimizer, "for")
 
 
-def first_missing(found: Found) -> Missing | None:
-    """The first strategy that could not be predicted."""
-    return next((step for step in found.values() if isinstance(step, Missing)), None)
+def first_missing(steps: StepsByStrategy) -> Missing | None:
+    """Return the first step that could not be predicted, or None."""
+    return next((step for step in steps.values() if isinstance(step, Missing)), None)
 
 
 def optimizer_share(step: Step) -> float:
-    """The part of a step after its last backward task."""
+    """Return the share of a step's time after its last backward task."""
     return step.stretches["update"] / sum(step.stretches.values())

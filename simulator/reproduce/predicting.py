@@ -1,4 +1,4 @@
-"""Predicted steps for papers: each job and strategy once, and of each only what tables show."""
+"""Predict the steps that a paper needs: each job and strategy once, keeping only what tables show."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ BASELINE = "baseline"
 class Step:
     """One predicted step.
 
-    `stretches`: wall-clock seconds of forward, backward and update; `streams`: how many of the GPU's streams the plan uses;
-    `overlapped_s`: seconds per step in which at least two kernels run at once.
+    `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
+    seconds per step in which at least two kernels run at once.
     """
 
     step_s: float
@@ -35,100 +35,102 @@ class Step:
 
     @property
     def fits(self) -> bool:
-        """Whether the card's memory holds it."""
+        """Whether the step fits in the card's memory."""
         return self.peak_bytes <= self.memory_bytes
 
     @property
     def status(self) -> str:
-        """Whether it fits, in words: ok, or how much too large it is."""
+        """ "ok" if the step fits, else a phrase that says how much memory it needs."""
         return OK if self.fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A step that cannot be predicted, and why."""
+    """A step that cannot be predicted, and the reason."""
 
     why: str
 
     @property
     def status(self) -> str:
-        """In words."""
+        """A phrase that says why the step is missing."""
         return f"not available: {self.why}"
 
 
 class Steps:
-    """Predictions on one machine, from the model: nothing is measured. `told(text)` is called before each.
+    """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
 
-    `free_launches`: the host issues in no time, which shows what a gain owes to launches (those of a calibrated machine keep their time).
+    `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
+    machine's profile keep their time.
     """
 
-    def __init__(self, machine: str, told: Callable[[str], None] = lambda text: None, free_launches: bool = False):
-        self.machine_name, self._told, self._free_launches = machine, told, free_launches
-        self._found: dict[tuple[str, str], Step | Missing] = {}
+    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
+        self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
+        self._steps: dict[tuple[str, str], Step | Missing] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
     @property
     def shares(self) -> Shares | None:
-        """On what the costs of all predictions rest, by predicted task time; None before the first."""
-        total = sum(self._shares.values())
-        return Shares(**{name: part / total for name, part in self._shares.items()}) if total else None
+        """Shares of measured, fitted and guessed costs in the predicted task time of all predictions; None before the first."""
+        total_s = sum(self._shares.values())
+        return Shares(**{name: seconds / total_s for name, seconds in self._shares.items()}) if total_s else None
 
-    def tell(self, text: str) -> None:
-        """Say what is predicted next, where a paper predicts in a way of its own."""
-        self._told(text)
+    def report(self, text: str) -> None:
+        """Report progress, for a paper that predicts in a way of its own."""
+        self._progress(text)
 
     def on(self, machine: str) -> "Steps":
-        """Predictions on another machine, told of in the same way."""
-        return Steps(machine, self._told)
+        """Return predictions on another machine, with the same progress function."""
+        return Steps(machine, self._progress)
 
     def without_launches(self) -> "Steps":
-        """Predictions on the same machine with a host that issues in no time."""
-        return Steps(self.machine_name, self._told, free_launches=True)
+        """Return predictions on the same machine with a host that issues tasks in no time."""
+        return Steps(self.machine_name, self._progress, free_launches=True)
 
     def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Missing]:
-        """By strategy text, the baseline always among them. What cannot be predicted says why."""
-        wanted = list(dict.fromkeys([BASELINE, *strategies]))
-        new = [text for text in wanted if (job.digest, text) not in self._found]
-        self._told(job.label)
+        """Predict a job under the baseline and `strategies`; returns a step, or the reason why it is missing, by strategy text."""
+        texts = list(dict.fromkeys([BASELINE, *strategies]))
+        new = [text for text in texts if (job.digest, text) not in self._steps]
+        self._progress(job.label)
         if new:
             self._predict(job, new)
-        return {text: self._found[job.digest, text] for text in wanted}
+        return {text: self._steps[job.digest, text] for text in texts}
 
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
             machine, model = preset_costs(job, self.machine_name)
-            machine = _launching_free(machine) if self._free_launches else machine
-            job.factory  # noqa: B018 - a model that does not exist is said once, not by each strategy
-            for text, found in forecast_many(job, texts, {}, machine, model):
-                self._found[job.digest, text] = Missing(_brief(found)) if isinstance(found, StepcastError) else self._step(found, machine)
+            machine = _with_free_launches(machine) if self._free_launches else machine
+            job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
+            for text, result in forecast_many(job, texts, {}, machine, model):
+                failed = isinstance(result, StepcastError)
+                self._steps[job.digest, text] = Missing(_brief(result)) if failed else self._step(result, machine)
         except StepcastError as error:
-            self._found |= {(job.digest, text): Missing(_brief(error)) for text in (BASELINE, *texts)}
+            self._steps |= {(job.digest, text): Missing(_brief(error)) for text in (BASELINE, *texts)}
 
-    def _step(self, found: Forecast, machine: Machine) -> Step:
-        timeline, device = found.timeline, found.plan.devices[0]
+    def _step(self, forecast: Forecast, machine: Machine) -> Step:
+        timeline, device = forecast.timeline, forecast.plan.devices[0]
         start, end = timeline.window_s
-        for name, share in found.shares.model_dump().items():
+        for name, share in forecast.shares.model_dump().items():
             self._shares[name] += share * timeline.step_s
         return Step(
             timeline.step_s,
-            found.interval_s,
-            found.peak_bytes[device],
+            forecast.interval_s,
+            forecast.peak_bytes[device],
             machine.memory(device).size_bytes,
             phase_stretches(timeline),
-            streams(found.plan),
+            streams(forecast.plan),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
         )
 
 
 def streams(plan: Plan) -> int:
-    """How many streams of devices the plan's tasks run on; tasks of the host have none."""
+    """Return the number of device streams that the plan's tasks run on; host tasks have none."""
     return len({(task.device, task.stream) for task in plan.tasks if task.body.kind != "host"})
 
 
-def _launching_free(machine: Machine) -> Machine:
+def _with_free_launches(machine: Machine) -> Machine:
     return replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
 
 
 def _brief(error: StepcastError) -> str:
-    """An unknown name without the list of the known ones."""
+    """Return the error message; that of an unknown name without the list of known names."""
     return str(error).partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else str(error)

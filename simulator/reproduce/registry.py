@@ -1,10 +1,9 @@
 """Papers whose published figures are predicted. Each is one module here, discovered by its `NAME`.
 
-A paper's module offers `NAME`, `ABOUT` (one line), `MACHINE` (the preset it is predicted for), `predictions()` (how many it makes, for the
-progress bar), `reproduce(steps) -> traces.reproduction.Paper`, where `steps` is a `predicting.Steps` of that machine, and
-`measurements(gpu) -> list[Measurement]`: what of it can be run on this machine. One whose document says more when it is reproduced alone
-also offers `document(paper) -> traces.reproduction.Reproduction`.
-Modules without `NAME` are parts of others.
+A paper's module has `NAME`, `ABOUT` (one line), `MACHINE` (the preset to predict for), `predictions()` (how many predictions it makes, for
+the progress bar), `reproduce(steps) -> traces.reproduction.Paper`, where `steps` is a `predicting.Steps` of that machine, and
+`measurements(gpu) -> list[Measurement]`: what this machine can run of it. A module may also have
+`document(paper) -> traces.reproduction.Reproduction`, which makes the document of the paper alone. Modules without `NAME` belong to others.
 """
 
 from collections.abc import Callable
@@ -17,13 +16,13 @@ from simulator.job import Job
 from traces.errors import UnknownNameError
 from traces.reproduction import Paper, Reproduction
 
-#: In place of a name: every paper.
+#: Stands for every paper, instead of a name.
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A job to validate on this machine under some strategies, and how it differs from the paper's."""
+    """A job to validate on this machine under some strategies. `about` says how it differs from the paper's job."""
 
     job: Job
     strategies: tuple[str, ...]
@@ -39,32 +38,32 @@ class Source:
 
     @property
     def about(self) -> str:
-        """One line."""
+        """What the paper is about, in one line."""
         return self.module.ABOUT
 
     @property
     def machine(self) -> str:
-        """Name of the preset."""
+        """The name of the preset to predict for."""
         return self.module.MACHINE
 
     @property
     def predictions(self) -> Callable:
-        """How many predictions `reproduce` makes."""
+        """The function that returns how many predictions `reproduce` makes."""
         return self.module.predictions
 
     @property
     def reproduce(self) -> Callable:
-        """Predicts everything."""
+        """The function that predicts the paper's figures."""
         return self.module.reproduce
 
     def document(self, paper: Paper) -> Reproduction:
-        """Of this paper alone."""
+        """Return the document of this paper alone."""
         own = getattr(self.module, "document", None)
         return own(paper) if own else Reproduction(papers=(paper,))
 
     @property
     def measurements(self) -> Callable:
-        """What can be run here."""
+        """The function that returns what this machine can run."""
         return self.module.measurements
 
 
@@ -75,12 +74,12 @@ def _discover() -> dict[str, Source]:
 
 
 def names() -> list[str]:
-    """Every paper's name, in alphabetical order."""
+    """Return every paper's name, in alphabetical order."""
     return list(_discover())
 
 
 def get(name: str) -> Source:
-    """The paper called `name`. Raises UnknownNameError."""
+    """Return the paper called `name`. Raises UnknownNameError."""
     try:
         return _discover()[name]
     except KeyError:

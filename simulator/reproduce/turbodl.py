@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from simulator.reproduce.predicting import Steps
 from simulator.reproduce.registry import Measurement
-from simulator.reproduce.turbodl_cases import ASYNC, CALLED, DEPTHS, SPEEDUPS, TURBODL, VGG_BY_BATCH, Found, Scope, gain, job
+from simulator.reproduce.turbodl_cases import ASYNC, CALLED, DEPTHS, SPEEDUPS, TURBODL, VGG_BY_BATCH, Scope, StepsByStrategy, gain, job
 from simulator.reproduce.turbodl_tables import Case, gains_table, machines_table, networks_table, streams_table
 from simulator.reproduce.turbodl_trends import both_methods_gain, falls_with_batch, larger_card_gains_more, rises_with_depth
 from traces.reproduction import Chart, Check, Panel, Paper, Series
@@ -15,8 +15,8 @@ MACHINE = "p100"
 TITLE = "TurboDL: Improving the CNN Training on GPU With Fine-Grained Multi-Streaming Scheduling"
 REFERENCE = "Jin, Wu, Shi, He, Zhou 2021, IEEE Transactions on Computers, https://doi.org/10.1109/TC.2020.2990321"
 NOTES = (
-    "The paper's denominator is Caffe with cuDNN, which runs the parts of a layer on several streams with a barrier between layers. One"
-    " stream, what PyTorch does by itself, is the other denominator.",
+    "The paper's denominator is Caffe with cuDNN, which runs each layer on several streams with a barrier between layers. The other"
+    " denominator is one stream, which is what PyTorch does by default.",
     "The host is one that issues eager PyTorch's ops (10 us each); Caffe's C++ issues faster, which matters most to small networks.",
     "Costs are guessed from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
     " figures was used to choose one.",
@@ -26,12 +26,12 @@ TEXTS = tuple(CALLED)
 
 
 def predictions() -> int:
-    """How many jobs are predicted."""
+    """Return the number of jobs that `reproduce` predicts."""
     return 2 * len(SCOPE.networks) + len(SCOPE.by_batch[1]) + len(SCOPE.depths)
 
 
 def reproduce(steps: Steps) -> Paper:
-    """All of it; what cannot be predicted keeps its row and says so."""
+    """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
     other = steps.on(SCOPE.other_machine)
     networks = {case: steps.of(job(*case), TEXTS) for case in SCOPE.networks}
     model, batches = SCOPE.by_batch
@@ -43,7 +43,7 @@ def reproduce(steps: Steps) -> Paper:
         title=TITLE,
         reference=REFERENCE,
         machine=steps.machine_name,
-        setting="Stochastic gradient descent with momentum, as Caffe's, each parameter updated by itself, fp32, eager.",
+        setting="Stochastic gradient descent with momentum, as in Caffe, each parameter updated separately, fp32, eager.",
         shares=steps.shares,
         tables=(
             networks_table(networks),
@@ -67,15 +67,17 @@ def _depths_published() -> dict[Case, float]:
     return {(model, batch): DEPTHS[model] for model, batch in SCOPE.depths if model in DEPTHS}
 
 
-def _checks(networks: Mapping[Case, Found], by_batch, depths, others) -> Iterator[Check]:
+def _checks(networks: Mapping[Case, StepsByStrategy], by_batch, depths, others) -> Iterator[Check]:
     yield both_methods_gain({m: (gain(f, ASYNC), g) for (m, _), f in networks.items() if (g := gain(f, TURBODL)) and gain(f, ASYNC)})
-    yield falls_with_batch([(batch, g) for (_, batch), found in by_batch.items() if (g := gain(found, TURBODL))])
-    yield rises_with_depth([(rank, g) for rank, found in enumerate(depths.values()) if (g := gain(found, TURBODL))])
-    pairs = {case[0]: (gain(found, TURBODL), gain(others[case], TURBODL)) for case, found in networks.items()}
+    yield falls_with_batch([(batch, g) for (_, batch), steps in by_batch.items() if (g := gain(steps, TURBODL))])
+    yield rises_with_depth([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps, TURBODL))])
+    pairs = {case[0]: (gain(steps, TURBODL), gain(others[case], TURBODL)) for case, steps in networks.items()}
     yield larger_card_gains_more({network: pair for network, pair in pairs.items() if None not in pair})
 
 
-def _charts(by_batch: Mapping[Case, Found], depths: Mapping[Case, Found], networks: Mapping[Case, Found]) -> Iterator[Chart]:
+def _charts(
+    by_batch: Mapping[Case, StepsByStrategy], depths: Mapping[Case, StepsByStrategy], networks: Mapping[Case, StepsByStrategy]
+) -> Iterator[Chart]:
     model = SCOPE.by_batch[0]
     printed = {case: SPEEDUPS[case[0]] for case in networks if case[0] in SPEEDUPS}
     yield _chart("networks", "Speed-up over Caffe+cuDNN, by network", "", networks, printed)
@@ -84,14 +86,14 @@ def _charts(by_batch: Mapping[Case, Found], depths: Mapping[Case, Found], networ
 
 
 def _chart(
-    name: str, title: str, x_label: str, cases: Mapping[Case, Found], published: Mapping[Case, float], over_batch: bool = False
+    name: str, title: str, x_label: str, cases: Mapping[Case, StepsByStrategy], published: Mapping[Case, float], over_batch: bool = False
 ) -> Chart:
-    """Predicted beside published, over the batch or model beside model."""
-    places = {case: float(case[1] if over_batch else number) for number, case in enumerate(cases, start=1)}
-    predicted = {case: value for case, found in cases.items() if (value := gain(found, TURBODL)) is not None}
+    """Return a chart of predicted and published gains, over the batch or by model."""
+    positions = {case: float(case[1] if over_batch else number) for number, case in enumerate(cases, start=1)}
+    predicted = {case: value for case, steps in cases.items() if (value := gain(steps, TURBODL)) is not None}
     series = tuple(
-        Series(name=called, x=tuple(places[case] for case in values), y=tuple(values.values()), published=printed)
-        for called, printed, values in (("predicted", False, predicted), ("published", True, published))
+        Series(name=name, x=tuple(positions[case] for case in values), y=tuple(values.values()), published=is_published)
+        for name, is_published, values in (("predicted", False, predicted), ("published", True, published))
     )
     panels = (Panel(title="", series=series),)
     ticks = () if over_batch else tuple(case[0] for case in cases)
@@ -99,5 +101,5 @@ def _chart(
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """Streams need a GPU."""
+    """Return the paper's job on a GPU, and nothing on a CPU, which has no streams."""
     return [Measurement(job("resnet50", 32), TEXTS[1:], "the paper's job on another card")] if gpu else []

@@ -1,6 +1,7 @@
-"""What the TurboDL paper printed, and what its configurations are called here.
+"""Published figures of the TurboDL paper, the scope of the predictions, and the names of its configurations.
 
-Its denominator, Caffe with cuDNN, has a stream for each part of a layer's backward and a barrier between layers: not one stream.
+The paper's denominator is Caffe with cuDNN, which is not one stream: it runs the parts of a layer's backward on separate streams, with
+a barrier between layers.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ DEPTHS = {"resnet18": 1.27, "resnet34": 1.29, "resnet50": 1.35, "resnet101": 1.3
 
 @dataclass(frozen=True)
 class Scope:
-    """What is predicted."""
+    """The scope of the predictions."""
 
     networks: tuple[tuple[str, int], ...] = (
         ("lenet5", 64), ("vgg16", 100), ("alexnet_grouped", 128), ("googlenet", 32), ("resnet50", 32), ("caffenet", 256),
@@ -41,16 +42,16 @@ class Scope:
     """The smaller card of figure 10, for the same networks."""
 
 
-#: By strategy text.
-Found = dict[str, Step | Missing]
+#: Predicted steps by strategy text.
+StepsByStrategy = dict[str, Step | Missing]
 
 
 def job(model: str, batch: int) -> Job:
-    """A job as Caffe trains: stochastic gradient descent with momentum, with kernels of its own for each parameter."""
+    """Return a job as Caffe trains it: stochastic gradient descent with momentum, with separate kernels for each parameter."""
     return Job(model, batch, form="for")
 
 
-def gain(found: Found, text: str, over: str = CUDNN) -> float | None:
-    """The speed-up of a configuration over another; None where either could not be predicted."""
-    step, base = found[text], found[over]
+def gain(steps: StepsByStrategy, text: str, over: str = CUDNN) -> float | None:
+    """Return the speed-up of a configuration over another; None if either could not be predicted."""
+    step, base = steps[text], steps[over]
     return None if isinstance(step, Missing) or isinstance(base, Missing) else base.step_s / step.step_s

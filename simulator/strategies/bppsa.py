@@ -9,8 +9,6 @@ from pydantic import Field
 
 from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
-from simulator.costs.model import CostModel
-from simulator.engine.simulation import simulate
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -58,6 +56,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     Raises StepcastError if the model is not a chain, if one of its ops has no Jacobian rule, or if its Jacobians exceed the device's
     memory.
     """
+    from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
+
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
@@ -111,6 +111,8 @@ class _Drafts:
         planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises StepcastError if the first level cannot
         be planned.
         """
+        from simulator.engine.simulation import simulate
+
         best, shortest_s = None, inf
         for level in levels:
             try:

@@ -11,7 +11,7 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
@@ -124,3 +124,11 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
             raise StepcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
         texts[key.strip()] = value.strip()
     return strategy, strategy.options(texts)
+
+
+def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
+    """Raise StepcastError for an option of `shared` that no requested strategy (`NAME[:option=value,...]`) has."""
+    offered = {name for text in requested for name in get(text.partition(":")[0]).option_names}
+    for name in shared:
+        if name not in offered:
+            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")

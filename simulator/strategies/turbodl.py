@@ -9,7 +9,6 @@ from pydantic import Field
 from simulator.bodies.host import Host
 from simulator.build import PlanBuilder, insert
 from simulator.costs.cost import PlanCosts
-from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.layers.graph import DX, LayerGraph
 from simulator.layers.grouped import split_groups
@@ -68,6 +67,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them at once
     (dependency distance 1). Raises StepcastError if `fuse=backward` is combined with clipping by the global norm.
     """
+    from simulator.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
+
     by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
     build = PlanBuilder(job, machine.devices[0].name, graph)

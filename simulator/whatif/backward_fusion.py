@@ -1,4 +1,4 @@
-"""Updates moved to their gradients."""
+"""The rule backward-fusion: move each update to the moment at which its gradients are complete."""
 
 import re
 from collections import Counter
@@ -21,38 +21,38 @@ NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"
 ABOUT = "parameters are updated in backward, as soon as their gradients are known"
 
-#: Pieces that an update of all parameters at once is cut into, unless the rule says.
+#: Default number of pieces into which an update of all parameters at once is cut.
 LAYERS = 16
 _REDUCES_GRADIENTS = re.compile("all_?reduce|reduce_?scatter", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The update of some parameters: kernels with the host time that launches each."""
+    """The update of some parameters: its kernels, each with the host tasks that launch it."""
 
     kernels: list[tuple[Task, list[Task]]]
 
 
 def parse(rest: str) -> int:
-    """Into how many pieces an update of all parameters at once is cut."""
+    """Return the number of pieces into which an update of all parameters at once is cut."""
     if not rest:
         return LAYERS
     if not (rest.startswith("=") and rest[1:].isdecimal() and 1 <= int(rest[1:]) <= 10_000):
-        raise MalformedError(f"{rest[:40]!r} is no number of layers from 1 to 10000")
+        raise MalformedError(f"{rest[:40]!r} is not a number of layers from 1 to 10000")
     return int(rest[1:])
 
 
 def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
-    """Cut each update into pieces and put each behind the backward kernel, or the collective, that completes its gradients."""
+    """Cut each update into pieces, and put each piece directly after the backward kernel or collective that completes its gradients."""
     tasks = replay.plan.tasks
     runs = update_runs(replay)
     position = {task.name: index for index, task in enumerate(tasks)}
     launch_of = launches(tasks)
     gradients = backward_names(tasks, [task.name for run in runs for task in run])
-    behind: dict[str, list[Task]] = {}  # what is put behind each task
+    inserted: dict[str, list[Task]] = {}  # by task, the tasks to insert after it
     instead: dict[str, list[str]] = {}
     pieces_made, moved, reduced = 0, 0, False
-    begin: dict[str, int] = {}  # by device, where its last update ended
+    begin: dict[str, int] = {}  # by device, the position at which its last update ended
     for run in runs:
         window = tasks[begin.get(run[0].device, 0) : position[run[0].name]]
         backward, reductions = _gradients(window, run[0].device, gradients)
@@ -67,33 +67,35 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
             later = [task for task in reductions if position[task.name] > position[gradient.name]]
             anchor = (later or reductions[-1:] or [gradient])[0]
             for kernel, hosts in pieces[number].kernels:
-                _put(behind, anchor, launch_of.get(anchor.name), tasks, position, kernel, hosts)
+                _insert(inserted, anchor, launch_of.get(anchor.name), tasks, position, kernel, hosts)
                 last[anchor.lane] = kernel.name
         for task in run:
             instead[task.name] = list(last.values())
         pieces_made, moved = pieces_made + len(pieces), moved + len(run)
     if not moved:
-        raise StepcastError("backward-fusion: the recording shows no backward kernels in front of the update; record with annotations")
+        raise StepcastError("backward-fusion: the recording shows no backward kernels before the update; record with annotations")
     dropped = set(instead) | _own_host_time([run for run in runs if run[0].name in instead], tasks, launch_of)
-    woven = [each for task in tasks for each in (task, *behind.get(task.name, ()))]
-    where = "the collective that reduces them, on its stream" if reduced else "the kernel that completes their gradients, on its stream"
+    reordered = [each for task in tasks for each in (task, *inserted.get(task.name, ()))]
+    target = "the collective that reduces them, on its stream" if reduced else "the kernel that completes their gradients, on its stream"
     form = recorded_form([task for run in runs for task in run])
-    said = [
-        f"{moved} update kernels move behind {where}, in {pieces_made} pieces: parameters are taken to be updated in the order of the"
-        " forward pass, with gradients that come in the opposite order and evenly over the backward kernels",
-        "updates keep their recorded durations: that gradients and weights may still lie in the L2 cache is not counted",
+    assumptions = [
+        f"{moved} update kernels move behind {target}, in {pieces_made} pieces: assumes that parameters are updated in the order of the"
+        " forward pass, and that their gradients are completed in the opposite order, evenly over the backward kernels",
+        "updates keep their recorded durations, although gradients and weights may still be in the L2 cache",
     ]
     if form != "for":
-        said.append(f"the recorded {form} form updates all parameters at once; it is cut into {request} pieces (backward-fusion=LAYERS)")
-    return without(with_tasks(replay, woven), dropped, instead), said
+        assumptions.append(
+            f"the recorded {form} form updates all parameters at once; it is cut into {request} pieces (backward-fusion=LAYERS)"
+        )
+    return without(with_tasks(replay, reordered), dropped, instead), assumptions
 
 
 def _gradients(window: Sequence[Task], device: str, gradients: set[str]) -> tuple[list[Task], list[Task]]:
-    """Backward kernels of a step, and the collectives behind the first of them that reduce gradients."""
+    """Return the backward kernels of a step, and the collectives that reduce gradients after the first of them."""
     work = [task for task in window if not is_host(task) and task.device == device]
     backward = [task for task in work if task.name in gradients]
-    behind = work[work.index(backward[0]) :] if backward else []
-    return backward, [task for task in behind if _reduces(task)]
+    later = work[work.index(backward[0]) :] if backward else []
+    return backward, [task for task in later if _reduces(task)]
 
 
 def _reduces(task: Task) -> bool:
@@ -108,8 +110,8 @@ def _pieces(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str
         return [_Piece(renamed[start : start + size]) for start in range(0, len(run), size)]
     least_s = least_kernel_s(run)
     hosts = _launch_times(run, tasks, launch_of)
-    known = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
-    launch_s = sum(known) / len(known) if known else 0.0
+    launches_s = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
+    launch_s = sum(launches_s) / len(launches_s) if launches_s else 0.0
     like = next((each[-1] for each in hosts.values() if each), None)
     moving_s: dict[str, float] = {}
     for task in run:
@@ -127,7 +129,7 @@ def _pieces(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str
 
 
 def _repeats(run: Sequence[Task]) -> int:
-    """Kernels per parameter: the shortest length at which the run's names repeat, else 1."""
+    """Return the number of kernels per parameter: the shortest period of the kernel names in the run, or 1 if they do not repeat."""
     names = [task.body.name for task in run]
     for size in range(1, len(names) // 2 + 1):
         if len(names) % size == 0 and all(names[i] == names[i + size] for i in range(len(names) - size)):
@@ -136,41 +138,41 @@ def _repeats(run: Sequence[Task]) -> int:
 
 
 def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str]) -> dict[str, list[Task]]:
-    """For each kernel of the run, host tasks that go with it: what lies between the launch before it in the run and its own, and that.
+    """Return by kernel of the run the host tasks that move with it: its launch, and the tasks since the previous launch of the run.
 
-    None for kernels that share their launch (with other nodes of a CUDA graph).
+    Kernels that share their launch (nodes of a CUDA graph) have no such tasks.
     """
     users = Counter(launch_of.values())
-    wanted = {launch_of[task.name]: task.name for task in run if users[launch_of.get(task.name, "")] == 1}
-    kept = waits_for_device(tasks) | (set(launch_of.values()) - set(wanted))
-    found: dict[str, list[Task]] = {task.name: [] for task in run}
-    gathering: dict[tuple[str, int], list[Task]] = {}
+    kernel_of = {launch_of[task.name]: task.name for task in run if users[launch_of.get(task.name, "")] == 1}
+    unmoved = waits_for_device(tasks) | (set(launch_of.values()) - set(kernel_of))
+    hosts: dict[str, list[Task]] = {task.name: [] for task in run}
+    pending: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
         if not is_host(task):
             continue
-        kernel = wanted.get(task.name)
+        kernel = kernel_of.get(task.name)
         if kernel is not None:
-            mine = [*gathering.get(task.lane, ()), task]
-            found[kernel] = [replace(each, name=f"{each.name} fused", after=()) for each in mine]
-            gathering[task.lane] = []
-        elif task.lane in gathering and task.name not in kept:
-            gathering[task.lane].append(task)
-    return found
+            own = [*pending.get(task.lane, ()), task]
+            hosts[kernel] = [replace(each, name=f"{each.name} fused", after=()) for each in own]
+            pending[task.lane] = []
+        elif task.lane in pending and task.name not in unmoved:
+            pending[task.lane].append(task)
+    return hosts
 
 
 def _own_host_time(runs: Sequence[Sequence[Task]], tasks: Sequence[Task], launch_of: dict[str, str]) -> set[str]:
-    """Host tasks that move with the updates."""
-    found = set()
+    """Return the names of the host tasks that move with the updates."""
+    names = set()
     for run in runs:
         for hosts in _launch_times(run, tasks, launch_of).values():
-            found |= {task.name.removesuffix(" fused") for task in hosts}
-    return found
+            names |= {task.name.removesuffix(" fused") for task in hosts}
+    return names
 
 
-def _put(behind, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:
-    """Put a kernel behind its anchor, and its launch behind the anchor's (where that is not known: right in front of the kernel)."""
+def _insert(inserted, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:
+    """Insert a kernel after its anchor, and its host tasks after the anchor's launch; directly before the kernel if that is unknown."""
     stream = tasks[position[launch]].stream if launch else hosts[0].stream if hosts else 0
     hosts = [replace(task, stream=stream) for task in hosts]
-    behind.setdefault(launch or anchor.name, []).extend(hosts)
+    inserted.setdefault(launch or anchor.name, []).extend(hosts)
     kernel = replace(kernel, device=anchor.device, stream=anchor.stream, after=(hosts[-1].name,) if hosts else ())
-    behind.setdefault(anchor.name, []).append(kernel)
+    inserted.setdefault(anchor.name, []).append(kernel)

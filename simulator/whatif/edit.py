@@ -1,7 +1,7 @@
-"""Changing a replay's tasks so that what depended on them still holds.
+"""Change the tasks of a replay so that indirect dependencies still hold.
 
-In a lane tasks follow one another, so of several tasks of one lane that something must wait for, the last stands for all. A set of
-things to wait for is therefore a dictionary from lane to name.
+Tasks of one lane run one after another. If a task must wait for several tasks of one lane, it is therefore enough to wait for the last of
+them: a set of tasks to wait for is a dictionary from lane to task name.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,69 +14,69 @@ Lane = tuple[str, int]
 
 
 def is_host(task: Task) -> bool:
-    """Whether it is time on a host thread."""
+    """Whether the task is time on a host thread."""
     return task.body.kind == "host"
 
 
 def device_work(replay: Replay) -> list[Task]:
-    """Everything that ran on a device, in issue order."""
+    """Return the tasks that ran on a device, in issue order."""
     return [task for task in replay.plan.tasks if not is_host(task)]
 
 
 def launches(tasks: Iterable[Task]) -> dict[str, str]:
-    """The host task that launched each of the device's tasks, where one is known: the last that it comes after."""
+    """Return by device task the host task that launched it: the last host task that it waits for. Device tasks without one are left out."""
     hosts = {task.name for task in tasks if is_host(task)}
-    found = {}
+    launch_of = {}
     for task in tasks:
         if not is_host(task):
             launch = next((name for name in reversed(task.after) if name in hosts), None)
             if launch is not None:
-                found[task.name] = launch
-    return found
+                launch_of[task.name] = launch
+    return launch_of
 
 
 def waits_for_device(tasks: Sequence[Task]) -> set[str]:
-    """Names of the host tasks that wait for a device: synchronisations."""
+    """Return the names of the host tasks that wait for a device: synchronizations."""
     work = {task.name for task in tasks if not is_host(task)}
     return {task.name for task in tasks if is_host(task) and not work.isdisjoint(task.after)}
 
 
 def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[Step, ...] | None = None) -> Replay:
-    """The replay with other tasks."""
+    """Return the replay with other tasks, and other steps if given."""
     last = replay.plan.segments[-1]
     plan = replace(replay.plan, segments=(*replay.plan.segments[:-1], Segment(tuple(tasks), last.repeat)))
     return replace(replay, plan=plan, steps=replay.steps if steps is None else steps)
 
 
-def lasting(task: Task, duration_s: float) -> Task:
-    """The task with another duration."""
+def with_duration(task: Task, duration_s: float) -> Task:
+    """Return the task with another duration."""
     return replace(task, body=replace(task.body, duration_s=duration_s))
 
 
 def with_durations(replay: Replay, seconds: Mapping[str, float]) -> Replay:
-    """The replay with other durations for some tasks."""
-    return with_tasks(replay, [lasting(task, seconds[task.name]) if task.name in seconds else task for task in replay.plan.tasks])
+    """Return the replay with other durations for some tasks, by name."""
+    return with_tasks(replay, [with_duration(task, seconds[task.name]) if task.name in seconds else task for task in replay.plan.tasks])
 
 
 def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequence[str]] | None = None) -> Replay:
-    """The replay without the tasks called `names`.
+    """Return the replay without the tasks called `names`.
 
-    What came after one of them, by an edge or in its lane, now comes after what it came after. `instead` names, for some of them, earlier
-    tasks that now do their work, and are waited for in their place.
+    A task that waited for a removed task, by an edge or by its lane, now waits for everything that the removed task waited for. `instead`
+    maps some of the removed tasks to earlier tasks that replace them: tasks that waited for the removed task also wait for these.
     """
     instead = instead or {}
     lane_of = {task.name: task.lane for task in replay.plan.tasks}
     position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
 
     def add(waits: dict[Lane, str], name: str) -> None:
-        known = waits.get(lane_of[name])
-        if known is None or position[known] < position[name]:
+        other = waits.get(lane_of[name])
+        if other is None or position[other] < position[name]:
             waits[lane_of[name]] = name
 
-    inherited: dict[str, dict[Lane, str]] = {}
-    pending: dict[Lane, dict[Lane, str]] = {}  # of the removed tasks at the end of a lane
-    before: dict[Lane, str] = {}  # the last kept task of a lane
-    kept = []
+    inherited: dict[str, dict[Lane, str]] = {}  # by removed task, what those that wait for it wait for now
+    pending: dict[Lane, dict[Lane, str]] = {}  # by lane, what its removed tasks since the last remaining one waited for
+    before: dict[Lane, str] = {}  # by lane, its last remaining task
+    remaining = []
     for task in replay.plan.tasks:
         waits: dict[Lane, str] = dict(pending.get(task.lane, ()))
         for name in task.after:
@@ -87,19 +87,19 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
                 add(waits, name)
             pending[task.lane] = dict(waits)
             if not is_host(task) and task.lane in before:
-                add(waits, before[task.lane])  # whoever waited for it waited for its whole stream
+                add(waits, before[task.lane])  # waiting for a task means waiting for everything before it on its stream
             inherited[task.name] = waits
             continue
         touched = task.lane in pending or any(name in inherited for name in task.after)
         pending.pop(task.lane, None)
         before[task.lane] = task.name
         waits.pop(task.lane, None)
-        kept.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))) if touched else task)
-    return with_tasks(replay, kept, _kept_steps(replay, names))
+        remaining.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))) if touched else task)
+    return with_tasks(replay, remaining, _remaining_steps(replay, names))
 
 
-def _kept_steps(replay: Replay, names: Collection[str]) -> tuple[Step, ...]:
-    """The steps, each from the first to the last device task that is left of it. One of which nothing is left goes."""
+def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[Step, ...]:
+    """Return the steps with the first and the last device task that remain of each; a step without any is left out."""
     tasks = replay.plan.tasks
     position = {task.name: index for index, task in enumerate(tasks)}
     steps = []

@@ -1,4 +1,4 @@
-"""A faster or slower host."""
+"""The rule host: a faster or slower host."""
 
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import is_host, with_durations
@@ -11,12 +11,12 @@ ABOUT = "everything on the host (Python, dispatch, launches, data loading) takes
 
 
 def parse(rest: str) -> float:
-    """The factor."""
+    """Return the factor."""
     return scaling(rest)
 
 
 def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
-    """Scale the time on host threads; what a synchronisation waits for follows from the device."""
+    """Scale the time on host threads. The waiting time of a synchronization is not scaled: it follows from the device."""
     hosts = [task for task in replay.plan.tasks if is_host(task)]
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})

@@ -1,7 +1,7 @@
-"""Which kernel names a user's regular expression matches.
+"""Find the kernels whose names match a user's regular expression.
 
-A regular expression can take exponential time, and Python's `re` cannot be stopped from outside, so it runs in a process of its own that
-is ended when it takes too long.
+A regular expression can take exponential time, and Python's `re` cannot be interrupted. The search therefore runs in a process of its own,
+which is killed if it takes too long.
 """
 
 import json
@@ -15,7 +15,7 @@ from simulator.whatif.edit import device_work
 from traces import units
 from traces.errors import StepcastError
 
-#: Characters of a regular expression, and seconds that all its searches may take.
+#: Largest number of characters of a regular expression; time limit of all its searches together.
 LONGEST, TIMEOUT_S = 300, 3.0
 #: Characters of a kernel's name that are searched.
 SEARCHED = 2000
@@ -31,7 +31,7 @@ except (re.error, OverflowError, RecursionError, MemoryError) as error:
 
 
 def matching(replay: Replay, regex: str) -> list[Task]:
-    """The device's work whose recorded name the regular expression is found in. Raises StepcastError where there is none."""
+    """Return the device tasks whose recorded name contains a match of the regular expression. Raises StepcastError if there are none."""
     work = device_work(replay)
     names = list(dict.fromkeys(task.body.name for task in work))
     chosen = {names[number] for number in _search(regex, names)}
@@ -65,7 +65,7 @@ def _search(regex: str, names: list[str]) -> list[int]:
 
 
 def total_words(tasks: list[Task]) -> str:
-    """How many there are and how long they take: `12 kernels (3.1 ms)`."""
+    """Return the number of tasks and their total duration: `12 kernels (3.1 ms)`."""
     seconds = sum(task.body.duration_s for task in tasks)
     number = sum(ARRIVAL not in task.name for task in tasks)
     return f"{number} {'kernel' if number == 1 else 'kernels'} ({units.duration(seconds)})"

@@ -1,4 +1,4 @@
-"""A faster or slower network."""
+"""The rule network: a faster or slower network."""
 
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import device_work, with_durations
@@ -12,12 +12,12 @@ ABOUT = "the network is FACTOR times as fast: collectives take 1/FACTOR of their
 
 
 def parse(rest: str) -> float:
-    """The factor."""
+    """Return the factor."""
     return scaling(rest, least=1e-6)
 
 
 def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
-    """Divide the durations of collectives."""
+    """Divide the durations of collectives by the factor."""
     chosen = [task for task in device_work(replay) if task.body.category == "collective"]
     if not chosen:
         raise StepcastError(f"network*={request:g} changes nothing: the recording has no collectives")

@@ -1,21 +1,21 @@
-"""Numbers and names in the text of a rule."""
+"""Parse the numbers and names in the text of a rule. `rest` is the text after the rule's name."""
 
-#: Beyond this a factor is a slip of the pen.
+#: A larger factor is taken for a typing error.
 LARGEST_FACTOR = 1e6
 
 
 class MalformedError(Exception):
-    """The text of a rule cannot be read; the message says what is wrong with it."""
+    """The text of a rule cannot be parsed; the message says why."""
 
 
 def nothing(rest: str) -> None:
-    """For rules that are a name alone."""
+    """Raise MalformedError if anything follows the name, for rules without an argument."""
     if rest:
         raise MalformedError(f"{rest[:40]!r} follows the name")
 
 
 def factor(text: str, least: float = 0.0) -> float:
-    """The number behind `*=`."""
+    """Return the number in `text`, which must be larger than `least`; 0 is allowed if `least` is 0."""
     try:
         number = float(text)
     except ValueError:
@@ -26,22 +26,22 @@ def factor(text: str, least: float = 0.0) -> float:
 
 
 def scaling(rest: str, least: float = 0.0) -> float:
-    """The number of `*=NUMBER`."""
+    """Return the number of `*=NUMBER`; see `factor`."""
     if not rest.startswith("*="):
         raise MalformedError("it has no factor")
     return factor(rest[2:], least)
 
 
 def pattern(rest: str) -> str:
-    """The regular expression of `:REGEX`."""
+    """Return the regular expression of `:REGEX`."""
     if not rest.startswith(":") or len(rest) < 2:
         raise MalformedError("it has no regular expression")
     return rest[1:]
 
 
 def pattern_and(rest: str, sign: str) -> tuple[str, str]:
-    """The regular expression and the number's text of `:REGEX<sign>NUMBER`."""
-    regex, found, number = pattern(rest).rpartition(sign)
-    if not found or not regex:
+    """Return the regular expression and the text of the number in `:REGEX<sign>NUMBER`."""
+    regex, separator, number = pattern(rest).rpartition(sign)
+    if not separator or not regex:
         raise MalformedError(f"it lacks a regular expression or {sign!r} with a number")
     return regex, number

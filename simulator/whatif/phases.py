@@ -1,4 +1,4 @@
-"""Where a recorded step updates its parameters, and where it computes gradients."""
+"""Find the tasks of a recorded step that update parameters, and those that compute gradients."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -19,14 +19,15 @@ _OPTIMIZER_CLASS = re.compile(r"#(\w+)\.step")
 
 
 def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[str]:
-    """Names of the tasks that compute gradients.
+    """Return the names of the tasks that compute gradients. `updates` are the names of tasks that do not.
 
-    Kernels of phase backward; where there are none, those that another thread launched than the one that launches `updates` (or the
-    first kernel): autograd has a thread of its own; else kernels whose name says backward.
+    These are the kernels of phase backward. If there are none, they are the kernels launched by another thread than the one that launches
+    the updates (or the first kernel), because autograd has a thread of its own. If there are none of these either, they are the kernels
+    with a name that says backward.
     """
     kernels = [task for task in tasks if not is_host(task) and task.body.category == "kernel" and task.name not in updates]
-    found = {task.name for task in kernels if task.phase == BACKWARD}
-    if not found:
+    names = {task.name for task in kernels if task.phase == BACKWARD}
+    if not names:
         launch_of = launches(tasks)
         lane_of = {task.name: task.lane for task in tasks if is_host(task)}
         device_of = {task.name: task.device for task in tasks}
@@ -34,37 +35,37 @@ def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[
         for name in (*updates, *(task.name for task in kernels)):
             if name in launch_of:
                 main.setdefault(device_of[name], lane_of[launch_of[name]])
-        found = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main[task.device]}
-    return found or {task.name for task in kernels if _BACKWARD_KERNEL.search(task.body.name)}
+        names = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main[task.device]}
+    return names or {task.name for task in kernels if _BACKWARD_KERNEL.search(task.body.name)}
 
 
 def update_names(tasks: Sequence[Task]) -> list[str]:
-    """Names of the tasks that update parameters, in issue order.
+    """Return the names of the tasks that update parameters, in issue order.
 
-    Those of phase update; where there are none, kernels that only optimizers launch; else the element-wise kernels behind the last
-    backward kernel of a step, up to the next kernel of another kind.
+    These are the tasks of phase update. If there are none, they are the kernels that only optimizers launch. If there are none of these
+    either, they are the elementwise kernels that follow the last backward kernel of a step, up to the next kernel of another kind.
     """
     work = [task for task in tasks if not is_host(task)]
-    found = [task.name for task in work if task.phase == UPDATE]
-    found = found or [task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)]
-    if found:
-        return found
+    names = [task.name for task in work if task.phase == UPDATE]
+    names = names or [task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)]
+    if names:
+        return names
     backward = backward_names(tasks)
-    behind: dict[tuple[str, int], bool] = {}  # by lane: only element-wise kernels since the last backward one
+    only_elementwise: dict[tuple[str, int], bool] = {}  # by lane: whether all kernels since the last backward one are elementwise
     for task in work:
         if task.name in backward:
-            behind[task.lane] = True
-        elif behind.get(task.lane):
-            behind[task.lane] = bool(_ELEMENTWISE.search(task.body.name))
-            if behind[task.lane]:
-                found.append(task.name)
-    return found
+            only_elementwise[task.lane] = True
+        elif only_elementwise.get(task.lane):
+            only_elementwise[task.lane] = bool(_ELEMENTWISE.search(task.body.name))
+            if only_elementwise[task.lane]:
+                names.append(task.name)
+    return names
 
 
 def update_runs(replay: Replay) -> list[list[Task]]:
-    """Update kernels that follow one another on a stream, and that nothing between them waits for.
+    """Return the runs of update kernels: kernels that directly follow one another on a stream, with no other task waiting in between.
 
-    Raises StepcastError where there are none.
+    Raises StepcastError if there are no update kernels.
     """
     tasks = replay.plan.tasks
     updates = frozenset(update_names(tasks))
@@ -91,17 +92,17 @@ def update_runs(replay: Replay) -> list[list[Task]]:
 
 
 def optimizer_of(tasks: Sequence[Task]) -> str | None:
-    """The optimizer that an annotation names (SGD: with momentum), as Stepcast calls it; None where none of ours is named."""
+    """Return Stepcast's name of the optimizer in the annotations (SGD counts as momentum), or None if they name no known optimizer."""
     for task in tasks:
-        named = _OPTIMIZER_CLASS.search(task.layer)
-        if named:
-            name = named[1].lower().removeprefix("fused")
+        match = _OPTIMIZER_CLASS.search(task.layer)
+        if match:
+            name = match[1].lower().removeprefix("fused")
             return "momentum" if name == "sgd" else name if name in STATE else None
     return None
 
 
 def recorded_form(tasks: Sequence[Task]) -> str:
-    """Which form of the optimizer launched these kernels: for, foreach or fused."""
+    """Return the form of the optimizer that launched these kernels: for, foreach or fused."""
     if any(_FUSED.search(task.body.name) for task in tasks):
         return FORMS[2]
     return FORMS[1] if any("multi_tensor_apply" in task.body.name for task in tasks) else FORMS[0]

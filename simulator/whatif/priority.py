@@ -1,7 +1,8 @@
-"""Streams made more urgent.
+"""The rule priority: make streams more urgent.
 
-Recorded durations carry their contention, so what a kernel would gain is read from where it overlapped others in the replay: there, kernels
-are taken to have shared the SMs in proportion to what their grids ask for, and the urgent one now gets what it asks for first.
+Recorded durations include contention. The gain of a kernel is therefore computed from the times at which it overlaps other kernels in the
+replay: the rule assumes that overlapping kernels shared the SMs in proportion to the demand of their grids, and that the urgent kernel now
+gets its full demand first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from itertools import groupby, pairwise
 
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.whatif.edit import Lane, device_work, lasting, with_tasks
+from simulator.whatif.edit import Lane, device_work, with_duration, with_tasks
 from simulator.whatif.matching import matching
 from simulator.whatif.parsing import MalformedError, pattern_and
 from traces import units
@@ -23,58 +24,58 @@ ABOUT = "streams with a kernel whose name contains the regular expression get th
 
 #: The most urgent level that NVIDIA drivers offer.
 MOST_URGENT = -5
-#: Blocks that fill a GPU: between the SM counts of V100 (80), A100 (108) and H100 (132).
+#: Blocks that fill a GPU: the SM count of an A100; a V100 has 80 and an H100 has 132.
 FULL_GRID = 108
-#: A copy runs on a copy engine.
+#: Copies run on a copy engine and need no SMs.
 _WITHOUT_SMS = "memcpy"
 
 
 def parse(rest: str) -> tuple[str, int]:
-    """Regular expression and priority."""
+    """Return the regular expression and the priority."""
     regex, number = pattern_and(rest, "=")
     if number not in {str(level) for level in range(MOST_URGENT, 0)}:
-        raise MalformedError(f"{number[:20]!r} is no priority from {MOST_URGENT} to -1")
+        raise MalformedError(f"{number[:20]!r} is not a priority from {MOST_URGENT} to -1")
     return regex, int(number)
 
 
 def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
-    """Give the streams their priority, and shorten urgent kernels by what they gave to less urgent ones that ran beside them."""
+    """Set the priority of the streams, and shorten urgent kernels by the time that they lost to less urgent kernels at the same time."""
     regex, priority = request
     urgent = {task.lane for task in matching(replay, regex)}
     others = {task.lane for task in device_work(replay)} - urgent
     if not others:
         raise StepcastError(f"priority:{regex}={priority} changes nothing: every stream has a kernel that matches; match fewer")
-    shorter = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
+    shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
     tasks = []
     for task in replay.plan.tasks:
         changed = replace(task, priority=priority) if task.lane in urgent else task
-        tasks.append(lasting(changed, shorter[task.name]) if task.name in shorter else changed)
-    holders = {device for device, _ in urgent}
+        tasks.append(with_duration(changed, shorter_s[task.name]) if task.name in shorter_s else changed)
+    urgent_devices = {device for device, _ in urgent}
     devices = tuple(
-        replace(device, priority_levels=max(device.priority_levels, 1 - priority)) if device.name in holders else device
+        replace(device, priority_levels=max(device.priority_levels, 1 - priority)) if device.name in urgent_devices else device
         for device in replay.machine.devices
     )
-    gained = sum(task.body.duration_s - shorter[task.name] for task in device_work(replay) if task.name in shorter)
+    gained_s = sum(task.body.duration_s - shorter_s[task.name] for task in device_work(replay) if task.name in shorter_s)
     changed = replace(with_tasks(replay, tasks), machine=replace(replay.machine, devices=devices))
     return changed, [
         f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
-        "recorded durations carry their contention: kernels that overlapped are taken to have shared the SMs in proportion to their grids"
-        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent ones now get theirs first, which saves them"
-        f" {units.duration(gained)}; the others end no later, since what they lose they get back when the urgent ones have ended",
+        "recorded durations include contention: assumes that overlapping kernels shared the SMs in proportion to their grids"
+        f" ({FULL_GRID} blocks or an unknown grid fill the GPU); urgent kernels now get SMs first, which saves {units.duration(gained_s)};"
+        " the others end no later, because they get back what they lose when the urgent ones have ended",
         "memory bandwidth and copies have no priorities",
     ]
 
 
 def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int]) -> dict[str, float]:
-    """New durations of the kernels that get more SMs than before."""
+    """Return the new durations of the kernels that get more SMs than before."""
     tasks = {task.name: task for task in device_work(replay) if task.body.category != _WITHOUT_SMS}
     before = {name: task.priority for name, task in tasks.items()}
     after = {name: priorities.get(task.lane, task.priority) for name, task in tasks.items()}
     saved: dict[str, float] = {}
     for device in {device for device, _ in priorities}:
         for seconds, running in _segments(timeline, {name for name, task in tasks.items() if task.device == device}):
-            beside = [tasks[name] for name in running]
-            old, new = _speeds(beside, before), _speeds(beside, after)
+            concurrent = [tasks[name] for name in running]
+            old, new = _speeds(concurrent, before), _speeds(concurrent, after)
             for name in running:
                 if new[name] > old[name]:
                     saved[name] = saved.get(name, 0.0) + seconds * (1 - old[name] / new[name])
@@ -82,7 +83,7 @@ def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int
 
 
 def _segments(timeline: Timeline, names: set[str]) -> Iterator[tuple[float, list[str]]]:
-    """Seconds during which the same kernels ran side by side, and these, where there are at least two."""
+    """Yield the intervals in which the same two or more kernels run concurrently: length in seconds, and their names."""
     changes = []
     for span in timeline.spans:
         if span.task in names and span.end_s > span.start_s:
@@ -99,13 +100,13 @@ def _segments(timeline: Timeline, names: set[str]) -> Iterator[tuple[float, list
             yield next_s - time_s, list(running)
 
 
-def _speeds(beside: Sequence[Task], priority: Mapping[str, int]) -> dict[str, float]:
-    """How fast each runs: the SMs go to the most urgent first, among equals in proportion to what they ask for."""
-    found: dict[str, float] = {}
+def _speeds(concurrent: Sequence[Task], priority: Mapping[str, int]) -> dict[str, float]:
+    """Return the relative speed of each kernel: SMs go to the most urgent first, among equals in proportion to their demand."""
+    speeds: dict[str, float] = {}
     left = 1.0
-    for _, level in groupby(sorted(beside, key=lambda task: priority[task.name]), key=lambda task: priority[task.name]):
-        asking = {task.name: min(1.0, task.body.grid / FULL_GRID) if task.body.grid else 1.0 for task in level}
-        speed = min(1.0, left / sum(asking.values()))
-        found |= dict.fromkeys(asking, speed)
-        left = max(0.0, left - speed * sum(asking.values()))
-    return found
+    for _, level in groupby(sorted(concurrent, key=lambda task: priority[task.name]), key=lambda task: priority[task.name]):
+        demand = {task.name: min(1.0, task.body.grid / FULL_GRID) if task.body.grid else 1.0 for task in level}
+        speed = min(1.0, left / sum(demand.values()))
+        speeds |= dict.fromkeys(demand, speed)
+        left = max(0.0, left - speed * sum(demand.values()))
+    return speeds

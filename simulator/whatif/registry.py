@@ -1,8 +1,8 @@
-"""What-if rules: change a recorded run and ask how long it would have taken. Each rule is one module here, discovered by its `NAME`.
+"""What-if rules change a recorded run to predict how long it would have taken. Each rule is one module here, discovered by its `NAME`.
 
-A rule module offers `NAME`, `FORM` (how it is written), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is what follows the
-name, and `apply(replay, request) -> (Replay, assumptions)`. `parse` raises `MalformedError`; `apply` raises StepcastError where the
-recording lacks what the rule changes.
+A rule module has `NAME`, `FORM` (its syntax), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is the text after the name, and
+`apply(replay, request) -> (Replay, assumptions)`. `parse` raises `MalformedError`; `apply` raises StepcastError if the recording lacks what
+the rule changes.
 """
 
 import difflib
@@ -31,20 +31,20 @@ class Rule:
 
 @cache
 def _discover() -> dict[str, Rule]:
-    found = {}
+    by_name = {}
     for module in modules(__package__):
         if hasattr(module, "NAME"):
-            found[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, module.parse, module.apply)
-    return found
+            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, module.parse, module.apply)
+    return by_name
 
 
 def rules() -> list[Rule]:
-    """Every rule, by name."""
+    """Return every rule, in alphabetical order."""
     return list(_discover().values())
 
 
 def parse(text: str) -> tuple[Rule, Any]:
-    """A rule and what it asks for. Raises StepcastError for anything that is no rule."""
+    """Return the rule in `text` and its parsed request. Raises StepcastError if the text is not a rule."""
     name = re.match("[a-z-]*", text).group()
     rule = _discover().get(name)
     if rule is None:
@@ -60,7 +60,7 @@ def parse(text: str) -> tuple[Rule, Any]:
 
 
 def apply_rules(replay: Replay, texts: Sequence[str]) -> tuple[Replay, list[str]]:
-    """The replay with the rules applied one after another, and what was assumed. All are read before any is applied."""
+    """Apply the rules one after another. Returns the changed replay and the assumptions. All rules are parsed before any is applied."""
     assumptions: list[str] = []
     for rule, request in [parse(text) for text in texts]:
         replay, assumed = rule.apply(replay, request)

@@ -1,4 +1,4 @@
-"""Kernels left out."""
+"""The rule remove: leave out kernels."""
 
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import device_work, is_host, launches, without
@@ -12,21 +12,21 @@ ABOUT = "kernels whose name contains the regular expression do not run, nor do t
 
 
 def parse(rest: str) -> str:
-    """The regular expression."""
+    """Return the regular expression."""
     return pattern(rest)
 
 
 def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
-    """Take out kernels, and launches that launched nothing else."""
+    """Remove the matching kernels, and the launches that launched nothing else."""
     chosen = matching(replay, request)
     if len(chosen) == len(device_work(replay)):
         raise StepcastError(f"remove:{request} leaves nothing: it matches everything that ran on the device")
     names = {task.name for task in chosen}
     launch_of = launches(replay.plan.tasks)
     needed = {launch for kernel, launch in launch_of.items() if kernel not in names}
-    needed |= {name for task in replay.plan.tasks if is_host(task) for name in task.after}  # a host thread waits for it
+    needed |= {name for task in replay.plan.tasks if is_host(task) for name in task.after}  # a host thread waits for these
     unused = {launch_of[name] for name in names if name in launch_of} - needed
     return without(replay, names | unused), [
-        f"{total_words(chosen)} matching {request!r} do not run, nor do {len(unused)} launches; what waited for them waits for what they"
-        " waited for; Python's time around the launches stays"
+        f"{total_words(chosen)} matching {request!r} do not run, nor do {len(unused)} launches; tasks that waited for them wait for what"
+        " these waited for; Python's time around the launches stays"
     ]

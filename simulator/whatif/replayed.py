@@ -1,4 +1,4 @@
-"""Traces to answers: a recording replayed, compared with itself, and changed by rules."""
+"""Replay traces, compare the replay with its recording, and apply what-if rules to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from traces.timeline import Timeline
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replay, its simulated timeline, and what it says beside the recording."""
+    """A replay, its simulated timeline, and its comparison with the recording."""
 
     replay: Replay
     simulated: Timeline
@@ -30,7 +30,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Answer:
-    """A replay changed by rules, its timeline, and what that gains."""
+    """A replay changed by rules, its timeline, and the gain."""
 
     replay: Replay
     timeline: Timeline
@@ -44,19 +44,21 @@ def replayed(traces: Sequence[Path | str]) -> Replayed:
     unmatched = sum(recording.unmatched for recording in recordings)
     del recordings
     simulated = simulate_replay(replay)
-    found = compare(replay, simulated)
+    comparison = compare(replay, simulated)
     lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}
     result = ReplayResult(
-        gpu_period_measured_s=found.period_measured_s,
-        gpu_period_simulated_s=found.period_simulated_s,
-        error=found.error,
-        steps=tuple(ReplayStep(name=s.name, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in found.steps),
-        kernels=found.kernels,
-        streams=len(found.streams),
+        gpu_period_measured_s=comparison.period_measured_s,
+        gpu_period_simulated_s=comparison.period_simulated_s,
+        error=comparison.error,
+        steps=tuple(ReplayStep(name=s.name, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in comparison.steps),
+        kernels=comparison.kernels,
+        streams=len(comparison.streams),
         unmatched_kernels=unmatched,
-        exposed_communication_measured_s=found.exposed_measured_s,
-        exposed_communication_simulated_s=found.exposed_simulated_s,
-        busy=tuple(StreamBusy(device=s.device, stream=s.stream, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in found.streams),
+        exposed_communication_measured_s=comparison.exposed_measured_s,
+        exposed_communication_simulated_s=comparison.exposed_simulated_s,
+        busy=tuple(
+            StreamBusy(device=s.device, stream=s.stream, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in comparison.streams
+        ),
         misplaced=tuple(
             MisplacedKernel(
                 task=worst.task,
@@ -66,7 +68,7 @@ def replayed(traces: Sequence[Path | str]) -> Replayed:
                 simulated_start_s=worst.simulated_start_s,
                 reason=worst.reason,
             )
-            for worst in found.worst
+            for worst in comparison.worst
         ),
         notes=replay.notes,
     )
@@ -74,7 +76,10 @@ def replayed(traces: Sequence[Path | str]) -> Replayed:
 
 
 def with_backward(replay: Replay) -> Replay:
-    """The replay of a training step with backward told apart, where the recording says so by its threads or its kernels' names."""
+    """Return the replay with its backward tasks marked as such, if the recording identifies them by its threads or its kernels' names.
+
+    A recording without updates is not of a training step and is returned unchanged.
+    """
     tasks = replay.plan.tasks
     updates = [task.name for task in tasks if task.phase == UPDATE]
     names = backward_names(tasks, updates) if updates else set()
@@ -85,11 +90,11 @@ def with_backward(replay: Replay) -> Replay:
     return replace(changed, recorded=replace(replay.recorded, spans=spans))
 
 
-def ask(found: Replayed, rules: Sequence[str]) -> Answer:
-    """What the rules, applied one after another, make of the period. Raises StepcastError for rules that cannot be applied."""
-    changed, assumptions = apply_rules(found.replay, rules)
+def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
+    """Apply the rules one after another and simulate the result. Raises StepcastError for rules that cannot be applied."""
+    changed, assumptions = apply_rules(recorded.replay, rules)
     timeline = simulate_replay(changed)
-    before, after = found.result.gpu_period_simulated_s, period_s(changed, timeline)
+    before, after = recorded.result.gpu_period_simulated_s, period_s(changed, timeline)
     what_if = WhatIf(
         rules=tuple(rules),
         assumptions=tuple(assumptions),
@@ -101,20 +106,20 @@ def ask(found: Replayed, rules: Sequence[str]) -> Answer:
 
 
 def period_s(replay: Replay, timeline: Timeline) -> float:
-    """The GPU's period in `timeline`, as `replay.compare` defines it."""
+    """Return the GPU period of `timeline` as `replay.compare` defines it."""
     lengths = _lengths(boundaries(replay.plan, replay.steps, timeline))
     return fmean(lengths[1:] or lengths)
 
 
 def typical_step(result: ReplayResult) -> int:
-    """The number of the recorded step of median length, the first aside."""
+    """Return the number of the recorded step with the median length; the first step does not count, unless it is the only one."""
     lengths = [step.measured_s for step in result.steps]
     numbers = sorted(range(1, len(lengths)) if len(lengths) > 1 else range(len(lengths)), key=lengths.__getitem__)
     return numbers[len(numbers) // 2]
 
 
 def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Timeline:
-    """The devices' part of `timeline`, with step `number` (the last, if there are fewer) as its window, under another `kind`."""
+    """Return the device spans of `timeline` with step `number` (the last one, if there are fewer) as its window, under another `kind`."""
     borders = boundaries(replay.plan, replay.steps, timeline)
     begin, end = list(pairwise(borders))[: number + 1][-1]
     spans = tuple(span for span in timeline.spans if span.device != HOST)

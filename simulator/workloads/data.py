@@ -3,55 +3,63 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
-#: Makes samples from their numbers: `((input [n, ...], ...), target [n])`.
-Make = Callable[[np.ndarray], tuple[tuple[Tensor, ...], Tensor]]
+    #: Makes samples from their numbers: `((input [n, ...], ...), target [n])`.
+    Make = Callable[[np.ndarray], tuple[tuple[Tensor, ...], Tensor]]
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of a data set by iteration: `batches[i]` is `((input [batch, ...], ...), target [batch])`, the same for equal fields.
+    """The batches of a data set, indexed by iteration: `batches[i]` is `((input [batch, ...], ...), target [batch])`.
 
-    Every epoch has all samples once, in an order of its own; a batch may hold the end of one epoch and the beginning of the next.
-    `name` says in words what the data are.
+    Objects with equal fields have equal batches. Every epoch contains all samples once, in an order of its own; one batch may hold the end
+    of one epoch and the beginning of the next. `name` describes the data set in words.
     """
 
     name: str
     samples: int
     batch: int
     seed: int
-    make: Make
+    make: "Make"
 
-    def __getitem__(self, iteration: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The batch of an iteration, counted from 0."""
+    def __getitem__(self, iteration: int) -> "tuple[tuple[Tensor, ...], Tensor]":
+        """Return the batch of an iteration, counted from 0."""
         return self.make(self.numbers(iteration))
 
-    def numbers(self, iteration: int) -> np.ndarray:
-        """Which samples are in the batch of an iteration."""
+    def numbers(self, iteration: int) -> "np.ndarray":
+        """Return the numbers of the samples in the batch of an iteration. Raises IndexError for a negative iteration."""
+        import numpy as np
+
         if iteration < 0:
-            raise IndexError(f"iteration {iteration}: they are counted from 0")
-        epochs, places = np.divmod(np.arange(iteration * self.batch, (iteration + 1) * self.batch), self.samples)
-        return np.concatenate([_order(self.samples, self.seed, int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)])
+            raise IndexError(f"iteration is {iteration}; expected at least 0: iterations are counted from 0")
+        epochs, positions = np.divmod(np.arange(iteration * self.batch, (iteration + 1) * self.batch), self.samples)
+        return np.concatenate([_order(self.samples, self.seed, int(epoch))[positions[epochs == epoch]] for epoch in np.unique(epochs)])
 
 
 @lru_cache(maxsize=4)
-def _order(samples: int, seed: int, epoch: int) -> np.ndarray:
+def _order(samples: int, seed: int, epoch: int) -> "np.ndarray":
     return generator(seed, "order", epoch).permutation(samples)
 
 
-#: What random numbers are for: streams of the same seed must not be alike.
+#: Uses of random numbers. Each has streams of its own, so that equal seeds do not give correlated numbers.
 _PURPOSES = ("order", "sample", "class")
 
 
-def generator(seed: int, purpose: str, number: int) -> np.random.Generator:
-    """Random numbers that depend on nothing but the arguments. `purpose`: order (of an epoch), sample or class."""
+def generator(seed: int, purpose: str, number: int) -> "np.random.Generator":
+    """Return a generator that depends only on the arguments. `purpose`: order (of an epoch), sample or class."""
+    import numpy as np
+
     return np.random.default_rng((seed, _PURPOSES.index(purpose), number))
 
 
-def stacked(arrays: list[np.ndarray]) -> Tensor:
-    """Arrays of one shape as a tensor [n, ...]."""
+def stacked(arrays: "list[np.ndarray]") -> "Tensor":
+    """Stack arrays of one shape to a tensor [n, ...]."""
+    import numpy as np
+    import torch
+
     return torch.from_numpy(np.stack(arrays))

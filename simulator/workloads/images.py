@@ -1,11 +1,15 @@
-"""What every image classifier shares: how its random batch looks."""
+"""The random batch that every image classifier is built with."""
 
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def classification(module: nn.Module, batch: int, image_size: int, channels: int = 3, classes: int = 1000) -> tuple:
-    """`(module, (images,), labels)` with random images [batch, channels, image_size, image_size]."""
-    images: Tensor = torch.randn(batch, channels, image_size, image_size)
-    labels: Tensor = torch.randint(classes, (batch,))
+def classification(module: "nn.Module", batch: int, image_size: int, channels: int = 3, classes: int = 1000) -> tuple:
+    """Return `(module, (images,), labels)` with random images [batch, channels, image_size, image_size]."""
+    import torch
+
+    images = torch.randn(batch, channels, image_size, image_size)
+    labels = torch.randint(classes, (batch,))
     return module.train(), (images,), labels

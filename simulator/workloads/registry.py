@@ -1,4 +1,8 @@
-"""The built-in models. A new one is a decorated factory in any module of this package; modules are discovered."""
+"""The built-in models. A new one is a decorated factory in any module of this package; modules are discovered.
+
+Modules of this package import torch and numpy inside their functions only, so that listing the models needs neither. The network itself
+is a class in `networks`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +20,11 @@ if TYPE_CHECKING:
 class Workload:
     """A built-in model.
 
-    `build(batch, image_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`: the module in training mode,
-    `inputs` a tuple of tensors, and cross-entropy where no loss is given. It makes tensors with plain torch factory functions only and
-    never reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as sequence length.
-    Images smaller than `least_size` leave nothing to pool. `data(batch, image_size, seed)` gives batches of a data set to train on; a model
-    without repeats the batch that `build` made.
+    `build(batch, image_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`: the module in training mode and
+    `inputs` as a tuple of tensors; the default loss is cross-entropy. It makes tensors with plain torch factory functions only and never
+    reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as its sequence length.
+    Images smaller than `least_size` leave nothing to pool. `data(batch, image_size, seed)` returns the batches of a data set to train on;
+    without it, training repeats the batch that `build` made.
     """
 
     name: str
@@ -44,9 +48,9 @@ def workload(
     least_size: int = 1,
     data: "Callable[[int, int, int], Batches] | None" = None,
 ) -> Callable[[Callable], Callable]:
-    """Decorate a factory `build(batch, image_size)`; `parameters` is the published number of trainable scalars.
+    """Decorate a factory `build(batch, image_size)` to register it; see `Workload` for the arguments.
 
-    `data`: see `Workload`.
+    `parameters` is the published number of trainable scalars. Raises ValueError for a name that is already registered.
     """
 
     def register(build: Callable[[int, int], tuple]) -> Callable[[int, int], tuple]:
@@ -64,14 +68,14 @@ def _discover() -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Every built-in model, in alphabetical order."""
+    """Return the name of every built-in model, in alphabetical order."""
     _discover()
     return tuple(sorted(_REGISTRY))
 
 
 def get(name: str) -> Workload:
-    """The built-in model called `name`."""
-    known = names()
+    """Return the built-in model called `name`. Raises UnknownNameError."""
+    all_names = names()
     if name not in _REGISTRY:
-        raise UnknownNameError("model", name, known, "`stepcast models` lists them")
+        raise UnknownNameError("model", name, all_names, "`stepcast models` lists them")
     return _REGISTRY[name]

@@ -1,6 +1,4 @@
-"""ResNets for ImageNet (He et al., 2015), with the stride of a bottleneck in its 3x3 convolution as torchvision has it."""
-
-from torch import Tensor, nn
+"""ResNets for ImageNet (He et al., 2015)."""
 
 from simulator.workloads.images import classification
 from simulator.workloads.registry import workload
@@ -8,116 +6,41 @@ from simulator.workloads.registry import workload
 _PAPER = "He et al. 2015, Deep residual learning for image recognition"
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
-
-    expansion = 1
-
-    def __init__(self, inputs: int, width: int, stride: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(inputs, width, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, inputs, H, W] to [N, width, H/stride, W/stride]."""
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; the last one widens four times."""
-
-    expansion = 4
-
-    def __init__(self, inputs: int, width: int, stride: int):
-        super().__init__()
-        outputs = width * self.expansion
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(inputs, outputs, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, inputs, H, W] to [N, 4·width, H/stride, W/stride]."""
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
-
-
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-
-class ResNet(nn.Module):
-    """A stem, four groups of `depths` blocks, global average pooling and a linear classifier."""
-
-    def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int], classes: int = 1000):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        inputs = 64
-        groups = []
-        for width, depth, stride in zip((64, 128, 256, 512), depths, (1, 2, 2, 2), strict=True):
-            blocks = []
-            for index in range(depth):
-                blocks.append(block(inputs, width, stride if index == 0 else 1))
-                inputs = width * block.expansion
-            groups.append(nn.Sequential(*blocks))
-        self.layer1, self.layer2, self.layer3, self.layer4 = groups
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(inputs, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images [N, 3, H, W] to logits [N, classes]."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
-
-
 @workload("resnet18", image_size=224, parameters=11_689_512, about=f"ResNet-18: {_PAPER}")
 def resnet18(batch: int, image_size: int) -> tuple:
-    """18 layers of basic blocks."""
+    """Build ResNet-18 from basic blocks."""
+    from simulator.workloads.networks.resnet import BasicBlock, ResNet
+
     return classification(ResNet(BasicBlock, (2, 2, 2, 2)), batch, image_size)
 
 
 @workload("resnet34", image_size=224, parameters=21_797_672, about=f"ResNet-34: {_PAPER}")
 def resnet34(batch: int, image_size: int) -> tuple:
-    """34 layers of basic blocks."""
+    """Build ResNet-34 from basic blocks."""
+    from simulator.workloads.networks.resnet import BasicBlock, ResNet
+
     return classification(ResNet(BasicBlock, (3, 4, 6, 3)), batch, image_size)
 
 
 @workload("resnet50", image_size=224, parameters=25_557_032, about=f"ResNet-50: {_PAPER}")
 def resnet50(batch: int, image_size: int) -> tuple:
-    """50 layers of bottlenecks."""
+    """Build ResNet-50 from bottleneck blocks."""
+    from simulator.workloads.networks.resnet import Bottleneck, ResNet
+
     return classification(ResNet(Bottleneck, (3, 4, 6, 3)), batch, image_size)
 
 
 @workload("resnet101", image_size=224, parameters=44_549_160, about=f"ResNet-101: {_PAPER}")
 def resnet101(batch: int, image_size: int) -> tuple:
-    """101 layers of bottlenecks."""
+    """Build ResNet-101 from bottleneck blocks."""
+    from simulator.workloads.networks.resnet import Bottleneck, ResNet
+
     return classification(ResNet(Bottleneck, (3, 4, 23, 3)), batch, image_size)
 
 
 @workload("resnet152", image_size=224, parameters=60_192_808, about=f"ResNet-152: {_PAPER}")
 def resnet152(batch: int, image_size: int) -> tuple:
-    """152 layers of bottlenecks."""
+    """Build ResNet-152 from bottleneck blocks."""
+    from simulator.workloads.networks.resnet import Bottleneck, ResNet
+
     return classification(ResNet(Bottleneck, (3, 8, 36, 3)), batch, image_size)

@@ -1,54 +1,10 @@
-"""VGG-11 for images of 32x32, with 97 % of its weights pruned: the retraining workload of BPPSA (Wang et al., 2020, section 4.3)."""
+"""VGG-11 for 32x32 images with 97 % of its weights pruned: the retraining workload of BPPSA (Wang et al., 2020, section 4.3)."""
 
-import math
-from itertools import pairwise
+from functools import partial
 
-from torch import Tensor, nn
-
-from simulator.bodies.csr.mask import Mask
-from simulator.ops.pruned import PrunedConv2d, PrunedLinear
 from simulator.workloads.digits import digits
 from simulator.workloads.images import classification
 from simulator.workloads.registry import workload
-from simulator.workloads.vgg import VGG11
-
-_KEEP = 0.03
-
-
-class PrunedVGG11(nn.Module):
-    """Eight 3x3 convolutions in five groups that end in max-pooling, and the three linear layers usual for CIFAR-10.
-
-    Images of 64x64 and more are average-pooled to the same size before those. Of every convolution's and every linear layer's weight, 3 %
-    are kept, at positions drawn by the layer's number and the weight's shape.
-    """
-
-    def __init__(self, image_size: int = 32, classes: int = 10):
-        super().__init__()
-        layers: list[nn.Module] = []
-        inputs, number = 3, 0
-        for width, depth in zip((64, 128, 256, 512, 512), VGG11, strict=True):
-            for _ in range(depth):
-                layers += [PrunedConv2d(inputs, width, 3, padding=1, mask=Mask(_KEEP, number)), nn.ReLU(inplace=True)]
-                inputs, number = width, number + 1
-            layers.append(nn.MaxPool2d(2))
-        fit = [] if image_size < 64 else [nn.AdaptiveAvgPool2d(1)]
-        self.features = nn.Sequential(*layers, *fit)
-        sizes = (512, 512, 512, classes)
-        head: list[nn.Module] = []
-        for wide, narrow in pairwise(sizes):
-            head += [PrunedLinear(wide, narrow, mask=Mask(_KEEP, number)), nn.ReLU(inplace=True)]
-            number += 1
-        self.classifier = nn.Sequential(*head[:-1])
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                # Of the inputs that He et al. count, as many as are kept.
-                fan_in = module.weight[0].numel()
-                nn.init.normal_(module.weight, 0.0, math.sqrt(2 / (fan_in * _KEEP)))
-                nn.init.zeros_(module.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images [N, 3, H, W] to logits [N, classes]."""
-        return self.classifier(self.features(images).flatten(1))
 
 
 @workload(
@@ -57,8 +13,10 @@ class PrunedVGG11(nn.Module):
     least_size=32,
     parameters=9_750_922,
     about="VGG-11 for CIFAR-10; a fixed random mask keeps 3 % of every weight: Wang et al. 2020, BPPSA, section 4.3 (pruned by magnitude)",
-    data=digits(channels=3),
+    data=partial(digits, 3),
 )
 def vgg11_pruned(batch: int, image_size: int) -> tuple:
-    """10 classes."""
+    """Build the pruned VGG-11 for images of 10 classes."""
+    from simulator.workloads.networks.vgg_pruned import PrunedVGG11
+
     return classification(PrunedVGG11(image_size), batch, image_size, classes=10)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.plan.text import parse
-from tests.support.cli_process import environment, start
+from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
 from traces.comparison import Prediction, Validation
 from traces.profile import Profile
@@ -65,15 +65,6 @@ def test_help_of_every_command(stepcast):
         assert (shown.status, shown.err) == (0, "")
         assert f"stepcast {command}" in shown.out
     assert stepcast.call().out == stepcast.call("--help").out
-
-
-def test_help_needs_no_torch(tmp_path):
-    code = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
-    process = start(code, "validate", "--help", folder=tmp_path)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "--no-calibrate" in out
-    assert err == "False\n"
 
 
 @pytest.mark.parametrize("name", ["models", "strategies", "machines", "profiles"])

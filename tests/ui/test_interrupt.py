@@ -111,9 +111,10 @@ def test_one_line_and_nothing_half_written(case, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_ctrl_c_waits_until_torch_is_loaded(tmp_path):
+@pytest.mark.parametrize("command", [("run",), ("predict", "--machine", "p100")], ids=["run", "predict"])
+def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     code = MARK_IMPORT.format(mark=str(tmp_path / "mark"))
-    assert interrupted(tmp_path, code, "run", *LONG, "--strategy", "baseline") == STOPPED
+    assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline") == STOPPED
 
 
 def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):

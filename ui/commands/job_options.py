@@ -71,6 +71,7 @@ def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
             given = {option.name: values.pop(option.name) for option in shared}
+            _refuse_unknown(values.get("strategy"), given["settings"])
             command(job=_job(given), placement=_placement(given), settings=given["settings"] or [], **values)
 
         with_job.__signature__ = inspect.Signature(listed)
@@ -82,13 +83,23 @@ def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
 
 def _job(given: Mapping[str, Any]) -> "Job":
     from simulator.job import Job
+    from simulator.models.find import check_built_in
 
+    check_built_in(given["model"], given["image_size"])  # before anything heavy is loaded
     optimizer, _, form = given["optimizer"].partition(":")
     fields = ("model", "batch", "image_size", "lr", "clip_norm", "accumulate", "precision", "layout")
     return Job(optimizer=optimizer, form=form or "foreach", **{name: given[name] for name in fields})
 
 
+def _refuse_unknown(strategies: str | list[str] | None, settings: list[str] | None) -> None:
+    """Raise StepcastError for an unknown strategy or option, before anything heavy is loaded."""
+    from ui.commands.requests import requested
+
+    if strategies:
+        requested([strategies] if isinstance(strategies, str) else strategies, settings or [])
+
+
 def _placement(given: Mapping[str, Any]) -> "Placement":
     from calibrate.placement import Placement
 
-    return Placement.asked(*(given[name] for name in ("device", "devices", "mode", "link")), given.get("memory_limit"))
+    return Placement.from_options(*(given[name] for name in ("device", "devices", "mode", "link")), given.get("memory_limit"))

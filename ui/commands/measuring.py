@@ -22,6 +22,7 @@ from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.profile import Profile
 from ui import jobs
+from ui.commands import requests
 from ui.commands.output import print_document
 from ui.reports import report
 from ui.text import sentences, tables
@@ -33,7 +34,7 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     testbed, mode = testbed_for(placement, job.precision), placement.mode
-    chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
+    chosen, shared = requests.requested(texts, pairs, placement.devices or 1)
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
@@ -77,7 +78,7 @@ def validate(
 ) -> None:
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
-    chosen, shared = jobs.requested(texts, pairs, placement.devices or 1)
+    chosen, shared = requests.requested(texts, pairs, placement.devices or 1)
     if out is not None:
         check_writable(out, folder=True)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)

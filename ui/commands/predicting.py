@@ -10,10 +10,11 @@ from calibrate.sources import costs_for
 from simulator.job import Job
 from simulator.plan.text import outline, render
 from simulator.predict.explain import explain
-from simulator.predict.forecast import check_shared, forecast_many, prediction
+from simulator.predict.forecast import forecast_many, prediction
 from traces.errors import StepcastError
 from traces.files import check_writable
 from ui import jobs
+from ui.commands import requests
 from ui.commands.output import print_document
 from ui.text import sentences, tables
 
@@ -32,8 +33,7 @@ def predict(
     """Predict a strategy and the baseline, and print them. Exit with 1 if the strategy does not fit in memory."""
     check_names(placement)
     device, mode = placement.device, placement.mode
-    shared = jobs.settings(pairs)
-    check_shared([strategy], shared)
+    _, shared = requests.requested([strategy], pairs)
     if timeline is not None:
         check_writable(timeline)
     target, model = costs_for(job, profile, machine, placement)

@@ -7,16 +7,15 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate import reproduction as measuring
 from simulator.reproduce import registry as reproduce
 from simulator.reproduce.predicting import Steps
 from traces.errors import StepcastError
 from traces.files import check_writable
+from traces.interrupts import interrupts_delayed
 from traces.reproduction import Paper, Reproduction
 from ui import jobs
 from ui.commands import listing
 from ui.commands.output import print_document, print_json
-from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_tables
 
 #: Characters of the console at least; in a narrower one, the tables' numbers would break.
@@ -45,6 +44,8 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
     if out is not None:
+        from ui.reports import reproduction as reproduction_report  # here, because it loads matplotlib
+
         print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
     if as_json:
         print_document(document.document())
@@ -74,6 +75,8 @@ def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
 
 def _measured(source: reproduce.Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
     """The paper with this machine's measurements, and whether their results are plain PyTorch's. A note says why nothing was measured."""
+    with interrupts_delayed():
+        from calibrate import reproduction as measuring  # here, because it loads torch
     try:
         return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet))
     except StepcastError as error:

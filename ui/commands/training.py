@@ -21,6 +21,7 @@ from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
 from traces.units import duration
 from ui import jobs
+from ui.commands import requests
 from ui.commands.output import print_document
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
@@ -90,7 +91,7 @@ def _planned(
     for name in others:
         if name.partition(":")[0] not in names:
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
-    chosen, shared = jobs.requested([text, *others], pairs)
+    chosen, shared = requests.requested([text, *others], pairs)
     machine = testbed.machine(profile)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:

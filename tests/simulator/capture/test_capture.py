@@ -1,4 +1,4 @@
-"""What capture sees of a training step."""
+"""Capture: the ops, views, layers, roles and FLOPs of a training step."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_frozen_parameters_get_no_gradient():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     model[0].requires_grad_(False)
     graph = graph_of(model, torch.randn(2, 3))
-    assert graph.frozen == ("0.weight", "0.bias")
+    assert graph.parameters == ("1.weight", "1.bias")
     assert set(graph.gradients) == {"1.weight", "1.bias"}
 
 
@@ -135,10 +135,10 @@ def test_attention_without_dropout_is_one_op_each_way_where_pytorch_runs_one(mas
         def forward(self, x):
             return nn.functional.scaled_dot_product_attention(self.q(x), x, x, self.mask, dropout)
 
-    found = [op for op in graph_of(Attention(), torch.randn(2, 2, 3, 4)).ops if "attention" in op.body.target]
-    assert [op.phase for op in found] == (["forward", "backward"] if fused else [])
+    attention_ops = [op for op in graph_of(Attention(), torch.randn(2, 2, 3, 4)).ops if "attention" in op.body.target]
+    assert [op.phase for op in attention_ops] == (["forward", "backward"] if fused else [])
     product = 2 * 4 * 3 * 3 * 4  # FLOPs of one of the two matrix products
-    assert [op.body.flops for op in found] == ([2 * product, 5 * product] if fused else [])
+    assert [op.body.flops for op in attention_ops] == ([2 * product, 5 * product] if fused else [])
 
 
 def test_a_step_that_reads_values_is_refused_in_one_line():

@@ -1,4 +1,4 @@
-"""A convolution's backward costs its forward's FLOPs per gradient asked for, grouped and transposed ones too."""
+"""The backward of a convolution, also grouped or transposed, has its forward's FLOPs for each requested gradient."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Intervals are as wide as errors were: what validations on machines at hand say about predictions elsewhere."""
+"""The discrepancy of predictions is estimated from the errors of validations."""
 
 import math
 from pathlib import Path
@@ -11,11 +11,11 @@ from traces.shipped import shipped_validations
 
 
 def off_by(error: float, model: str = "a", spread: float = 0.0, rows: int = LEAST):
-    """A validation whose every prediction was too high by `error`."""
-    found = sample_validation([item.result for item in comparisons()])
-    row = found.ran[0].model_copy(update={"error": error})
+    """A validation in which every prediction is too high by `error`."""
+    validation = sample_validation([item.result for item in comparisons()])
+    row = validation.ran[0].model_copy(update={"error": error})
     seen = {"model": model, "aa_spread": spread, "device": {"kind": "cpu"}, "mode": "eager"}
-    return found.model_copy(update={**seen, "results": (row,) * rows})
+    return validation.model_copy(update={**seen, "results": (row,) * rows})
 
 
 def test_it_is_the_rms_error_less_the_noise():
@@ -24,14 +24,14 @@ def test_it_is_the_rms_error_less_the_noise():
 
 
 def test_another_kind_of_device_another_mode_or_too_few_results_say_nothing():
-    found = [off_by(0.05)]
-    assert discrepancy(found, "gpu", "eager") == discrepancy(found, "cpu", "graph") == 0.0
+    validations = [off_by(0.05)]
+    assert discrepancy(validations, "gpu", "eager") == discrepancy(validations, "cpu", "graph") == 0.0
     assert discrepancy([off_by(0.05, rows=LEAST - 1)], "cpu", "eager") == 0.0
 
 
 def test_a_model_can_be_scored_by_the_others():
-    found = [off_by(0.5, "a"), off_by(math.expm1(0.02), "b")]
-    assert discrepancy(found, "cpu", "eager", but="a") == pytest.approx(0.02)
+    validations = [off_by(0.5, "a"), off_by(math.expm1(0.02), "b")]
+    assert discrepancy(validations, "cpu", "eager", but="a") == pytest.approx(0.02)
 
 
 def test_a_damaged_validation_is_named_and_left_out(tmp_path: Path, caplog):

@@ -54,4 +54,4 @@ def test_a_window_of_several_steps_counts_per_step():
 
 def test_without_a_path_there_is_nothing_to_explain():
     bare = Timeline("measured", (), 0.0082, (0.0, 0.0082))
-    assert explain(BASELINE, bare)[1] == "the other timeline carries no critical path, so nothing can be said about its causes"
+    assert explain(BASELINE, bare)[1] == "the other timeline has no critical path, so the causes are unknown"

@@ -1,4 +1,4 @@
-"""Real traces replay within the stated errors. They are not part of the project: without them these tests skip."""
+"""Real traces replay within the stated errors. The traces are not part of the project; without them these tests skip."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_two_ranks_of_one_job_replay_together():
     assert "8 collectives joined between ranks, 0 without a partner" in notes
 
 
-#: GPU periods that those who published the traces, or our reading of them by hand, give (shared/data/README.md), in ms.
+#: GPU periods in ms, as stated by the publishers of the traces or read from them by hand (shared/data/README.md).
 PERIODS = {
     "v100_cnn_1gpu": (95.4, 95.7), "v100_resnet50_bs32_1gpu_oldschema": (149.5, 154.5), "a100_dlrm_rank3of8": (76.3, 81.2),
 }  # fmt: skip

@@ -30,7 +30,7 @@ def device_rows(timeline: Timeline) -> list[tuple[str, float, float]]:
 
 
 def scaled(replay: Replay, task: str, factor: float) -> Replay:
-    """The replay with one task's duration times `factor`."""
+    """The replay with one task's duration multiplied by `factor`."""
     tasks = tuple(
         replace(t, body=replace(t.body, duration_s=t.body.duration_s * factor)) if t.name == task else t for t in replay.plan.tasks
     )
@@ -38,7 +38,7 @@ def scaled(replay: Replay, task: str, factor: float) -> Replay:
 
 
 def stream_pair() -> Trace:
-    """Compute, a collective that waits for it, and compute that waits for the collective. Launches take 5 and arrive 2 later."""
+    """A kernel, a collective that waits for it, and a kernel that waits for the collective. Launches take 5 and arrive 2 later."""
     trace = Trace()
     trace.kernel("void gemm<float>(int)", 0, 7, 20)
     trace.call("cudaStreamWaitEvent", 8, 1)
@@ -82,7 +82,7 @@ def test_the_plan_is_made_of_hosts_and_recorded_work(tmp_path):
 
 
 def test_starts_follow_from_dependencies_not_from_the_recording(tmp_path):
-    """A collective of half the time lets the update, the host's wait and the work after it come earlier by as much."""
+    """If the collective takes half the time, the update, the host's wait and the work after it start earlier by the same amount."""
     replay = replay_of(tmp_path, stream_pair())
     rows = device_rows(simulate_replay(scaled(replay, "ncclDevKernel_AllReduce #1", 0.5)))
     assert rows[1:] == [("ncclDevKernel_AllReduce #1", 27, 52), ("other #1", 27, 37), ("update #1", 52, 62), ("next #1", 77, 87)]
@@ -106,7 +106,7 @@ def test_comparison_of_period_busy_time_and_exposed_communication(tmp_path):
 
 
 def test_period_is_between_ends_of_device_work_and_not_the_profiler_step(tmp_path):
-    """The host is done with each step in 40; the device takes 100 and is behind. The spread is that of the recording."""
+    """The host finishes each step in 40, the device in 100, so that it falls behind. The spread is that of the recording."""
     trace = Trace()
     for step in range(4):
         trace.annotate(f"ProfilerStep#{step}", step * 40, 40)
@@ -129,7 +129,7 @@ def test_usual_gaps_between_kernels_are_part_of_the_stream(tmp_path):
 
 
 def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
-    """The last launch waits for room; if the kernels take half as long, so does its wait."""
+    """The last launch waits for room in the queue; if the kernels take half as long, so does its wait."""
     trace = Trace()
     for i in range(400):
         trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
@@ -145,7 +145,7 @@ def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
 
 
 def test_work_without_a_launch_starts_no_earlier_after_what_ran_before(tmp_path):
-    """Launched before the window: the first begins when it did, the second follows it, the third keeps its pause."""
+    """Work launched before the recording: the first starts as recorded, the second follows it, the third keeps its pause."""
     trace = Trace()
     trace.call("cudaDeviceSynchronize", 0, 1)
     for start, stream in ((50, 7), (60, 7), (200, 20)):
@@ -209,7 +209,7 @@ def rank(number: int, arrive: float) -> Trace:
 
 
 def test_ranks_meet_at_collectives(tmp_path):
-    """End = last arrival + the shortest duration. If the late rank comes earlier, both end earlier; if the other, nothing changes."""
+    """The end is the last arrival plus the shortest duration. If the late rank is faster, both end earlier; the other has no effect."""
     replay = replay_of(tmp_path, rank(0, 40), rank(1, 70))
     rows = {name: (start, end) for name, start, end in device_rows(simulate_replay(replay))}
     assert rows["rank 0: ncclDevKernel_AllReduce arrival #1"] == (40, 40)

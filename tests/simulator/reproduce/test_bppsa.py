@@ -38,25 +38,25 @@ def workloads(v100):
 
 @pytest.fixture(scope="module")
 def constants(v100, workloads):
-    """What lengths up to 300 give."""
+    """The constants fitted on lengths up to 300."""
     return bppsa.fitted(v100, workloads, SEEN)
 
 
 @pytest.fixture(scope="module")
 def unseen(v100, workloads, constants):
-    """Predicted epochs, by length, of those that the fit has not seen."""
+    """Predicted epochs by length, for the lengths that the fit does not use."""
     epochs = Epochs(v100, constants, workloads)
     return {length: epochs.of(Case(RNN, length, BATCH)) for length in TABLE_4 if length > SEEN}
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Little to predict; in place of the pruned network two small layers."""
+    """A small scope, with two small layers instead of the pruned network."""
     monkeypatch.setattr(bppsa, "SCOPE", SMALL)
     monkeypatch.setattr(bppsa_flops, "operators", lambda: [operator("2", 4, 3), operator("1", 5, 4)])
 
 
-# ---- the fit, and lengths that it has not seen
+# ---- the fit, and lengths that it does not use
 
 
 def test_the_fit_meets_what_it_has_seen(v100, workloads, constants):
@@ -81,12 +81,12 @@ def test_the_backward_alone_of_unseen_lengths_is_within_30_percent(unseen, lengt
     assert times.bppsa_s - times.forward_s == pytest.approx(published.bppsa_backward_s, rel=0.3)
 
 
-def test_constants_that_made_epochs_are_found_again(v100, workloads):
-    made = Constants(5e-4, 1e-5, 1.2e-5, 1.1e-5, 8e-5, 9e-6)
-    epochs = Epochs(v100, made, workloads)
+def test_the_fit_recovers_the_constants_that_made_the_epochs(v100, workloads):
+    true = Constants(5e-4, 1e-5, 1.2e-5, 1.1e-5, 8e-5, 9e-6)
+    epochs = Epochs(v100, true, workloads)
     cases = [Case(RNN, length, BATCH) for length in (10, 30, 100, 300)]
-    found = fit({case: Epoch(t.forward_s, t.baseline_s, t.bppsa_s) for case in cases for t in [epochs.of(case)]}, v100, workloads)
-    assert astuple(found) == pytest.approx(astuple(made), rel=1e-6)
+    constants = fit({case: Epoch(t.forward_s, t.baseline_s, t.bppsa_s) for case in cases for t in [epochs.of(case)]}, v100, workloads)
+    assert astuple(constants) == pytest.approx(astuple(true), rel=1e-6)
 
 
 def test_no_constant_is_negative(constants):
@@ -240,29 +240,29 @@ def test_steps_of_a_scan_count_the_pairs_that_meet():
     extents = [3, 4, 6, 5, 2]
     chain = [operator(str(number), extents[number - 1], extents[number]) for number in (4, 3, 2, 1)]
     full = {each.layer: dense(each.rule) for each in chain}
-    found = bppsa_flops.steps(chain, 1)
-    assert [(step.span, step.kind) for step in found] == [
+    scan = bppsa_flops.steps(chain, 1)
+    assert [(step.span, step.kind) for step in scan] == [
         ("4", "mv"), ("2 to 3", "mm"), ("2 to 3", "mv"), ("3", "mv"), ("1", "mv"),
     ]  # fmt: skip
     product = full["2"] @ full["3"]
     expected = [full["4"].sum(), product.sum(), (product > 0).sum(), full["3"].sum(), full["1"].sum()]
-    assert [step.flops for step in found] == [2.0 * count for count in expected]
-    assert [step.dense_flops for step in found] == [2 * 5 * 2, 2 * 4 * 6 * 5, 2 * 4 * 5, 2 * 6 * 5, 2 * 3 * 4]
+    assert [step.flops for step in scan] == [2.0 * count for count in expected]
+    assert [step.dense_flops for step in scan] == [2 * 5 * 2, 2 * 4 * 6 * 5, 2 * 4 * 5, 2 * 6 * 5, 2 * 3 * 4]
 
 
 def dense(rule) -> np.ndarray:
     pattern = rule.pattern()
-    found = np.zeros((rule.rows, rule.cols), int)
-    found[pattern.entry_rows, pattern.indices] = 1
-    return found
+    matrix = np.zeros((rule.rows, rule.cols), int)
+    matrix[pattern.entry_rows, pattern.indices] = 1
+    return matrix
 
 
 def test_every_step_of_a_linear_scan_is_critical():
     chain = [operator("2", 4, 3), operator("1", 5, 4)]
-    found = bppsa_flops.steps(chain, 0)
-    assert [(step.kind, step.critical) for step in found] == [("mv", True)] * 2
-    assert bppsa_flops.critical_flops(found) == sum(each.sparse_flops for each in chain)
-    assert list(bppsa_flops.by_kind(found)) == ["mv, critical"]
+    scan = bppsa_flops.steps(chain, 0)
+    assert [(step.kind, step.critical) for step in scan] == [("mv", True)] * 2
+    assert bppsa_flops.critical_flops(scan) == sum(each.sparse_flops for each in chain)
+    assert list(bppsa_flops.by_kind(scan)) == ["mv, critical"]
 
 
 def test_entries_of_a_product_are_those_of_its_pattern(monkeypatch):

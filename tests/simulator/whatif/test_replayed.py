@@ -1,4 +1,4 @@
-"""A recording replayed, compared and asked, on the synthetic trace."""
+"""Replaying the synthetic trace, comparing it with the recording, and applying rules to it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.small_traces import write_trace
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def replayed_trace(tmp_path_factory):
     return replayed([write_trace(tmp_path_factory.mktemp("traces") / "trace.json")])
 
 
@@ -16,7 +16,7 @@ def phases(timeline):
     return {span.task.rpartition(" ")[0]: span.phase for span in timeline.spans if span.device != "host"}
 
 
-def test_phases_come_from_annotations_and_threads(found):
+def test_phases_come_from_annotations_and_threads(replayed_trace):
     expected = {
         "gemm": "forward",
         "wgrad_1": "backward",
@@ -24,15 +24,15 @@ def test_phases_come_from_annotations_and_threads(found):
         "ncclDevKernel_AllReduce_Sum_f32": "collective",
         "multi_tensor_apply_kernel": "update",
     }
-    assert phases(found.simulated) == phases(found.replay.recorded) == expected
-    assert optimizer_of([task for task in found.replay.plan.tasks if task.phase == "update"]) == "momentum"
+    assert phases(replayed_trace.simulated) == phases(replayed_trace.replay.recorded) == expected
+    assert optimizer_of([task for task in replayed_trace.replay.plan.tasks if task.phase == "update"]) == "momentum"
 
 
-def test_one_step_of_recording_and_replay(found):
-    number = typical_step(found.result)
+def test_one_step_of_recording_and_replay(replayed_trace):
+    number = typical_step(replayed_trace.result)
     assert number in (1, 2, 3)
-    for timeline in (found.simulated, found.replay.recorded):
-        step = one_step(found.replay, timeline, number, "shown")
+    for timeline in (replayed_trace.simulated, replayed_trace.replay.recorded):
+        step = one_step(replayed_trace.replay, timeline, number, "shown")
         begin, end = step.window_s
         assert step.kind == "shown"
         assert step.step_s == end - begin == pytest.approx(1e-3, rel=0.01)
@@ -40,8 +40,8 @@ def test_one_step_of_recording_and_replay(found):
         assert len(step.window()) == 6
 
 
-def test_the_period_is_that_of_the_changed_plan(found):
-    answer = ask(found, ["remove:nccl", "optimizer=fused"])
+def test_the_period_is_that_of_the_changed_plan(replayed_trace):
+    answer = ask(replayed_trace, ["remove:nccl", "optimizer=fused"])
     assert answer.what_if.gpu_period_after_s == period_s(answer.replay, answer.timeline)
-    assert [step.name for step in answer.replay.steps] == [step.name for step in found.result.steps]
-    assert answer.what_if.gpu_period_before_s == found.result.gpu_period_simulated_s
+    assert [step.name for step in answer.replay.steps] == [step.name for step in replayed_trace.result.steps]
+    assert answer.what_if.gpu_period_before_s == replayed_trace.result.gpu_period_simulated_s

@@ -23,7 +23,7 @@ def device_rows(replay, *texts):
 
 @pytest.fixture
 def whole_seconds(monkeypatch):
-    """A kernel's least time is half a second, so that sums are exact."""
+    """Set the least time of a kernel to half a second, so that sums are exact."""
     monkeypatch.setattr(optimizer, "LEAST_KERNEL_S", 0.5)
 
 
@@ -62,8 +62,8 @@ def test_host_scales_with_its_gaps_but_not_the_waiting():
 
 
 def test_removed_kernels_take_their_launches_along():
-    found, assumed = apply_rules(PLAIN, ["remove:relu"])
-    assert rows(found) == [("l.gemm", 0.0, 1.0), ("gemm", 1.0, 5.0), ("l.gemm2", 1.0, 2.0), ("gemm2", 5.0, 9.0)]
+    edited, assumed = apply_rules(PLAIN, ["remove:relu"])
+    assert rows(edited) == [("l.gemm", 0.0, 1.0), ("gemm", 1.0, 5.0), ("l.gemm2", 1.0, 2.0), ("gemm2", 5.0, 9.0)]
     assert assumed[0].startswith("1 kernel (2000 ms) matching 'relu' do not run, nor do 1 launches")
 
 
@@ -71,13 +71,13 @@ def test_dependents_of_removed_kernels_inherit_what_those_waited_for():
     replay = recording(
         launched("a", 5.0),
         launched("x", 2.0, after="a", stream=8),  # waits for the other stream
-        launched("y", 1.0, stream=8),  # behind it in its stream
+        launched("y", 1.0, stream=8),  # after it in its stream
         host("sync", 0.5, after="x"),
         launched("z", 1.0, after="x", stream=9),
     )
     assert device_rows(replay) == [("a", 1.0, 6.0), ("x", 6.0, 8.0), ("y", 8.0, 9.0), ("z", 9.5, 10.5)]
-    found = apply_rules(replay, ["remove:x"])[0]
-    assert rows(found) == [
+    edited = apply_rules(replay, ["remove:x"])[0]
+    assert rows(edited) == [
         ("l.a", 0.0, 1.0),
         ("a", 1.0, 6.0),
         ("l.y", 1.0, 2.0),
@@ -101,14 +101,14 @@ def test_a_launch_of_several_kernels_stays_while_one_of_them_does():
 def test_steps_end_with_what_is_left_of_them():
     steps = (Step("s0", "a", "b", 2.0), Step("s1", "c", "d", 2.0), Step("s2", "e", "e", 1.0))
     replay = recording(*(launched(name, 1.0) for name in "abcde"), steps=steps)
-    found = apply_rules(replay, ["remove:a|d|e"])[0]
-    assert found.steps == (Step("s0", "b", "b", 2.0), Step("s1", "c", "c", 2.0))
+    edited = apply_rules(replay, ["remove:a|d|e"])[0]
+    assert edited.steps == (Step("s0", "b", "b", 2.0), Step("s1", "c", "c", 2.0))
 
 
 def test_a_faster_network_shortens_collectives_alone():
     replay = recording(launched("a", 1.0), launched("ncclAllReduce", 8.0, category="collective", stream=20), launched("b", 1.0))
-    found, assumed = apply_rules(replay, ["network*=2"])
-    assert [row for row in rows(found) if row[0] == "ncclAllReduce"] == [("ncclAllReduce", 2.0, 6.0)]
+    edited, assumed = apply_rules(replay, ["network*=2"])
+    assert [row for row in rows(edited) if row[0] == "ncclAllReduce"] == [("ncclAllReduce", 2.0, 6.0)]
     assert "waiting for the others" in assumed[0]
     with pytest.raises(StepcastError, match="no collectives"):
         apply_rules(PLAIN, ["network*=2"])
@@ -129,8 +129,8 @@ def test_merged_updates_move_the_same_bytes_in_fewer_kernels(whole_seconds, monk
     monkeypatch.setitem(optimizer._LAUNCHES, "foreach", 3)
     replay = for_loop(layer="")
     assert device_rows(replay)[2:] == [("b1", 9.0, 13.0), *((f"u{n}", 13.0 + n, 14.0 + n) for n in range(6))]
-    found, assumed = apply_rules(replay, ["optimizer=foreach"])
-    assert rows(found) == [
+    edited, assumed = apply_rules(replay, ["optimizer=foreach"])
+    assert rows(edited) == [
         ("l.f", 0.0, 1.0),
         ("f", 1.0, 5.0),
         ("l.b2", 1.0, 2.0),
@@ -148,14 +148,14 @@ def test_merged_updates_move_the_same_bytes_in_fewer_kernels(whole_seconds, monk
         ("u5", 16.0, 17.5),
         ("end", 17.5, 17.75),
     ]
-    assert found.steps == replay.steps
+    assert edited.steps == replay.steps
     assert "6 kernels in 1 runs become 3" in assumed[0]
 
 
 def test_the_fused_form_moves_fewer_bytes(whole_seconds):
-    found, assumed = apply_rules(for_loop(), ["optimizer=fused"])
+    edited, assumed = apply_rules(for_loop(), ["optimizer=fused"])
     moving_s = 3 * 0.5 * (7 / 21)  # fused Adam touches 7 tensors of a parameter's size, the other forms 21
-    assert rows(found)[-3:] == [("u2", 13.0, 13.5 + moving_s), ("u5", 13.5 + moving_s, 14.0 + 2 * moving_s), ("end", 15.0, 15.25)]
+    assert rows(edited)[-3:] == [("u2", 13.0, 13.5 + moving_s), ("u5", 13.5 + moving_s, 14.0 + 2 * moving_s), ("end", 15.0, 15.25)]
     assert "0.33 of the bytes" in assumed[1]
 
 
@@ -202,8 +202,8 @@ def test_a_run_of_updates_ends_where_something_waits_for_it(whole_seconds):
 
 
 def test_backward_fusion_updates_behind_each_gradient():
-    found, assumed = apply_rules(for_loop(), ["backward-fusion"])
-    assert rows(found) == [
+    edited, assumed = apply_rules(for_loop(), ["backward-fusion"])
+    assert rows(edited) == [
         ("l.f", 0.0, 1.0),
         ("f", 1.0, 5.0),
         ("l.b2", 1.0, 2.0),
@@ -230,7 +230,7 @@ def test_backward_fusion_updates_behind_each_gradient():
         ("u2 fused", 18.0, 19.0),
         ("end", 19.0, 19.25),
     ]
-    assert found.steps == (Step("s0", "f", "u2 fused", 18.0),)
+    assert edited.steps == (Step("s0", "f", "u2 fused", 18.0),)
     assert "in 2 pieces" in assumed[0]
 
 
@@ -245,8 +245,8 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
         launched("next", 1.0, launch_s=0.5),
     )
     assert device_rows(replay)[-2:] == [("u", 16.5, 22.0), ("next", 22.0, 23.0)]
-    found, assumed = apply_rules(replay, ["backward-fusion=2"])
-    kernels = [row for row in rows(found) if not row[0].startswith("l")]
+    edited, assumed = apply_rules(replay, ["backward-fusion=2"])
+    kernels = [row for row in rows(edited) if not row[0].startswith("l")]
     assert kernels == [
         ("b2", 0.5, 4.5),
         ("ncclAllReduce2", 4.5, 8.5),
@@ -281,8 +281,8 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
         launched("c1", 1.0, stream=8, after="b1"),
         steps=(Step("s0", "a0", "b0", 6.0), Step("s1", "a1", "c1", 3.0)),
     )
-    found, assumed = apply_rules(replay, ["cuda-graph"])
-    assert rows(found) == [
+    edited, assumed = apply_rules(replay, ["cuda-graph"])
+    assert rows(edited) == [
         ("data0", 0.0, 2.0),
         ("graph launch 0", 2.0, 2.25),
         ("a0", 2.25, 3.25),
@@ -295,9 +295,9 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
         ("c1", 9.0, 10.0),
     ]
     assert assumed[0].startswith("5 launches become 2")
-    assert assumed[1].startswith("1 synchronisations stay")
+    assert assumed[1].startswith("1 synchronizations stay")
     with pytest.raises(StepcastError, match="no step of the recording has two launches"):
-        apply_rules(found, ["cuda-graph"])
+        apply_rules(edited, ["cuda-graph"])
 
 
 def test_each_device_has_its_own_graph(monkeypatch):
@@ -331,10 +331,10 @@ def test_updates_in_a_graph_move_without_their_launch():
 def test_an_urgent_stream_no_longer_shares():
     replay = recording(launched("a", 8.0), launched("b", 4.0, stream=8), launched("c", 1.0, stream=8))
     assert device_rows(replay) == [("a", 1.0, 9.0), ("b", 2.0, 6.0), ("c", 6.0, 7.0)]
-    found, assumed = apply_rules(replay, ["priority:^b=-1"])
-    assert device_rows(found) == [("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 4.0, 4.5)]
-    assert {task.name: task.priority for task in found.plan.tasks if task.body.kind != "host"} == {"a": 0, "b": -1, "c": -1}
-    assert "recorded durations carry their contention" in assumed[1]
+    edited, assumed = apply_rules(replay, ["priority:^b=-1"])
+    assert device_rows(edited) == [("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 4.0, 4.5)]
+    assert {task.name: task.priority for task in edited.plan.tasks if task.body.kind != "host"} == {"a": 0, "b": -1, "c": -1}
+    assert "recorded durations include contention" in assumed[1]
     assert device_rows(replay, "priority:^b=-1", "priority:a=-2") == [("a", 1.0, 6.5), ("b", 2.0, 4.0), ("c", 4.0, 4.5)]
 
 
@@ -348,8 +348,8 @@ def test_small_kernels_had_their_sms_already():
 
 
 def test_rules_follow_one_another():
-    found, assumed = apply_rules(PLAIN, ["kernel:gemm*=0.5", "remove:relu", "host*=2"])
-    assert device_rows(found) == [("gemm", 2.0, 4.0), ("gemm2", 4.0, 6.0)]
+    edited, assumed = apply_rules(PLAIN, ["kernel:gemm*=0.5", "remove:relu", "host*=2"])
+    assert device_rows(edited) == [("gemm", 2.0, 4.0), ("gemm2", 4.0, 6.0)]
     assert len(assumed) == 3
 
 
@@ -367,10 +367,10 @@ def test_rules_follow_one_another():
         ("host", "it has no factor; expected host*=FACTOR"),
         ("network*=0", "out of range"),
         ("remove:", "it has no regular expression"),
-        ("optimizer=sparse", "it names no form; expected optimizer=foreach|fused"),
-        ("backward-fusion=0", "no number of layers"),
+        ("optimizer=sparse", "it does not name a form; expected optimizer=foreach|fused"),
+        ("backward-fusion=0", "not a number of layers"),
         ("cuda-graph=2", "'=2' follows the name"),
-        ("priority:x=1", "'1' is no priority from -5 to -1"),
+        ("priority:x=1", "'1' is not a priority from -5 to -1"),
         ("kernel:(x*=2", "'(x' is not a regular expression (missing )"),
         ("remove:nothing_like_it", "matches none of the 3 kernel names of the recording; the longest are: gemm"),
         ("remove:.", "leaves nothing"),
@@ -398,13 +398,13 @@ def test_whatever_rules_do_the_plan_stays_sound(seed):
     texts = ["kernel:gemm*=0.5", "host*=0.5", "network*=2", "remove:elementwise", "optimizer=foreach", "optimizer=fused"]
     for text in [*texts, "backward-fusion", "backward-fusion=3", "cuda-graph", "priority:nccl=-1", "priority:gemm=-2"]:
         try:
-            found, assumed = apply_rules(replay, [text])
+            edited, assumed = apply_rules(replay, [text])
         except StepcastError:
-            continue  # nothing there that the rule could change
-        rows(found)  # validates the plan and simulates it to its end
-        order = [task.name for task in found.plan.tasks]
+            continue  # the recording has nothing that the rule could change
+        rows(edited)  # validates the plan and simulates it to its end
+        order = [task.name for task in edited.plan.tasks]
         assert assumed
-        assert all(order.index(step.first_task) <= order.index(step.last_task) for step in found.steps)
+        assert all(order.index(step.first_task) <= order.index(step.last_task) for step in edited.steps)
 
 
 def test_every_rule_says_how_it_is_written():

@@ -73,7 +73,7 @@ def test_every_epoch_has_every_sample_once_in_an_order_of_its_own():
 def test_a_batch_may_be_larger_than_the_data_set():
     data = Batches("numbers", samples=3, batch=7, seed=0, make=numbers_of)
     assert sorted(data.numbers(0).tolist()) in ([0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 2])
-    with pytest.raises(IndexError, match="iteration -1"):
+    with pytest.raises(IndexError, match="iteration is -1"):
         data[-1]
 
 

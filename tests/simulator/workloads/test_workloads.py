@@ -11,8 +11,8 @@ from simulator.job import Job
 from simulator.models.find import find_factory
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
-from simulator.workloads.alexnet import TwoTowerAlexNet
-from simulator.workloads.transformer import Transformer
+from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+from simulator.workloads.networks.transformer import Transformer
 from traces.errors import StepcastError, UnknownNameError
 
 #: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
@@ -138,8 +138,8 @@ def test_local_response_normalisation_is_the_formula_of_the_paper(pool_first, k,
 
 FEW_CLASSES = """
 import torch
-from simulator.workloads.alexnet import TwoTowerAlexNet
-from simulator.workloads.googlenet import GoogLeNet
+from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+from simulator.workloads.networks.googlenet import GoogLeNet
 from simulator.workloads.images import classification
 
 

@@ -282,17 +282,17 @@ class FakeSteps(Steps):
 
     TIMES = {BASELINE: 2.0, CUDNN: 1.5, ASYNC: 1.25, TURBODL: 1.0}
 
-    def __init__(self, machine: str = "p100", told=lambda text: None):
-        super().__init__(machine, told)
+    def __init__(self, machine: str = "p100", progress=lambda text: None):
+        super().__init__(machine, progress)
 
     def on(self, machine):
-        return FakeSteps(machine, self._told)
+        return FakeSteps(machine, self._progress)
 
     def without_launches(self):
         return self
 
     def of(self, job, strategies):
-        self._told(job.label)
+        self._progress(job.label)
         if job.model == "no_such_net":
             return {text: Missing("unknown model") for text in (BASELINE, *strategies)}
         slow = 0.4 if self.machine_name == "k20" else 0.0

@@ -1,0 +1,30 @@
+"""The strategies and options of a request, checked before anything heavy is loaded or measured."""
+
+from collections.abc import Sequence
+
+from simulator.strategies import registry as strategies
+from traces.errors import StepcastError
+
+
+def settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the OPTION=VALUE pairs of `--set` as a dictionary. Raises StepcastError for anything else."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
+        values[name] = value
+    return values
+
+
+def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
+    """Return the requested strategies (default: all that can use `devices` devices) and the options of `--set`.
+
+    Raises StepcastError for an unknown strategy or option.
+    """
+    shared = settings(pairs)
+    chosen = texts or strategies.names(devices)
+    strategies.check_shared(chosen, shared)
+    for text in chosen:
+        strategies.parse(text, shared)
+    return chosen, shared
