@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs.model import looped
 from simulator.plan.task import Task
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
@@ -51,7 +50,7 @@ def store_samples(
             blocks_per_sm=found.blocks_per_sm,
             issue_s=Stats.of(found.issue_s).median_s if found.issue_s else None,
             geometry_from=found.geometry_from,
-            launches=looped(found.task),
+            launches=found.task.body.loop_length,
         )
         profile.failures.pop(key, None)
 

@@ -11,7 +11,6 @@ from math import inf
 
 from simpy import Environment
 
-from simulator.bodies.copy import ALIAS, KERNEL, moved_bytes
 from simulator.costs.cost import Cost
 from simulator.engine.cache import resident_shares
 from simulator.engine.critical_path import critical_path
@@ -26,7 +25,7 @@ from simulator.machine.machine import Device, Machine
 from simulator.memory.over_time import memory_over_time, peaks
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 from traces.garbage import gc_paused
 from traces.timeline import Span, Timeline
 
@@ -146,16 +145,16 @@ class Simulation:
             shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, saturation)
             seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
             core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
-            if body.kind == "collective":
+            if body.resource is Resource.COLLECTIVE:
                 found.append(Recipe(overhead, task.priority, None, *links.collective(body, body.payload_bytes(task))))
-            elif body.kind == "copy" and body.means == KERNEL:
-                wire = links.stated(body.source, body.target)
-                found.append(Recipe(seconds, task.priority, shape if seconds else None, wire, float(moved_bytes(task))))
-            elif body.kind == "copy" and body.source != body.target:
-                route = ALIAS_ROUTE if body.means == ALIAS else links.route(body.source, body.target)
+            elif body.resource is Resource.COMPUTE and body.ends is not None:
+                wire = links.stated(*body.ends)
+                found.append(Recipe(seconds, task.priority, shape if seconds else None, wire, float(body.moved_bytes(task))))
+            elif body.resource is Resource.LINK and body.ends[0] != body.ends[1]:
+                route = ALIAS_ROUTE if body.aliases else links.route(*body.ends)
                 crossed = self.mode == GRAPH and route.alias and bool(awaited)
-                found.append(Recipe(overhead, task.priority, core, route, float(moved_bytes(task)), crossed))
-            elif body.kind == "host":
+                found.append(Recipe(overhead, task.priority, core, route, float(body.moved_bytes(task)), crossed))
+            elif body.resource is Resource.HOST:
                 lane = self._hosts[task.device]
                 seconds = body.duration_s + (overhead if lane is None else lane.callback_s)
                 found.append(Recipe(seconds, task.priority, shape if core and seconds else None))
@@ -207,7 +206,7 @@ class Simulation:
             if self.mode == GRAPH:
                 process = GraphHost(self.world, host, streams).process()
             else:
-                calls = {index: self.plan.tasks[index].body.kind == "host" for stream in streams for index in stream.tasks}
+                calls = {index: self.plan.tasks[index].body.resource is Resource.HOST for stream in streams for index in stream.tasks}
                 issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
                 times = IssueTimes(host, self.dependencies, launches, issue_s, recorded, iterations)
                 process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
@@ -263,7 +262,7 @@ class Simulation:
 def _launches(task: Task, cost: Cost, recipe: Recipe) -> int:
     if recipe.route is not None and recipe.route.alias:
         return 0  # an event, and no copy
-    return 1 if task.body.kind == "host" else cost.launches  # a call, which takes a place in the stream's queue
+    return 1 if task.body.resource is Resource.HOST else cost.launches  # a call, which takes a place in the stream's queue
 
 
 def _last_ended(run: Unrolled, periods: int, end_s: float) -> int:

@@ -26,7 +26,7 @@ def summarise(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], 
     """
     start, end = window_s
     length = end - start
-    ends_of = {task.name: (task.body.source, task.body.target) for task in plan.tasks if task.body.kind == "copy"}
+    ends_of = {task.name: task.body.ends for task in plan.tasks if task.body.ends is not None}
     computing: dict[str, list[Span]] = {device: [] for device in plan.devices}
     moving: dict[str, list[Span]] = {device: [] for device in plan.devices}
     for span in spans:

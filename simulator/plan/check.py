@@ -11,8 +11,6 @@ from traces.errors import StepcastError
 
 #: Kinds that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
-#: Kinds of bodies that may touch values of several devices.
-CROSSING = frozenset({"copy", "collective"})
 
 
 class PlanError(StepcastError):
@@ -121,16 +119,9 @@ def _operand_faults(plan: PlanContents, task: Task) -> Iterator[str]:
             value = plan.values.get(operand.value)
             if value is None:
                 yield f"{verb} {operand.value!r}, which is not among the plan's values"
-            elif value.device != task.device and task.body.kind not in CROSSING:
+            elif value.device != task.device and not task.body.crosses_devices:
                 yield f"on {task.device} {verb} {value.name!r} on {value.device}; copy the value first"
-    if task.body.kind == "copy":
-        changed = task.mutates or task.writes
-        if len(task.reads) != len(changed) or not changed:
-            yield f"copies {len(task.reads)} operands to {len(changed)}; expected as many, and at least one"
-            return
-        ends = [plan.values[o.value].device if o.value in plan.values else "nowhere" for o in (task.reads[0], changed[0])]
-        if ends != [task.body.source, task.body.target]:
-            yield f"copies from {task.body.source} to {task.body.target}, but its values lie on {ends[0]} and {ends[1]}"
+    yield from task.body.faults(task, plan.values)
 
 
 def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> Iterator[_Fault]:

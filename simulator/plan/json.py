@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, reduce
-from operator import or_
-from typing import Annotated, Any
+from functools import cache
+from typing import Any
 
-from pydantic import ConfigDict, Discriminator, JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-from simulator.plan.bodies import body_types
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value
@@ -64,13 +62,10 @@ def load(document: Any) -> Plan:
 
 @cache
 def _adapters() -> dict[str, TypeAdapter]:
-    """How each part of the document is read. Body kinds are discovered, so a new kind needs no change here."""
-    body = Annotated[reduce(or_, body_types().values()), Discriminator("kind")]
-    segments = TypeAdapter(tuple[Segment, ...], config=ConfigDict(defer_build=True, allow_inf_nan=False))
-    segments.rebuild(_types_namespace={"Body": body})
+    """How each field of the document is read. Bodies are read by `Body`, which discovers their kinds."""
     return {
         "strategy": TypeAdapter(str),
-        "segments": segments,
+        "segments": TypeAdapter(tuple[Segment, ...], config=ConfigDict(allow_inf_nan=False)),
         "values": TypeAdapter(tuple[Value, ...]),
         "storages": TypeAdapter(tuple[Storage, ...]),
         "losses": TypeAdapter(tuple[str, ...]),

@@ -1,8 +1,12 @@
 """What plans are made of: operands, values on storages, task bodies, tasks and segments, as plain data."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
-from typing import Protocol
+from typing import Annotated, Any
 
 DTYPE_BYTES = MappingProxyType({
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -94,17 +98,90 @@ class Work:
     bytes: float
 
 
-class Body(Protocol):
-    """What every body offers. It is a frozen dataclass of plain data."""
+class Resource(StrEnum):
+    """What decides how long a task takes, and what it competes for with other tasks."""
+
+    #: A kernel on the SMs of a GPU, or an op on a CPU core. Its time is a matter of calibration.
+    COMPUTE = "compute"
+    #: Bytes that pass over the links of the machine, from one place to another (`Body.ends`).
+    LINK = "link"
+    #: An operation of several devices at once over the links between them. The body is a `bodies.collective.Collective`.
+    COLLECTIVE = "collective"
+    #: The host, for the body's own `duration_s`. A GPU's stream waits meanwhile.
+    HOST = "host"
+
+
+class Body:
+    """What a task does. A kind of body is a frozen dataclass of plain data that derives from this class.
+
+    It has a field `kind` (its name in JSON, and the key of its handler in the executors) and gives `key` and `work`. The other members tell
+    the cost model, the engine and the executors how to treat its tasks; the defaults are those of one kernel on the task's own device. A
+    method takes the task, or a step of an `OpList`, because shapes are in the operands.
+    """
+
+    __slots__ = ()
 
     kind: str
-    launches: int
+    #: Kernels on CUDA, which the host launches one by one.
+    launches: int = 1
+    #: What the task occupies while it runs.
+    resource: Resource = Resource.COMPUTE
+    #: Whether its operands may lie on several devices.
+    crosses_devices: bool = False
+    #: Whether each write is a second name for the memory of the read in its place, so that nothing moves.
+    aliases: bool = False
+    #: (source, target) of bytes that go from one device (or the host) to another; None if the task stays on its device.
+    ends: tuple[str, str] | None = None
 
     def key(self, task: "Task") -> str:
         """The body's part of the cost key: two tasks with one key take the same time."""
+        raise NotImplementedError
 
     def work(self, task: "Task") -> Work:
         """FLOPs and bytes, for the roofline."""
+        raise NotImplementedError
+
+    @property
+    def calls(self) -> int:
+        """Op calls that a CPU worker makes."""
+        return self.launches
+
+    @property
+    def loop_length(self) -> int:
+        """Steps of a loop in which each step needs the one before, as in a recurrent layer; 1 if the task is no loop."""
+        return 1
+
+    @property
+    def inner_ops(self) -> "tuple[Task, ...]":
+        """The ops that the task runs one after another; empty unless it is a list of ops."""
+        return ()
+
+    def least_kernels(self, device_kind: str) -> int:
+        """How many times the least duration of a kernel the task takes at least, on a "gpu" or a "cpu" (there: of an op call)."""
+        return self.launches
+
+    def blocks(self, task: "Task") -> int | None:
+        """Blocks of the task's kernel on CUDA; None to derive them from the number of elements written."""
+        return None
+
+    def moved_bytes(self, task: "Task") -> int:
+        """Bytes that go from one of `ends` to the other."""
+        return 0
+
+    def faults(self, task: "Task", values: "Mapping[str, Value]") -> Iterator[str]:
+        """Yield what keeps the task's operands, on `values` of a plan, from fitting the body; each completes "task NAME ..."."""
+        yield from ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Read a field of type `Body` as the kind of body that its `kind` names."""
+        if cls is not Body:
+            return handler(source)
+        from pydantic import Discriminator
+
+        from simulator.plan.bodies import body_types
+
+        return handler.generate_schema(Annotated[reduce(or_, body_types().values()), Discriminator("kind")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
 from traces.comparison import Shares
@@ -121,7 +122,7 @@ class Steps:
 
 def streams(plan: Plan) -> int:
     """How many streams of devices the plan's tasks run on; tasks of the host have none."""
-    return len({(task.device, task.stream) for task in plan.tasks if task.body.kind != "host"})
+    return len({(task.device, task.stream) for task in plan.tasks if task.body.resource is not Resource.HOST})
 
 
 def _launching_free(machine: Machine) -> Machine:
