@@ -22,7 +22,7 @@ from simpy import Environment, Event
 from simulator.bodies.collective import Collective
 from simulator.collectives.laws import measured_parts
 from simulator.collectives.rounds import rounds
-from simulator.engine.clock import Settling, Timer, delay_until
+from simulator.engine.clock import Allocator, Timer, delay_until
 from simulator.machine.machine import HOST, Link, Machine
 from traces.errors import StepcastError
 
@@ -55,7 +55,7 @@ class Transfer:
         return self.order < other.order
 
 
-class Links(Settling):
+class Links(Allocator):
     """All links of a machine, with what waits for and moves over them."""
 
     def __init__(self, env: Environment, machine: Machine):
@@ -194,9 +194,9 @@ class Links(Settling):
         for direction in route.directions:
             queue = self._queues.setdefault(direction, [])
             insort(queue, transfer, lo=bool(queue and queue[0].start_s >= 0.0))
-        self._soon()
+        self._request_allocation()
 
-    def _give(self, now: float) -> None:
+    def _allocate(self, now: float) -> None:
         for transfer in sorted({queue[0] for queue in self._queues.values() if queue}, key=lambda t: t.order):
             route = transfer.route
             if transfer.start_s < 0.0 and all(self._queues[d][0] is transfer for d in route.directions):
@@ -228,7 +228,7 @@ class Links(Settling):
                 self._queues[direction].remove(transfer)
                 self._freed_by[direction] = transfer.number
             transfer.event.succeed()
-        self._soon()
+        self._request_allocation()
 
 
 def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from simpy import Environment, Event
 
 from simulator.costs.cost import Cost
-from simulator.engine.clock import Settling, Timer, delay_until
+from simulator.engine.clock import Allocator, Timer, delay_until
 
 #: How far from a wave border, in waves, counts as on it: rounding only.
 _ON_BORDER = 1e-9
@@ -97,7 +97,7 @@ class Pool:
         self.awake_s = -1.0
 
 
-class Sms(Settling):
+class Sms(Allocator):
     """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one group of tasks beside another."""
 
     def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
@@ -122,7 +122,7 @@ class Sms(Settling):
         kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
         kernel.goal = shape.last_need if kernel.last else shape.need
         insort(kernel.pool.queue, kernel)
-        self._soon()
+        self._request_allocation()
 
     def leave(self, kernel: Kernel) -> None:
         """Take a kernel's SMs back."""
@@ -139,9 +139,9 @@ class Sms(Settling):
         if kernel.queued:
             kernel.queued = False
             pool.queue.remove(kernel)
-        self._soon()
+        self._request_allocation()
 
-    def _give(self, now: float) -> None:
+    def _allocate(self, now: float) -> None:
         for pool in self._all_pools:
             if pool.queue and pool.wake_s is None:
                 self._place(pool, now)
@@ -314,10 +314,10 @@ class Sms(Settling):
                 kernel.event.succeed()
             else:  # said rather than computed from the time, which may be too coarse for a short wave
                 kernel.border, kernel.arrived = kernel.next_border, True
-        if self._settling or self._env.peek() <= now:
-            self._soon()
+        if self._pending or self._env.peek() <= now:
+            self._request_allocation()
         else:
-            self._settle(timer)  # nothing else happens at this instant
+            self._run_allocation(timer)  # nothing else happens at this instant
 
 
 def _demand(kernel: Kernel) -> float:
