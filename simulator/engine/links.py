@@ -1,13 +1,14 @@
 """Transfers: latency, then bytes over links, one at a time per direction.
 
-A transfer goes over the fewest links, of these ways the one of the least latency; through the host's memory only where there is no other
-way. It waits until it is first in the queue of every direction of a device's link on its route, in order of (priority, arrival, issue).
-Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses.
-Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
-queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+A transfer takes the route with the fewest links, and among those the least latency. It goes through the host's memory only if there is no
+other route. Every direction of a device's link has a queue in order of (priority, arrival, issue); the transfer starts when it is first in
+all queues of its route. Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, in the queues of all
+links that it uses. Transfers that move on one channel at the same time share its bandwidth max-min fairly. So do all that pass a link between
+switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one memory
+nothing moves (an alias).
 
-Alone, a transfer or a collective takes what was measured of it where something was (`Machine.lines`, `collective_laws`): it then loads a
-channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
+If the machine has measurements (`Machine.lines`, `Machine.collectives`), a transfer or collective alone takes the measured time, and loads
+a channel no more than that implies. Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort
@@ -28,9 +29,9 @@ from traces.errors import StepcastError
 
 
 class Route(NamedTuple):
-    """`directions`: the queues it stands in; `channels`: the bandwidths it shares. An alias has none of them.
+    """`directions`: the queues that a transfer joins; `channels`: the bandwidths that it shares. An alias has none.
 
-    `loads`: bytes on each channel per byte of the transfer (of a collective: per byte on its busiest channel).
+    `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel.
     """
 
     directions: tuple[tuple[str, str], ...]
@@ -45,7 +46,7 @@ ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
 
 
 class Transfer:
-    """The transfer that a lane runs or waits to run; one object per lane."""
+    """The transfer that a lane runs or waits to run. A lane reuses one object. Only `Links` changes it."""
 
     __slots__ = (
         "anchor_s", "bytes", "done_bytes", "event", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "start_s",
@@ -56,10 +57,10 @@ class Transfer:
 
 
 class Links(Allocator):
-    """All links of a machine, with what waits for and moves over them."""
+    """All links of a machine, and the transfers that wait for them or move over them."""
 
     def __init__(self, env: Environment, machine: Machine):
-        """Links are directed; one without an opposite also serves the way back."""
+        """Links are directed. A link without an opposite also serves the way back."""
         super().__init__(env)
         self._machine = machine
         self._graph = networkx.DiGraph()
@@ -71,8 +72,8 @@ class Links(Allocator):
         for link in machine.links:
             if not self._graph.has_edge(link.target, link.source):
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
-        self._past_host = self._graph.copy()
-        self._past_host.remove_nodes_from([HOST])
+        self._without_host = self._graph.copy()
+        self._without_host.remove_nodes_from([HOST])
         self._routes: dict[tuple[str, str], Route] = {}
         self._collectives: dict[Collective, tuple[Route, float]] = {}
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
@@ -80,9 +81,9 @@ class Links(Allocator):
         self._started: list[Transfer] = []
         self._timer: Event | None = None
 
-    def _add(self, source: str, target: str, link: Link, way: str) -> None:
+    def _add(self, source: str, target: str, link: Link, suffix: str) -> None:
         if link.channel:
-            channel = (link.channel, way)
+            channel = (link.channel, suffix)
         elif link.duplex:
             channel = (source, target)
         else:
@@ -91,7 +92,7 @@ class Links(Allocator):
         self._graph.add_edge(source, target, link=link, channel=channel, weight=1.0 + link.latency_s)  # fewest links, then least latency
 
     def route(self, source: str, target: str) -> Route:
-        """How bytes get from `source` to `target`. Raises StepcastError where no links join them."""
+        """How bytes get from `source` to `target`. Raises StepcastError if no links join them."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._find(source, target)
         return self._routes[source, target]
@@ -102,7 +103,7 @@ class Links(Allocator):
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if self._graph.edges[source, target]["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        nodes = _way(self._past_host, source, target) or _way(self._graph, source, target)
+        nodes = _shortest_path(self._without_host, source, target) or _shortest_path(self._graph, source, target)
         if not nodes:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
@@ -110,7 +111,7 @@ class Links(Allocator):
         hops = list(pairwise(nodes))
         edges = [self._graph.edges[hop] for hop in hops]
         channels = dict.fromkeys(edge["channel"] for edge in edges)
-        found = Route(
+        route = Route(
             tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
@@ -119,53 +120,56 @@ class Links(Allocator):
             (1.0,) * len(channels),
         )
         line = self._machine.lines.get(f"{source}>{target}")
-        return found if line is None else self._measured(found, line.latency_s, line.bytes_per_s)
+        return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
 
     def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
-        """The route at a measured latency and rate, which its channels allow when nothing else passes."""
+        """The route with a measured latency and rate. Its loads are reduced so that its channels allow the rate if nothing else passes."""
         loads = tuple(min(load, self._capacity[channel] / bytes_per_s) for channel, load in zip(route.channels, route.loads, strict=True))
         return route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
 
     def stated(self, source: str, target: str) -> Route | None:
-        """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
+        """The route over a link that the machine states between two places of one memory; None if no link limits transfers between them."""
         if not self._graph.has_edge(source, target):
             return None
         route = self.route(source, target)
         return None if route.alias or (route.bandwidth_bytes_per_s == inf and not route.latency_s) else route
 
     def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
-        """How a collective over so many bytes of each device loads the links, and the bytes on the busiest channel.
+        """The route of a collective over `payload_bytes` of each device, and the bytes on its busiest channel.
 
-        Where nothing was measured its rounds (`rounds`) follow one another; a round takes as long as the slowest of its moves and the
-        fullest of its channels.
+        If the collective was not measured, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of
+        its moves and the fullest of its channels.
         """
         if body not in self._collectives:
-            self._collectives[body] = self._loaded(body)
+            self._collectives[body] = self._by_rounds(body)
         route, share = self._collectives[body]
-        parts = measured_parts(self._machine, body, payload_bytes)
-        return (route, share * payload_bytes) if parts is None else self._lasting(route, share * payload_bytes, *parts, payload_bytes)
+        measured = measured_parts(self._machine, body, payload_bytes)
+        return (route, share * payload_bytes) if measured is None else self._timed(route, share * payload_bytes, *measured, payload_bytes)
 
-    def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
-        """A collective's route whose bytes take so long."""
+    def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
+        """A collective's route on which its bytes take `moving_s` after `latency_s`, and the bytes on its busiest channel."""
         if route.alias:
-            only = (self._machine.library, "")
-            self._capacity[only] = inf
-            route, busiest = Route((only,), (only,), 0.0, inf, False, (1.0,)), float(payload_bytes)
+            library = (self._machine.library, "")  # a channel of its own, so that such collectives follow one another
+            self._capacity[library] = inf
+            route, busiest = Route((library,), (library,), 0.0, inf, False, (1.0,)), float(payload_bytes)
         if not moving_s:
             return self._measured(route, latency_s, 1.0), 0.0  # no bytes, at any rate
         return self._measured(route, latency_s, busiest / moving_s), busiest
 
-    def _loaded(self, body: Collective) -> tuple[Route, float]:
-        """By byte of one device's data. Rounds with moves between the same devices, as a ring's all are, take as long as each other."""
+    def _by_rounds(self, body: Collective) -> tuple[Route, float]:
+        """The route of a collective by its communication rounds, and the bytes on its busiest channel per byte of one device's data.
+
+        Rounds with moves between the same devices, as all rounds of a ring are, take equally long and are computed once.
+        """
         root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
-        alike = Counter(
+        distinct = Counter(
             tuple((move.source, move.target, move.chunk is None) for move in moves)
             for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
         )
         directions: dict[tuple[str, str], None] = {}
         total: Counter[tuple[str, str]] = Counter()
         latency_s = moving_s = 0.0
-        for moves, times in alike.items():
+        for moves, times in distinct.items():
             load: Counter[tuple[str, str]] = Counter()
             slowest_s = longest_s = 0.0
             for *ends, whole in moves:
@@ -187,7 +191,7 @@ class Links(Allocator):
         return Route(tuple(directions), tuple(total), latency_s, busiest / moving_s, False, loads), busiest
 
     def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
-        """Queue `transfer` as execution `number`; `event` succeeds at its end. One that has begun is not overtaken."""
+        """Queue `transfer` as execution `number`; `event` succeeds at its end. A transfer that has begun is not overtaken."""
         transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event
         transfer.order = (priority, self._env.now, number)
         transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
@@ -220,7 +224,7 @@ class Links(Allocator):
 
     def _tick(self, timer: Event) -> None:
         if timer is not self._timer:
-            return  # rates have changed since it was set
+            return  # rates have changed since the timer was set
         now = self._env.now
         for transfer in [t for t in self._started if t.moving and t.next_s <= now]:
             self._started.remove(transfer)
@@ -231,8 +235,8 @@ class Links(Allocator):
         self._request_allocation()
 
 
-def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
-    """The nodes of the shortest path; none where there is no path."""
+def _shortest_path(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
+    """The nodes of the shortest path; empty if there is none."""
     try:
         return networkx.shortest_path(graph, source, target, weight="weight")
     except (networkx.NetworkXNoPath, networkx.NodeNotFound):
@@ -240,7 +244,7 @@ def _way(graph: networkx.DiGraph, source: str, target: str) -> list[str]:
 
 
 def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
-    """Max-min fair rates (bytes/s): all grow alike until a channel is full or a route's own bandwidth is reached."""
+    """Max-min fair rates (bytes/s) on `routes`: all rates grow equally until a channel is full or a route's bandwidth is reached."""
     rates = [0.0] * len(routes)
     growing = list(range(len(routes)))
     left = dict(capacity)
