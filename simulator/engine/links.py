@@ -3,9 +3,9 @@
 A transfer takes the route with the fewest links, and among those the least latency. It goes through the host's memory only if there is no
 other route. Every direction of a device's link has a queue in order of (priority, arrival, issue); the transfer starts when it is first in
 all queues of its route. Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, in the queues of all
-links that it uses. Transfers that move on one channel at the same time share its bandwidth max-min fairly. So do all that pass a link between
-switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one memory
-nothing moves (an alias).
+links that it uses. Transfers that move on one channel at the same time share its bandwidth max-min fairly. So do all that pass a link
+between switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one
+memory nothing moves (an alias).
 
 If the machine has measurements (`Machine.lines`, `Machine.collectives`), a transfer or collective alone takes the measured time, and loads
 a channel no more than that implies. Measured collectives of devices that no links join run one after another.

@@ -1,4 +1,4 @@
-"""Finds every kind of task body, to read plans from text. Bodies build on plans, so this module knows their package by name alone."""
+"""Finds every kind of task body. Bodies build on plans, so this module knows their package by name alone."""
 
 from dataclasses import is_dataclass
 

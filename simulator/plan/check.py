@@ -1,4 +1,4 @@
-"""Refuse a plan that cannot run on a machine, and show the lanes around the fault."""
+"""Refuses a plan that cannot run on a machine, and draws the lanes around the fault."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -9,12 +9,12 @@ from simulator.plan.contents import PlanContents
 from simulator.plan.task import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
 from traces.errors import StepcastError
 
-#: Kinds that have content before the first step.
+#: Kinds of values that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
 
 
 class PlanError(StepcastError):
-    """A plan that cannot run. `details` draws the lanes around the fault, a row per task, an arrow at the guilty one ("" if none is)."""
+    """A plan that cannot run. `details`: a drawing of the lanes around the faulty task, a row per task; "" if no task is at fault."""
 
     def __init__(self, message: str, details: str = ""):
         """`message` is one line; `details` may be several."""
@@ -28,7 +28,7 @@ class _Fault(NamedTuple):
 
 
 def check(plan: PlanContents, machine: Machine) -> None:
-    """Raise PlanError at the first thing that keeps `plan` from running on `machine`."""
+    """Raise PlanError at the first fault that keeps `plan` from running on `machine`."""
     for what in _value_faults(plan, machine):
         raise PlanError(f"plan {plan.strategy!r}: {what}")
     filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}
@@ -60,11 +60,10 @@ def grid(tasks: tuple[Task, ...], fault: int, around: int = 4) -> str:
 
 
 def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
-    known = {device.name for device in machine.devices}
-    places = ", ".join(sorted(known))
+    devices = {device.name for device in machine.devices}
     for storage in plan.storages.values():
-        if storage.device not in known | {HOST}:
-            yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {places}"
+        if storage.device not in devices | {HOST}:
+            yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {', '.join(sorted(devices))}"
     for value in plan.values.values():
         storage = plan.storages.get(value.storage)
         if storage is None:
@@ -125,9 +124,9 @@ def _operand_faults(plan: PlanContents, task: Task) -> Iterator[str]:
 
 
 def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> Iterator[_Fault]:
-    """Reads of storages without content. An iteration meets its tasks in order of (lag, issue)."""
+    """Reads of storages without content. An iteration runs its tasks in order of (lag, issue)."""
     order = sorted(range(len(segment.tasks)), key=lambda i: segment.tasks[i].lag)
-    ever = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
+    written_by_some_task = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
     written = set(filled)
     for index in order:
         task = segment.tasks[index]
@@ -135,7 +134,7 @@ def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> I
             storage = plan.storage_of(operand)
             if storage in written:
                 continue
-            if storage in ever:
+            if storage in written_by_some_task:
                 what = f"reads {operand.value!r} before its iteration writes it, and nothing fills its storage before the first step"
             else:
                 what = f"reads {operand.value!r}, which nobody writes or feeds"

@@ -1,4 +1,4 @@
-"""What plans are made of: operands, values on storages, task bodies, tasks and segments, as plain data."""
+"""The parts of a plan as plain data: operands, values on storages, task bodies, tasks and segments."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value seen through view steps, with the shape, strides (in elements) and dtype that result."""
+    """A value and the view steps applied to it, with the resulting shape, strides (in elements) and dtype."""
 
     value: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Operand:
 
     @property
     def bytes(self) -> int:
-        """Bytes touched when every distinct element is read once (expanded dimensions, stride 0, count once)."""
+        """Bytes read if every distinct element is read once. An expanded dimension (stride 0) counts once."""
         count = 1
         for extent, stride in zip(self.shape, self.strides, strict=True):
             count *= extent if stride else 1
@@ -73,7 +73,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor. `source` says where its initial content comes from among the job's tensors (this cuts shards)."""
+    """A named tensor. `source`: the tensor of the job, and the view steps that cut a shard of it, that the initial content comes from."""
 
     name: str
     shape: tuple[int, ...]
@@ -148,7 +148,7 @@ class Body:
 
     @property
     def loop_length(self) -> int:
-        """Steps of a loop in which each step needs the one before, as in a recurrent layer; 1 if the task is no loop."""
+        """Steps of a task that is a loop, in which each step needs the one before, as in a recurrent layer; else 1."""
         return 1
 
     @property
@@ -157,7 +157,7 @@ class Body:
         return ()
 
     def least_kernels(self, device_kind: str) -> int:
-        """How many times the least duration of a kernel the task takes at least, on a "gpu" or a "cpu" (there: of an op call)."""
+        """The task's minimum duration in multiples of the shortest kernel of a "gpu", or of the shortest op call of a "cpu"."""
         return self.launches
 
     def blocks(self, task: "Task") -> int | None:
@@ -169,7 +169,7 @@ class Body:
         return 0
 
     def faults(self, task: "Task", values: "Mapping[str, Value]") -> Iterator[str]:
-        """Yield what keeps the task's operands, on `values` of a plan, from fitting the body; each completes "task NAME ..."."""
+        """Yield why the task's operands do not fit the body, as predicates: "copies 2 operands to 1". `values`: those of the plan."""
         yield from ()
 
     @classmethod
@@ -186,10 +186,10 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit of work on one lane. In period p it works on iteration p − lag and is skipped where that is negative.
+    """One unit of work on one lane. In period p it works on iteration p − lag, and is skipped if that is negative.
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
-    are disjoint; bodies refer to `reads + mutates` by position.
+    are disjoint. Bodies refer to `reads + mutates` by position.
     """
 
     name: str
@@ -208,18 +208,18 @@ class Task:
 
     @property
     def lane(self) -> tuple[str, int]:
-        """The serial queue it runs in: (device, stream)."""
+        """The serial queue that the task runs in: (device, stream)."""
         return (self.device, self.stream)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """`reads + mutates`: what a body's references count through."""
+        """`reads + mutates`, which bodies refer to by position."""
         return self.reads + self.mutates
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tasks of one period in issue order, and how many iterations they are repeated for (None: as many as asked)."""
+    """Tasks of one period in issue order, and the number of iterations they are repeated for (None: as many as the run has)."""
 
     tasks: tuple[Task, ...]
     repeat: int | None = None

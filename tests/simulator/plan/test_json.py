@@ -139,9 +139,9 @@ def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
         (lambda d: d | {"schema": "stepcast.plan/2"}, "found 'stepcast.plan/2'"),
         (lambda d: d | {"segments": []}, "it has no segments"),
         (lambda d: d | {"segments": None}, "segments are damaged at its top level"),
-        (lambda d: d | {"values": d["values"] * 2}, "two values have one name"),
+        (lambda d: d | {"values": d["values"] * 2}, "two values have the same name"),
         (lambda d: d | {"storages": d["storages"][1:]}, "value x lies on an unknown storage 'x'"),
-        (lambda d: d | {"losses": ["nobody"]}, "the loss 'nobody' is no value"),
+        (lambda d: d | {"losses": ["nobody"]}, "the loss 'nobody' is not among its values"),
     ],
 )
 def test_the_message_says_what_is_wrong(change, expected):
