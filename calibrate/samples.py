@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs.model import looped, measurable
+from simulator.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -62,7 +62,7 @@ def store_samples(
             blocks_per_sm=key_samples.blocks_per_sm,
             issue_s=Stats.of(key_samples.issue_s).median_s if key_samples.issue_s else None,
             geometry_from=key_samples.geometry_from,
-            launches=looped(key_samples.task),
+            launches=key_samples.task.body.loop_length,
         )
         profile.failures.pop(key, None)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from executors.forms import PLAIN, Forms
+from simulator.bodies.opcall import OpCall
 from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
@@ -55,11 +56,10 @@ def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
 
 def op_tasks(task: Task) -> Iterator[Task]:
     """The single ops that a task runs, each as a task: itself, or the steps of its OpList."""
-    if task.body.kind == "op":
+    if isinstance(task.body, OpCall):
         yield task
-    elif task.body.kind == "ops":
-        for position, step in enumerate(task.body.steps):
-            yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
+    for position, step in enumerate(task.body.inner_ops):
+        yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
 
 
 def draws_mask(task: Task) -> bool:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from simulator.bodies.copy import KERNEL, moved_bytes
 from simulator.machine.machine import Machine
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 
 Direction = tuple[str, str]
 Entry = tuple[int, int]  # (period, index of the task)
@@ -21,11 +20,11 @@ Entry = tuple[int, int]  # (period, index of the task)
 def transfer_of(task: Task, machine: Machine) -> tuple[Direction, float] | None:
     """The direction that a task's bytes travel in, and the seconds they take; None if no link states a rate or a latency."""
     body = task.body
-    if body.kind != "copy" or body.means != KERNEL:
+    if body.ends is None or body.resource is not Resource.COMPUTE:
         return None
-    link = machine.link_between(body.source, body.target)
-    seconds = link.latency_s + moved_bytes(task) / link.bandwidth_bytes_per_s if link is not None else 0.0
-    return ((body.source, body.target), seconds) if seconds else None
+    link = machine.link_between(*body.ends)
+    seconds = link.latency_s + body.moved_bytes(task) / link.bandwidth_bytes_per_s if link is not None else 0.0
+    return (body.ends, seconds) if seconds else None
 
 
 @dataclass

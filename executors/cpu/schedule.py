@@ -13,12 +13,12 @@ from math import inf
 
 from executors.cpu.links import Direction, EmulatedLinks, Entry
 from simulator.plan.dependencies import Dependencies
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 
 
 def _servers_of(tasks: tuple[Task, ...]) -> list[str]:
     """Who runs each task: its device's workers, or, of a collective, its stream's thread."""
-    return [f"{t.device} network {t.stream}" if t.body.kind == "collective" else t.device for t in tasks]
+    return [f"{t.device} network {t.stream}" if t.body.resource is Resource.COLLECTIVE else t.device for t in tasks]
 
 
 class Schedule:

@@ -1,1 +1,1 @@
-"""Task bodies, one module for each kind of task. In: attributes as plain data. Out: a cost key, FLOPs and bytes."""
+"""Task bodies, one module per kind of task. In: attributes as plain data. Out: a cost key, FLOPs, bytes and the resource needed."""

@@ -1,33 +1,31 @@
 """Time spent on the host: Python, data loading, a gap in a recorded trace."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
-from simulator.plan.task import Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
+from simulator.plan.task import Body, Resource, Task, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host for it, and stands still for somewhat longer."""
+class Host(Body):
+    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host, and waits somewhat longer than that."""
 
     duration_s: float
     label: str = ""
     kind: Literal["host"] = "host"
 
-    launches: ClassVar[int] = 0
+    launches = 0
+    resource = Resource.HOST
 
     def __post_init__(self):
-        """Raise ValueError for a duration that no clock can show."""
+        """Raise ValueError for a negative or infinite duration."""
         if not 0 <= self.duration_s < float("inf"):
             raise ValueError(f"a host task cannot take {self.duration_s} s; expected a finite number of at least 0")
 
-    def key(self, task: "Task") -> str:
-        """The duration is the cost."""
+    def key(self, task: Task) -> str:
+        """Label and duration: the duration is the cost."""
         return f"host|{self.label}|{self.duration_s!r}"
 
-    def work(self, task: "Task") -> Work:
-        """Nothing on a device."""
+    def work(self, task: Task) -> Work:
+        """No FLOPs and no bytes on a device."""
         return Work("host", 0.0, 0.0)

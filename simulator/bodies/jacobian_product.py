@@ -1,25 +1,22 @@
-"""The product of two transposed Jacobians, or of one with a gradient: the steps of a back-propagation scan.
+"""The product of two transposed Jacobians, or of a Jacobian and a gradient: the steps of a back-propagation scan.
 
 "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm" (Wang et al., 2020), sections 3.1 and 3.3.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
 from simulator.bodies.csr.product import ProductPattern, Recipe
 from simulator.bodies.csr.rules import ElementwiseRule, LinearRule
 from simulator.plan.keys import geometry
-from simulator.plan.task import Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Operand, Task
+from simulator.plan.task import Body, Operand, Task, Work
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A matrix with all its entries: [rows, cols] where all samples share it, else [B, rows, cols]."""
+    """A matrix with all its entries: [rows, cols] if all samples share it, else [B, rows, cols]."""
 
     rows: int
     cols: int
@@ -27,7 +24,7 @@ class Full:
 
     @property
     def key(self) -> str:
-        """Its extents."""
+        """The extents."""
         return f"{self.rows}x{self.cols}"
 
 
@@ -40,16 +37,16 @@ class Gradient:
 
     @property
     def key(self) -> str:
-        """Its extent."""
+        """The extent."""
         return str(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
-class JacobianProduct:
-    """Write reads[0] · reads[1], in the formats that `left` and `right` say: a recipe stands for CSR values [nnz, V] with its pattern.
+class JacobianProduct(Body):
+    """Write reads[0] · reads[1], whose formats are `left` and `right`. A recipe stands for CSR values [nnz, V] with its pattern.
 
-    What is written (`result`): CSR values if both are, a full matrix if one is, a gradient if `right` is. `full`: write a product of two
-    CSR matrices as a full one.
+    The product (`result`) is a gradient if `right` is one, CSR values if both factors are, else a full matrix. With `full`, the product of
+    two CSR matrices is written as a full matrix.
     """
 
     left: Annotated[Recipe | Full, Discriminator("of")]
@@ -58,15 +55,15 @@ class JacobianProduct:
     kind: Literal["jacobian-product"] = "jacobian-product"
 
     def __post_init__(self):
-        """Raise ValueError where the factors do not fit each other."""
+        """Raise ValueError if the factors do not fit each other."""
         inner = self.left.cols
         if inner != self.right.rows:
             raise ValueError(f"a matrix of {inner} columns cannot be multiplied by {self.right.rows} rows")
         for factor in (self.left, self.right):
             if isinstance(factor, LinearRule) and factor.mask is None:
-                raise ValueError(f"the Jacobian of {factor.key}, which is not pruned, is a full matrix; expected Full")
+                raise ValueError(f"{factor.key} is not pruned, so its Jacobian is a full matrix; expected the format Full")
         if self.full and not self.sparse:
-            raise ValueError("only a product of two sparse matrices can be asked for in full")
+            raise ValueError("full is set, but a factor is not in CSR form; expected two sparse factors")
 
     @property
     def sparse(self) -> bool:
@@ -75,7 +72,7 @@ class JacobianProduct:
 
     @property
     def result(self) -> Recipe | Full | Gradient:
-        """The format of what is written."""
+        """The format of the product."""
         if isinstance(self.right, Gradient):
             return Gradient(self.left.rows)
         if self.sparse and not self.full:
@@ -90,28 +87,28 @@ class JacobianProduct:
         per_sample = not isinstance(self.left, Full) and not self.left.shared
         return (4 if per_sample and not isinstance(self.left, ElementwiseRule) else 2) + 2 * self.full
 
-    def key(self, task: "Task") -> str:
+    def key(self, task: Task) -> str:
         """Both formats and the operands' geometry."""
         form = "full" if self.full else self.result.of
         return f"jacobian-product.{form}|{self.left.key}@{self.right.key}|{'|'.join(map(geometry, task.inputs))}"
 
-    def work(self, task: "Task") -> Work:
+    def work(self, task: Task) -> Work:
         """Exact FLOPs, a multiplication and an addition per term; bytes of values. Raises ValueError for operands of another shape."""
         (write,) = task.writes
-        held, samples = self.samples(task), _samples(self.result, write)
-        if max(held) != samples or min(held) not in (1, samples):
-            raise ValueError(f"factors of {held[0]} and {held[1]} samples make a product of {max(held)}, not of {samples}")
+        factors, samples = self.samples(task), _samples(self.result, write)
+        if max(factors) != samples or min(factors) not in (1, samples):
+            raise ValueError(f"factors of {factors[0]} and {factors[1]} samples make a product of {max(factors)}, not of {samples}")
         moved = sum(operand.bytes for operand in (*task.reads, write))
         return Work("jacobian-product", 2.0 * self.terms * samples, float(moved))
 
-    def samples(self, task: "Task") -> tuple[int, int]:
-        """How many samples each factor holds: 1 also of what all share. Raises ValueError for operands of another shape."""
+    def samples(self, task: Task) -> tuple[int, int]:
+        """How many samples each factor holds; 1 if all samples share it. Raises ValueError for operands of another shape."""
         left, right = task.reads
         return _samples(self.left, left), _samples(self.right, right)
 
     @property
     def terms(self) -> int:
-        """Products of two entries, for one sample."""
+        """Products of two entries, per sample."""
         if self.sparse:
             return ProductPattern(self.left, self.right).terms
         rows, cols = self.left.rows, 1 if isinstance(self.right, Gradient) else self.right.cols
@@ -123,7 +120,7 @@ class JacobianProduct:
 
 
 def shape(form: Recipe | Full | Gradient, samples: int) -> tuple[int, ...]:
-    """The shape of a value of this format for `samples` samples; of what all samples share with samples = 1.
+    """The shape of a value of this format for `samples` samples; a value that all samples share counts as one sample.
 
     A full matrix of one sample has two dimensions.
     """
@@ -134,13 +131,13 @@ def shape(form: Recipe | Full | Gradient, samples: int) -> tuple[int, ...]:
     return form.nnz, samples
 
 
-def _samples(form: Recipe | Full | Gradient, operand: "Operand") -> int:
+def _samples(form: Recipe | Full | Gradient, operand: Operand) -> int:
     """How many samples an operand holds."""
-    found = operand.shape
+    extents = operand.shape
     if isinstance(form, Full):
-        samples, rest = (found[0], found[1:]) if len(found) == 3 else (1, found)
+        samples, per_sample = (extents[0], extents[1:]) if len(extents) == 3 else (1, extents)
     else:
-        samples, rest = found[-1], (*found[:-1], 1)
-    if rest != shape(form, 1):
-        raise ValueError(f"operand {operand.value} is {found}; its format asks for {shape(form, 1)} per sample")
+        samples, per_sample = extents[-1], (*extents[:-1], 1)
+    if per_sample != shape(form, 1):
+        raise ValueError(f"operand {operand.value} is {extents}; its format needs {shape(form, 1)} per sample")
     return samples

@@ -1,26 +1,23 @@
-"""The transposed Jacobian of an op, or of many steps of one: the elements of a back-propagation scan.
+"""The transposed Jacobian of an op, or of several steps of a recurrent op: the elements of a back-propagation scan.
 
 "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm" (Wang et al., 2020), section 3.4 and appendix E.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
 from simulator.bodies.jacobian_rules import Rule
 from simulator.plan.keys import geometry
-from simulator.plan.task import Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
+from simulator.plan.task import Body, Task, Work
 
 
 @dataclass(frozen=True, slots=True)
-class JacobianValues:
-    """Compute the values of the transposed Jacobians that `rule` describes from the task's reads; the pattern is the rule's own.
+class JacobianValues(Body):
+    """Compute the values of the transposed Jacobians that `rule` describes from the task's reads, in the rule's sparsity pattern.
 
-    `full`: write a matrix with all its entries, [rows, cols] where all samples share it, else [B, rows, cols].
+    With `full`, write a matrix with all its entries: [rows, cols] if all samples share it, else [B, rows, cols].
     """
 
     rule: Annotated[Rule, Discriminator("of")]
@@ -29,7 +26,7 @@ class JacobianValues:
 
     @property
     def launches(self) -> int:
-        """Kernels on CUDA; of recurrent steps one, up to the width of `scan_level.FUSED_WIDTH`."""
+        """Kernels on CUDA: one for recurrent steps of at most `scan_level.FUSED_WIDTH` units."""
         return self.rule.launches + 2 * self.full
 
     @property
@@ -37,11 +34,15 @@ class JacobianValues:
         """Op calls on a CPU."""
         return self.rule.calls + 2 * self.full
 
-    def key(self, task: "Task") -> str:
+    def least_kernels(self, device_kind: str) -> int:
+        """Kernels on a GPU, op calls on a CPU."""
+        return self.calls if device_kind == "cpu" else self.launches
+
+    def key(self, task: Task) -> str:
         """The rule and its operands' geometry."""
         return f"jacobian.{'full.' if self.full else ''}{self.rule.key}|{'|'.join(map(geometry, task.inputs))}"
 
-    def work(self, task: "Task") -> Work:
-        """FLOPs by the rule; bytes of what is read and written."""
+    def work(self, task: Task) -> Work:
+        """FLOPs by the rule; bytes read and written."""
         moved = sum(operand.bytes for operand in (*task.inputs, *task.writes))
         return Work("jacobian", self.rule.flops(task), float(moved))

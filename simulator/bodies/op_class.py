@@ -1,20 +1,15 @@
 """Classes of aten ops that reach similar shares of a device's peak, for the roofline of unmeasured ops.
 
-A class with a dot is part of the one before the dot, which stands in where a table lacks it.
+A class with a dot is a subclass of the one before the dot, and a table that lacks the subclass uses the class.
 """
 
-from typing import TYPE_CHECKING
+import json
 
-from simulator.plan.task import Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
-
+from simulator.plan.task import Task, Work
 
 _BY_NAME = {
     "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
-    # Without a row of its own in the table, it takes that of the part before the dot.
     "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
@@ -33,32 +28,30 @@ _BY_NAME = {
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
-#: With so many channels per group, a grouped convolution is as fast as a plain one of as many FLOPs. One core of an EPYC (Zen 4), 3x3 from
-#: 128 to 128 channels: equal from 128 per group down to 16, three quarters of it at 8, a third and less below. Not measured on a GPU.
+#: A grouped convolution with at least this many channels per group is as fast as a plain one of as many FLOPs. Measured on one core of an
+#: EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
+#: below. Not measured on a GPU.
 _WIDE_GROUP = 16
 
 
 def op_class(target: str, narrow_groups: bool = False) -> str:
-    """The class of `aten.NAME.OVERLOAD`; `elementwise` for all that is not listed; convolutions in narrow groups are their own class."""
+    """The class of `aten.NAME.OVERLOAD`: "elementwise" if the name is not listed, "grouped-conv" for convolutions in narrow groups."""
     name = target.split(".")[1] if "." in target else target
-    found = _CLASS.get(name, "elementwise")
-    return "grouped-conv" if found == "conv" and narrow_groups else found
+    listed = _CLASS.get(name, "elementwise")
+    return "grouped-conv" if listed == "conv" and narrow_groups else listed
 
 
-def work_of(target: str, flops: float, task: "Task") -> Work:
-    """FLOPs (one per output element where capture counted none) and bytes of the operands."""
-
+def work_of(task: Task, target: str, args: str, flops: float) -> Work:
+    """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the operands' bytes."""
     moved = sum(o.bytes for o in task.reads) + 2 * sum(o.bytes for o in task.mutates) + sum(o.bytes for o in task.writes)
     elements = sum(o.elements for o in (*task.writes, *task.mutates))
-    return Work(op_class(target, _narrow_groups(target, task)), max(flops, float(elements)), float(moved))
+    return Work(op_class(target, _narrow_groups(task, target, args)), max(flops, float(elements)), float(moved))
 
 
-def _narrow_groups(target: str, task: "Task") -> bool:
+def _narrow_groups(task: Task, target: str, args: str) -> bool:
     if not target.startswith("aten.convolution"):
         return False
-    import json
-
-    arguments = json.loads(task.body.args)
+    arguments = json.loads(args)
     weight, groups = (1, 8) if target.startswith("aten.convolution.") else (2, 9)
     if len(arguments) <= groups or arguments[groups] == 1:
         return False

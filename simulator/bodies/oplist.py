@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from simulator.bodies.op_class import work_of
 from simulator.bodies.opcall import OpCall
-from simulator.plan.task import Operand, Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
+from simulator.plan.task import Body, Operand, Task, Work
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One op inside an OpList. Operands name the task's values or values that live only inside the list.
+    """One op of an OpList. Its operands name the task's values, or values that live only inside the list.
 
-    Field names follow Task, so that op bodies read them alike.
+    Field names are those of Task, so that an op's body can take either.
     """
 
     body: OpCall
@@ -31,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class OpList:
+class OpList(Body):
     """Ops run one after another on one lane, without other tasks between them. `label` is for people."""
 
     steps: tuple[Step, ...]
@@ -40,16 +36,21 @@ class OpList:
 
     @property
     def launches(self) -> int:
-        """Those of its ops."""
+        """The sum over the ops."""
         return sum(step.body.launches for step in self.steps)
 
-    def key(self, task: "Task") -> str:
+    @property
+    def inner_ops(self) -> tuple[Step, ...]:
+        """The steps."""
+        return self.steps
+
+    def key(self, task: Task) -> str:
         """Label and a hash of the ops' own keys, in order."""
         text = "\n".join(step.body.key(step) for step in self.steps)
         return f"ops.{self.label or 'list'}|{len(self.steps)}|{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
-    def work(self, task: "Task") -> Work:
-        """Sum over the ops; the class is that of the op with the most FLOPs."""
-        parts = [work_of(step.body.target, step.body.flops, step) for step in self.steps]
-        heaviest = max(parts, key=lambda w: w.flops)
-        return Work(heaviest.op_class, sum(w.flops for w in parts), sum(w.bytes for w in parts))
+    def work(self, task: Task) -> Work:
+        """The sum over the ops; the class is that of the op with the most FLOPs."""
+        works = [step.body.work(step) for step in self.steps]
+        heaviest = max(works, key=lambda w: w.flops)
+        return Work(heaviest.op_class, sum(w.flops for w in works), sum(w.bytes for w in works))

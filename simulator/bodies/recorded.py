@@ -1,21 +1,18 @@
 """Work of a device whose duration was recorded: a kernel, a memory copy or set, a collective."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
-from simulator.plan.task import Work
-
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
+from simulator.plan.task import Body, Task, Work
 
 CATEGORIES = ("kernel", "memcpy", "memset", "collective")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Occupy a stream for `duration_s` seconds. `name` as the profiler wrote it, `category` one of `CATEGORIES`.
+class Recorded(Body):
+    """Occupy a stream for `duration_s` seconds. `name` is the profiler's, `category` one of `CATEGORIES`.
 
-    `bytes`: moved, where the recording says so; `grid`: blocks, 0 where it does not say.
+    `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say.
     """
 
     name: str
@@ -25,19 +22,17 @@ class Recorded:
     grid: int = 0
     kind: Literal["recorded"] = "recorded"
 
-    launches: ClassVar[int] = 1
-
     def __post_init__(self):
-        """Raise ValueError for a category or a duration that no recording can show."""
+        """Raise ValueError for an unknown category, or a negative or infinite duration."""
         if self.category not in CATEGORIES:
             raise ValueError(f"recorded work has category {self.category!r}; expected one of {', '.join(CATEGORIES)}")
         if not 0 <= self.duration_s < float("inf"):
             raise ValueError(f"recorded work cannot take {self.duration_s} s; expected a finite number of at least 0")
 
-    def key(self, task: "Task") -> str:
-        """The duration is the cost."""
+    def key(self, task: Task) -> str:
+        """Category, name and duration: the duration is the cost."""
         return f"recorded.{self.category}|{self.name}|{self.duration_s!r}"
 
-    def work(self, task: "Task") -> Work:
+    def work(self, task: Task) -> Work:
         """The recorded bytes; FLOPs are not recorded."""
         return Work(self.category, 0.0, self.bytes)

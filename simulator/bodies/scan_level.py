@@ -1,29 +1,26 @@
 """One level of a back-propagation scan over a batch of equal dense Jacobians (Wang et al., "BPPSA", algorithm 1)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from simulator.plan.keys import geometry
-from simulator.plan.task import Work
+from simulator.plan.task import Body, Task, Work
 
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
-
-#: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. Beyond it the blocks of matrices
-#: that one SM holds are so small a part that a library's batched products, several kernels, do better.
+#: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. In a wider layer, one SM holds so
+#: small a block of each matrix that a library's batched products are faster, although they take several kernels.
 FUSED_WIDTH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ScanLevel:
-    """A level of `elements` m in the order of `recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
+class ScanLevel(Body):
+    """A level of m = `elements` elements in the order of `ops.recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
 
-    up      pairs to the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
-    linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `scan.prefix_order`
-    down    reads the Jacobians of even place (and the last) and the prefixes of the level above; writes its own, as linear does
+    up      multiplies pairs into the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
+    linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `prefix_order`
+    down    reads the Jacobians at even positions (and the last) and the prefixes of the level above; writes its own prefixes, like linear
 
-    With `leftmost` the first element is a gradient, the task's last operand, and stands in no matrix: one matrix and one prefix less, and
-    an up-sweep also writes the gradient that is the first element above.
+    With `leftmost`, the first element is a gradient: it is the task's last operand, not part of the Jacobians. Then there is one matrix and
+    one prefix less, and an up-sweep also writes the gradient that is the first element of the level above.
     """
 
     direction: Literal["up", "linear", "down"]
@@ -32,51 +29,50 @@ class ScanLevel:
     kind: Literal["scan-level"] = "scan-level"
 
     def __post_init__(self):
-        """Raise ValueError for what is no level."""
+        """Raise ValueError for a level with too few elements."""
         least = 1 if self.direction == "linear" and not self.leftmost else 2
         if self.elements < least:
             raise ValueError(f"a level {self.direction} of {self.elements} elements has no product; expected at least {least}")
 
     @property
-    def launches(self) -> int:
-        """One kernel on CUDA, up to FUSED_WIDTH units."""
-        return 1
-
-    @property
-    def rounds(self) -> int:
-        """How often the products of one round wait for those before: on a CPU each round is an op call of its own."""
+    def loop_length(self) -> int:
+        """Products that follow each other. On a CPU each of them is an op call; on CUDA one kernel makes them all (up to FUSED_WIDTH)."""
         return self.elements - int(self.leftmost) if self.direction == "linear" else 1
 
     @property
     def calls(self) -> int:
         """Op calls on a CPU, views included."""
-        return 10 if self.direction != "linear" else self.rounds + 6
+        return 10 if self.direction != "linear" else self.loop_length + 6
+
+    def least_kernels(self, device_kind: str) -> int:
+        """A step of the loop takes as long as a kernel at least, in one kernel or not."""
+        return self.loop_length
 
     @property
     def products(self) -> tuple[int, int]:
-        """(matrix-matrix, matrix-vector) products of one sample."""
+        """(matrix-matrix, matrix-vector) products per sample."""
         if self.direction == "up":
             return self.elements // 2 - int(self.leftmost), int(self.leftmost)
         count = self.elements if self.direction == "linear" else (self.elements + 1) // 2
         return 0, count - int(self.leftmost)
 
-    def key(self, task: "Task") -> str:
-        """Direction, where it stands, and the operands' geometry, which tells the elements."""
-        where = ".leftmost" if self.leftmost else ""
-        return f"scan.{self.direction}{where}|{self.elements}|{'|'.join(map(geometry, task.inputs))}"
+    def key(self, task: Task) -> str:
+        """Direction, whether it is leftmost, number of elements, and the operands' geometry."""
+        leftmost = ".leftmost" if self.leftmost else ""
+        return f"scan.{self.direction}{leftmost}|{self.elements}|{'|'.join(map(geometry, task.inputs))}"
 
-    def grid(self, task: "Task") -> int | None:
-        """Blocks of a linear level on CUDA, one a sample; None of others, whose blocks follow from what they write."""
+    def blocks(self, task: Task) -> int | None:
+        """One block per sample for a linear level; None for the others."""
         return self._vector(task)[0] if self.direction == "linear" else None
 
-    def work(self, task: "Task") -> Work:
-        """FLOPs of the products; bytes of what is read and written."""
+    def work(self, task: Task) -> Work:
+        """FLOPs of the products; bytes read and written."""
         samples, width = self._vector(task)
         matrices, vectors = self.products
         flops = 2.0 * samples * width * width * (matrices * width + vectors)
         moved = sum(operand.bytes for operand in (*task.inputs, *task.writes))
         return Work(f"scan.{self.direction}", flops, float(moved))
 
-    def _vector(self, task: "Task") -> tuple[int, ...]:
-        """(B, H)."""
+    def _vector(self, task: Task) -> tuple[int, ...]:
+        """The extents (B, H) of a gradient."""
         return task.writes[-1].shape[-2:] if self.direction != "up" or self.leftmost else task.writes[0].shape[1:3]

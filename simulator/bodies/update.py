@@ -4,17 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from simulator.plan.keys import geometry
-from simulator.plan.task import Work
+from simulator.plan.task import Body, Task, Work
 from traces.errors import StepcastError, UnknownNameError
 
-if TYPE_CHECKING:
-    from simulator.plan.task import Task
-
-
-#: Names of the per-parameter state tensors, as torch.optim calls them, in the order of the operands.
+#: Names of the state tensors of a parameter, as torch.optim calls them, in the order of the operands.
 STATE: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "sgd": (),
     "momentum": ("momentum_buffer",),
@@ -25,8 +21,8 @@ STATE: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "adamw": ("exp_avg", "exp_avg_sq", "step"),
 })  # fmt: skip
 
-#: Hyper-parameters that may be set, with their defaults: torch.optim's, but weight decay as in the optimizer-fusion paper (none for sgd)
-#: and the learning rate of sgd and momentum at 0.01.
+#: Hyper-parameters that may be set, with their defaults. They are torch.optim's, except for weight decay, which is that of the
+#: optimizer-fusion paper (none for sgd), and the learning rate of sgd and momentum, which is 0.01.
 DEFAULTS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "sgd": MappingProxyType({"lr": 0.01, "weight_decay": 0.0}),
     "momentum": MappingProxyType({"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}),
@@ -53,44 +49,47 @@ _LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
 
 
 def forms(optimizer: str) -> tuple[str, ...]:
-    """The forms that PyTorch has of `optimizer`."""
+    """The forms in which PyTorch offers `optimizer`. Raises UnknownNameError for an unknown optimizer."""
     if optimizer not in STATE:
         raise UnknownNameError("optimizer", optimizer, tuple(STATE))
     return FORMS[:2] if optimizer in _WITHOUT_FUSED else FORMS
 
 
 def check_form(optimizer: str, form: str) -> None:
-    """Refuse an optimizer that does not exist, and a form that PyTorch lacks."""
-    known = forms(optimizer)
+    """Raise UnknownNameError for an optimizer or a form that does not exist, StepcastError for a form that PyTorch lacks."""
+    offered = forms(optimizer)
     if form not in FORMS:
-        raise UnknownNameError("optimizer form", form, known)
-    if form not in known:
-        raise StepcastError(f"PyTorch has no {form} form of {optimizer}: use {' or '.join(f'{optimizer}:{name}' for name in known)}")
+        raise UnknownNameError("optimizer form", form, offered)
+    if form not in offered:
+        raise StepcastError(f"PyTorch has no {form} form of {optimizer}: use {' or '.join(f'{optimizer}:{name}' for name in offered)}")
 
 
-def hyper_parameters(optimizer: str, **given: float) -> tuple[tuple[str, float], ...]:
-    """The defaults of `optimizer` with `given` in place of some, as Update.hyper holds them."""
+def hyper_parameters(optimizer: str, **values: float) -> tuple[tuple[str, float], ...]:
+    """The defaults of `optimizer`, with `values` in place of some of them, in the form of `Update.hyper`.
+
+    Raises UnknownNameError for an optimizer, or a hyper-parameter of it, that does not exist.
+    """
     forms(optimizer)
     defaults = DEFAULTS[optimizer]
-    for name in given:
+    for name in values:
         if name not in defaults:
             raise UnknownNameError(f"hyper-parameter of {optimizer}", name, tuple(defaults))
-    return tuple({**defaults, **given}.items())
+    return tuple({**defaults, **values}.items())
 
 
 def state_shape(optimizer: str, name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of the state tensor `name` of a parameter of `shape` and `dtype`: the step count is one float32 number."""
+    """Shape and dtype of the state tensor `name` of a parameter of `shape` and `dtype`. The step count is a float32 scalar."""
     if name not in STATE[optimizer]:
         raise KeyError(f"{optimizer} keeps no {name!r}; it keeps {STATE[optimizer]}")
     return ((), "float32") if name == "step" else (shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class Update(Body):
     """Update `parameters` with `optimizer` in one of PyTorch's forms.
 
     Operands: `reads` are the gradients, in the order of `parameters`; `mutates` are, parameter by parameter, the parameter followed by
-    its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; what it leaves out has its default.
+    its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; a name that it lacks has its default.
     """
 
     optimizer: str
@@ -101,25 +100,28 @@ class Update:
 
     @property
     def launches(self) -> int:
-        """Kernel launches: the for-loop form has its own for each parameter (PyTorch splits the other forms' beyond some 100 tensors)."""
+        """Kernels on CUDA: per parameter in the for-loop form, per call otherwise (PyTorch makes several calls beyond some 100 tensors)."""
         per_parameter, foreach, fused = _LAUNCHES[self.optimizer]
         if self.form == "fused":
             return fused
-        spared = 0 if self._all_hyper()["weight_decay"] else 1
-        return (per_parameter - spared) * len(self.parameters) if self.form == "for" else foreach - spared
+        saved = 0 if self._all_hyper()["weight_decay"] else 1  # the kernel that adds the decay
+        return (per_parameter - saved) * len(self.parameters) if self.form == "for" else foreach - saved
+
+    def least_kernels(self, device_kind: str) -> int:
+        """The launches; on a CPU, PyTorch's foreach form is a loop over the parameters."""
+        return self.launches * (len(self.parameters) if device_kind == "cpu" and self.form == "foreach" else 1)
 
     def _all_hyper(self) -> dict[str, float]:
         return {**DEFAULTS[self.optimizer], **dict(self.hyper)}
 
-    def key(self, task: "Task") -> str:
+    def key(self, task: Task) -> str:
         """Optimizer, form, which hyper-parameters are in use (their values do not change the time), and the gradients' geometry."""
         used = "+".join(name for name, value in self._all_hyper().items() if value)
         shapes = [geometry(o) for o in task.reads]
         text = shapes[0] if len(shapes) == 1 else f"{len(shapes)}x{blake2b('|'.join(shapes).encode(), digest_size=8).hexdigest()}"
         return f"update.{self.optimizer}:{self.form}|{text}|{used}"
 
-    def work(self, task: "Task") -> Work:
-        """Bytes of one pass over gradients, parameters and state; other forms than fused make several (learned as their efficiency)."""
-
+    def work(self, task: Task) -> Work:
+        """Bytes of one pass over gradients, parameters and state. Other forms than "fused" make several (`costs.efficiencies.traffic`)."""
         moved = sum(o.bytes for o in task.reads) + 2 * sum(o.bytes for o in task.mutates)
-        return Work(f"update.{self.optimizer}:{self.form}", float(sum(o.elements for o in task.reads)) * 4, float(moved))
+        return Work(f"update.{self.optimizer}:{self.form}", 4.0 * sum(o.elements for o in task.reads), float(moved))

@@ -6,7 +6,7 @@ from functools import cached_property
 from simulator.bodies.collective import Collective
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment, Task
+from simulator.plan.task import Resource, Segment, Task
 from traces.errors import StepcastError
 
 
@@ -60,13 +60,13 @@ def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
     numbered = []
     for number, task in enumerate(segment.tasks):
         body = task.body
-        if body.kind == "collective":
+        if body.resource is Resource.COLLECTIVE:
             if device in body.devices:
                 numbered.append((number, replace(task, device=device, mutates=body.of(device, task))))
             continue
-        if body.kind == "copy" and HOST not in (body.source, body.target) and body.source != body.target:
+        if body.ends is not None and HOST not in body.ends and body.ends[0] != body.ends[1]:
             raise StepcastError(
-                f"task {task.name} copies from {body.source} to {body.target}: processes can exchange tensors only by collectives;"
+                f"task {task.name} copies from {body.ends[0]} to {body.ends[1]}: processes can exchange tensors only by collectives;"
                 " run the strategy in one process with --devices, or use image-parallel"
             )
         if task.device == device:

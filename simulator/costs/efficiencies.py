@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from simulator.bodies.update import Update
 from simulator.machine.machine import Device, Memory
 from simulator.plan.task import Operand, Task
 
@@ -164,29 +165,16 @@ def update_tensors() -> dict[str, float]:
 def traffic(task: Task) -> float:
     """Bytes that a task moves. An update that is not fused makes several passes and moves more than the bytes of its work."""
     body = task.body
-    if body.kind != "update" or body.form == "fused":
+    if not isinstance(body, Update) or body.form == "fused":
         return body.work(task).bytes
     return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in task.reads))
-
-
-def launches(task: Task, kind: str) -> int:
-    """Number of kernels (on a CPU: op calls) of a task, each of which takes at least `least_s`; for a scan level, its rounds.
-
-    On a CPU, PyTorch's foreach form is a loop over the parameters.
-    """
-    if task.body.kind == "scan-level":
-        return task.body.rounds
-    if task.body.kind == "jacobian-values" and kind == "cpu":
-        return task.body.calls
-    looped = kind == "cpu" and task.body.kind == "update" and task.body.form == "foreach"
-    return task.body.launches * (len(task.body.parameters) if looped else 1)
 
 
 def geometry(task: Task, site: Site) -> tuple[int, int]:
     """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core."""
     work = task.body.work(task)
     row = table()[site.kind].row(work.op_class)
-    if site.kind == "gpu" and task.body.kind == "scan-level" and (grid := task.body.grid(task)) is not None:
+    if site.kind == "gpu" and (grid := task.body.blocks(task)) is not None:
         return grid, int(row.blocks_per_sm.value)
     if row.tile is None or row.blocks_per_sm is None:
         return 1, 1

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.bodies.copy import KERNEL
 from simulator.costs import efficiencies
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
@@ -25,7 +24,7 @@ from simulator.costs.roofline import Fit, Point, fit, fit_scale
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 from traces.profile import KeyCost, Profile
 
 #: Op classes whose tasks are issued by one call, however many launches they have.
@@ -46,22 +45,12 @@ class _ProfileKey(NamedTuple):
 
 def linked(task: Task) -> bool:
     """Whether links determine the task's time."""
-    return task.body.kind == "collective" or (task.body.kind == "copy" and task.body.means != KERNEL)
+    return task.body.resource in (Resource.LINK, Resource.COLLECTIVE)
 
 
 def measurable(task: Task) -> bool:
     """Whether calibration measures the task's cost."""
-    return task.body.kind != "host" and not linked(task)
-
-
-def looped(task: Task) -> int:
-    """Launches of an op that is a loop over steps, or rounds of a kernel that makes several; 1 for any other task.
-
-    Updates count as one launch in fits, because their number of launches depends on the form.
-    """
-    if task.body.kind == "scan-level":
-        return task.body.rounds
-    return task.body.launches if task.body.kind == "op" else 1
+    return task.body.resource is Resource.COMPUTE
 
 
 def family(key: str) -> str:
@@ -128,13 +117,14 @@ class CostModel:
         """Price a task on a device. `task` may be a step of an OpList, which has no device."""
         body = task.body
         if linked(task):
-            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=body.kind, issue_s=self._issue_s(key, body.kind))
-        if body.kind == "host":
+            op_class = body.work(task).op_class
+            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class, issue_s=self._issue_s(key, op_class))
+        if body.resource is Resource.HOST:
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
         measured = self.profile.costs.get(key) if self.profile is not None else None
         if measured is not None:
             cost = self._measured(task, device, key, measured)
-        elif body.kind == "ops":
+        elif body.inner_ops:
             cost = self._summed(task, device, key)
         else:
             cost = self._fitted(task, device, key) or self._guessed(task, device, key)
@@ -158,7 +148,7 @@ class CostModel:
         if laws[0] is None or laws[1] is None:
             return None
         precision = precision_of(task, work.op_class, self.precision)
-        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, looped(task))
+        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
         warm_s, warm_error = laws[0].at(self._point(site, work.flops, work.bytes, table.warm))
         cold_s, cold_error = laws[1].at(self._point(site, work.flops, work.bytes, table.cold))
         grid, blocks = efficiencies.geometry(task, site)
@@ -168,7 +158,7 @@ class CostModel:
         work = task.body.work(task)
         site = self._site(device)
         precision = precision_of(task, work.op_class, self.precision)
-        moved, count = efficiencies.traffic(task), efficiencies.launches(task, site.kind)
+        moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
         seconds = efficiencies.seconds(site, work.op_class, work.flops, moved, precision, count)
         grid, blocks = efficiencies.geometry(task, site)
         return Cost(key, seconds.warm, seconds.cold, GUESSED, grid, blocks, error=seconds.error)
@@ -176,7 +166,7 @@ class CostModel:
     def _summed(self, task: Task, device: str, key: str) -> Cost:
         """The cost of an op list that was not measured: the sum of its ops. Their errors add up; the weakest source counts."""
         sms = self.machine.device(device).sms
-        costs = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.steps]
+        costs = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.inner_ops]
         warm_s, cold_s = sum(c.warm_s for c in costs), sum(c.cold_s for c in costs)
         grid, blocks = max(((c.grid, c.blocks_per_sm) for c in costs), default=(1, 1))
         error = sum(c.cold_s * (c.error or c.spread) for c in costs) / cold_s if cold_s else 0.0
@@ -201,13 +191,13 @@ class CostModel:
         group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
         issue_s = cost.issue_s
         if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
-            issue_s = each_s * (looped(task) if task.body.kind == "op" else 1)
+            issue_s = each_s * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
         return replace(
             cost,
             compute_share=compute,
             memory_share=memory,
             launches=task.body.launches,
-            calls=getattr(task.body, "calls", task.body.launches),
+            calls=task.body.calls,
             op_class=work.op_class,
             issue_s=issue_s,
             group=group,

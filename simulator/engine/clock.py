@@ -1,8 +1,8 @@
-"""Timers of the simulation, and the order of what happens at one instant.
+"""Timers of the simulation, and the order of events at one instant.
 
-SimPy orders events by (time, priority, order of scheduling). Here, at one instant, first come all ends, launches and wake-ups (`NORMAL`);
-only when none is left, waiting kernels are placed and waiting transfers started (`PLACEMENT`), among them by their own documented order.
-So what gets a resource never depends on which of two simultaneous ends was noticed first.
+SimPy orders events by (time, priority, order of scheduling). Here, all ends, launches and wake-ups of an instant come first (`NORMAL`).
+When none is left, waiting kernels are placed and waiting transfers started (`PLACEMENT`), in an order of their own that `sms` and `links`
+document. So who gets a resource never depends on which of two simultaneous ends is processed first.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from simpy import Environment, Event
 from simpy.events import NORMAL
 
-#: After everything else of the same instant.
+#: After everything else at the same instant.
 PLACEMENT = NORMAL + 1
 
 
 class Timer(Event):
-    """Calls `action(timer)` after `delay_s`. Waiting on it works as with any event."""
+    """Calls `action(timer)` after `delay_s`. Processes can wait for it as for any event."""
 
     def __init__(self, env: Environment, delay_s: float, action: Callable[[Event], None], priority: int = NORMAL):
         """`priority`: `NORMAL` or `PLACEMENT`."""
@@ -34,23 +34,23 @@ def delay_until(now_s: float, when_s: float) -> float:
     return delay + (when_s - (now_s + delay))
 
 
-class Settling:
-    """Something that gives out what it has once at each instant, when nothing else happens at it any more."""
+class Allocator:
+    """Something that allocates a resource once per instant, after all other events of the instant."""
 
     def __init__(self, env: Environment):
-        """Nothing waits yet."""
-        self._env, self._settling = env, False
+        """No allocation is pending."""
+        self._env, self._pending = env, False
 
-    def _soon(self) -> None:
-        """Settle at this instant, after everything else."""
-        if not self._settling:
-            self._settling = True
-            Timer(self._env, 0.0, self._settle, PLACEMENT)
+    def _request_allocation(self) -> None:
+        """Allocate at this instant, after everything else."""
+        if not self._pending:
+            self._pending = True
+            Timer(self._env, 0.0, self._run_allocation, PLACEMENT)
 
-    def _settle(self, _: Event) -> None:
-        self._settling = False
-        self._give(self._env.now)
+    def _run_allocation(self, _: Event) -> None:
+        self._pending = False
+        self._allocate(self._env.now)
 
-    def _give(self, now: float) -> None:
-        """Give out what there is."""
+    def _allocate(self, now: float) -> None:
+        """Give the resource to those that wait for it."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the engine says of kernels that run beside each other: the modelled side of a co-run."""
+"""Co-runs as the engine models them: how kernels on two lanes slow each other down."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +12,20 @@ from simulator.plan.task import Operand, Segment, Storage, Task, Value
 
 
 def modelled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
-    """How many times longer each of two lanes of kernels takes beside the other, by SMs, bandwidth and the interpreter alone.
+    """How many times longer each of two lanes of kernels takes when both run, by SMs, bandwidth and the interpreter alone.
 
-    The kernels of a lane follow each other on `device` of `machine` from the same moment; nothing else takes time. On a CPU each lane has
-    a core.
+    The kernels of a lane run one after another on `device` of `machine`, and both lanes start at the same time. Nothing else takes time.
+    On a CPU each lane has a core.
     """
     sms = max(2, device.sms) if device.kind == "cpu" else device.sms
     bare = replace(device, sms=sms, task_overhead_s=0.0, wake_s=0.0)
-    alone = Machine("beside", (bare,), (machine.memory(device.name),))
+    bare_machine = Machine("co-run", (bare,), (machine.memory(device.name),))
     value = Value("x", (1,), (1,), "float32", device.name, "input", "x")
     read = (Operand("x", (1,), (1,), "float32"),)
     body = OpCall("aten.any.default")
-    tasks = [
-        Task(f"{lane}.{i}", body, device.name, lane, reads=read) for lane, side in enumerate((first, second)) for i in range(len(side))
-    ]
-    plan = Plan("beside", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
-    timeline = simulate(plan, alone, [*first, *second], iterations=1, use_cache=False)
+    lanes = (first, second)
+    tasks = [Task(f"{lane}.{i}", body, device.name, lane, reads=read) for lane, costs in enumerate(lanes) for i in range(len(costs))]
+    plan = Plan("co-run", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
+    timeline = simulate(plan, bare_machine, [*first, *second], iterations=1, use_cache=False)
     ends = {lane: max(span.end_s for span in timeline.spans if span.lane == f"stream {lane}") for lane in (0, 1)}
     return ends[0] / sum(cost.cold_s for cost in first), ends[1] / sum(cost.cold_s for cost in second)

@@ -1,12 +1,16 @@
 """Host lanes: how launches reach the streams of GPUs.
 
-What a task takes of the host, eager: `dispatch_s + issue_s` where its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is
-the executor's own time per task), else `dispatch_s` per launch (presets: a typical eager op); nothing without a launch (aliases);
-`dispatch_s + call_s` for a host task, which is one call. Then `record_s` once if a task of another lane waits for it, and `wait_s` for each
-event that it waits for itself.
+What a task takes of the host in eager mode:
 
-Eager: the host issues tasks in plan order, one after another, and blocks when a stream has `queue_depth` launches outstanding. Nothing else
-in the simulation acts on it, so its process runs ahead of the clock as far as the ends it needs are known; arrival times are exact.
+- `dispatch_s + issue_s` if its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is the executor's own time per task);
+- else `dispatch_s` per launch (presets: a typical eager op);
+- nothing if it has no launch (aliases);
+- `dispatch_s + call_s` for a host task, which is one call.
+
+Then come `record_s` once if a task of another lane waits for it, and `wait_s` for each event that it waits for itself.
+
+Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
+else delays the host, so its process runs ahead of the simulation's clock as long as the ends it needs are known. Arrival times are exact.
 Graph: one launch per `graph_iterations` periods; a graph starts when it is launched and the graph before it has ended.
 """
 
@@ -15,13 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from simpy import Event
 
-from simulator.engine.lanes import LAUNCH, Lane, World
+from simulator.engine.world import World
 from simulator.machine.machine import HostLane
 from simulator.plan.dependencies import Dependencies
 
+#: The name of a lane, and the indices of its tasks.
+Streams = Mapping[tuple[str, int], list[int]]
+
 
 class IssueTimes:
-    """What the host spends on each task, as told above."""
+    """What the host spends on each task, as the module says."""
 
     def __init__(
         self,
@@ -32,7 +39,7 @@ class IssueTimes:
         recorded: Set[int],
         iterations: int | None,
     ):
-        """`launches` by task index, `issue_s` (None: not known) by index of its tasks; `recorded`: those that other lanes wait for."""
+        """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown); `recorded`: tasks that other lanes wait for."""
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
         self._issue = {
             index: _issue_s(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
@@ -58,67 +65,68 @@ def _issue_s(host: HostLane, launches: int, op_s: float | None) -> float:
 
 
 class EagerHost:
-    """Issues the tasks of its devices one by one."""
+    """Issues the tasks of its streams one by one."""
 
-    def __init__(self, world: World, queue_depth: int, lanes: list[Lane], times: IssueTimes, launches: list[int]):
-        """`lanes`: the streams it feeds."""
+    def __init__(self, world: World, queue_depth: int, streams: Streams, times: IssueTimes, launches: list[int]):
+        """`streams`: those that it feeds. `launches` by task index."""
         self._world, self._depth, self._times, self._launches = world, queue_depth, times, launches
-        self._lane_of = {index: lane for lane in lanes for index in lane.tasks}
-        self._out: dict[tuple[str, int], deque[int]] = {lane.name: deque() for lane in lanes}
-        self._outstanding = {lane.name: 0 for lane in lanes}
+        self._stream_of = {index: stream for stream, indices in streams.items() for index in indices}
+        #: By stream: issued executions that may not have ended, the sum of their launches, and the end that resumes the blocked host.
+        self._issued: dict[tuple[str, int], deque[int]] = {stream: deque() for stream in streams}
+        self._outstanding = dict.fromkeys(streams, 0)
+        self._resume_at = dict.fromkeys(streams, -1)
         self._blocked: Event | None = None
         self._next = 0  # the first execution not issued
-        self._wanted = -1  # the furthest execution that a lane waits for
-        for lane in lanes:
-            lane.host = self
+        self._expected = -1  # the furthest execution that a lane waits for
 
-    def wanted(self, number: int) -> None:
-        """A lane has nothing to run before `number` is issued: from now on watch for room at once."""
+    def expect(self, number: int) -> None:
+        """A lane has nothing to run before `number` is issued: from now on issue as soon as there is room."""
         if number >= self._next:
-            self._wanted = max(self._wanted, number)
-            self.resume()
+            self._expected = max(self._expected, number)
+            self._resume()
 
-    def resume(self) -> None:
-        """Go on issuing if blocked: a task that was waited for has ended."""
+    def ended(self, stream: tuple[str, int], number: int) -> None:
+        """An execution of one of the streams has ended: issue more if the host is blocked by it."""
+        if number == self._resume_at[stream]:
+            self._resume()
+
+    def _resume(self) -> None:
         if self._blocked is not None and not self._blocked.triggered:
             self._blocked.succeed()
 
     def process(self) -> Iterator[Event]:
-        """Issue all that the simulation runs; `clock` is the host's own time, ahead of the simulation's."""
+        """Issue everything that is simulated. `clock` is the host's own time, ahead of the simulation's."""
         world, launches = self._world, self._launches
-        run, parked = world.run, world.parked
-        indices = sorted(self._lane_of)
+        size, end_s = world.program.size, world.end_s
+        indices = sorted(self._stream_of)
         clock, blocker = 0.0, -1
         for period in range(world.horizon):
-            base = run.enter(period)
+            first = world.enter(period)
             seconds = self._times.of(period)
-            for index in indices if run.whole(period) else [i for i in indices if run.exists(period, i)]:
-                number = base + index
-                lane = self._lane_of[index]
-                out = self._out[lane.name]
-                while out and self._outstanding[lane.name] + launches[index] > self._depth:
-                    ended = run.end_s[out[0]]
-                    if ended != ended:  # not yet
-                        yield self._block(lane, out, number)
+            for index in world.program.existing(period, indices):
+                number = first + index
+                stream = self._stream_of[index]
+                issued = self._issued[stream]
+                while issued and self._outstanding[stream] + launches[index] > self._depth:
+                    ended = end_s[issued[0]]
+                    if ended != ended:  # NaN: not yet
+                        yield self._block(stream, issued, number)
                         if world.stopping:
                             return
                         continue
                     if ended > clock:
-                        clock, blocker = ended, out[0]
-                    self._outstanding[lane.name] -= launches[out.popleft() % run.size]
+                        clock, blocker = ended, issued[0]
+                    self._outstanding[stream] -= launches[issued.popleft() % size]
                 clock += seconds[index]
-                out.append(number)
-                self._outstanding[lane.name] += launches[index]
+                issued.append(number)
+                self._outstanding[stream] += launches[index]
                 self._next = number + 1
-                run.earliest_s[number], run.released_by[number] = clock, blocker
-                run.waiting[number] -= 1
-                if not run.waiting[number] and number in parked:
-                    world.wake(number, LAUNCH, blocker)
+                world.launch(number, clock, blocker)
 
-    def _block(self, lane: Lane, out: deque[int], number: int) -> Event:
-        """Wait for room. While no lane starves, wait until half the queue has ended and issue many at once, at times computed then."""
-        starving = self._wanted >= number
-        lane.trigger = out[0] if starving else out[len(out) // 2]
+    def _block(self, stream: tuple[str, int], issued: deque[int], number: int) -> Event:
+        """Wait for room in a stream. While no lane waits for a launch, wait until half the queue has ended and issue many tasks at once."""
+        starving = self._expected >= number
+        self._resume_at[stream] = issued[0] if starving else issued[len(issued) // 2]
         self._blocked = Event(self._world.env)
         return self._blocked
 
@@ -126,46 +134,46 @@ class EagerHost:
 class GraphHost:
     """Launches graphs of `graph_iterations` periods, one at a time."""
 
-    def __init__(self, world: World, host: HostLane, lanes: list[Lane]):
-        """`lanes`: the streams that its graphs run on."""
+    def __init__(self, world: World, host: HostLane, streams: Streams):
+        """`streams`: those that its graphs run on."""
         self._world, self._host = world, host
-        self._tasks = [index for lane in lanes for index in lane.tasks]
-        self._waiting: list[Lane] = []
-        self._left = 0  # executions of the running graph that have not ended
-        self._ended: Event | None = None
+        self._tasks = [index for indices in streams.values() for index in indices]
+        self._waiting: list[Event] = []
+        self._unfinished = 0  # executions of the running graph that have not ended
+        self._graph_ended: Event | None = None
         self._last = -1
+        #: Least time between two nodes of one lane, and of two lanes.
+        self.gap_s, self.cross_gap_s = host.node_gap_s, host.cross_gap_s
         #: The first period whose graph has not started, and the last execution of the graph before it.
         self.open_until = 0
         self.opened_by = -1
-        for lane in lanes:
-            lane.graphs, lane.gap_s, lane.cross_gap_s = self, host.node_gap_s, host.cross_gap_s
 
-    def gate(self, lane: Lane) -> Event:
+    def gate(self) -> Event:
         """The event at which the next graph starts."""
-        self._waiting.append(lane)
-        lane.event = Event(self._world.env)
-        return lane.event
+        event = Event(self._world.env)
+        self._waiting.append(event)
+        return event
 
     def ended(self, number: int) -> None:
         """An execution of the running graph has ended."""
-        self._left -= 1
+        self._unfinished -= 1
         self._last = number
-        if not self._left and self._ended is not None:
-            self._ended.succeed()
-            self._ended = None
+        if not self._unfinished and self._graph_ended is not None:
+            self._graph_ended.succeed()
+            self._graph_ended = None
 
     def process(self) -> Iterator[Event]:
-        """Launch graph after graph; a launch overlaps the graph before it."""
+        """Launch graph after graph; the host launches a graph while the graph before it runs."""
         world, per_graph = self._world, self._host.graph_iterations
-        run, env = world.run, world.env
+        env, program = world.env, world.program
         for first in range(0, world.horizon, per_graph):
             yield env.timeout(self._host.graph_launch_s)
-            if self._left:
-                self._ended = Event(env)
-                yield self._ended
+            if self._unfinished:
+                self._graph_ended = Event(env)
+                yield self._graph_ended
             periods = range(first, min(first + per_graph, world.horizon))
-            self._left = sum(run.exists(period, index) for period in periods for index in self._tasks)
+            self._unfinished = sum(len(program.existing(period, self._tasks)) for period in periods)
             self.open_until, self.opened_by = first + per_graph, self._last
             waiting, self._waiting = self._waiting, []
-            for lane in waiting:
-                lane.event.succeed()
+            for event in waiting:
+                event.succeed()

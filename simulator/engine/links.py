@@ -1,13 +1,14 @@
 """Transfers: latency, then bytes over links, one at a time per direction.
 
-A transfer goes over the fewest links, of these ways the one of the least latency; through the host's memory only where there is no other
-way. It waits until it is first in the queue of every direction of a device's link on its route, in order of (priority, arrival, issue).
-Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, which stands in the queues of all links it uses.
-Transfers that move on one channel at once share its bandwidth max-min fairly, as do all that pass a link between switches, which has no
-queue; a link that is not duplex shares one bandwidth between both directions. Between two devices of one memory nothing moves (an alias).
+A transfer takes the route with the fewest links, and among those the least latency. It goes through the host's memory only if there is no
+other route. Every direction of a device's link has a queue in order of (priority, arrival, issue); the transfer starts when it is first in
+all queues of its route. Then it takes the sum of the latencies and moves its bytes. A collective is one transfer, in the queues of all
+links that it uses. Transfers that move on one channel at the same time share its bandwidth max-min fairly. So do all that pass a link
+between switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one
+memory nothing moves (an alias).
 
-Alone, a transfer or a collective takes what was measured of it where something was (`Machine.peer_transfers`, `collective_laws`): it then
-loads a channel at most as far as it goes. Measured collectives of devices that no links join follow one another.
+If the machine has measurements (`Machine.peer_transfers`, `Machine.collectives`), a transfer or collective alone takes the measured time, and
+loads a channel no more than that implies. Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort
@@ -22,7 +23,7 @@ from simpy import Environment, Event
 from simulator.bodies.collective import Collective
 from simulator.collectives.laws import measured_times
 from simulator.collectives.rounds import rounds
-from simulator.engine.clock import Settling, Timer, delay_until
+from simulator.engine.clock import Allocator, Timer, delay_until
 from simulator.machine.machine import HOST, Link, Machine
 from traces.errors import StepcastError
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Route(NamedTuple):
-    """`directions`: the queues it stands in; `channels`: the bandwidths it shares. An alias has none of them.
+    """`directions`: the queues that a transfer joins; `channels`: the bandwidths that it shares. An alias has none.
 
-    `loads`: bytes on each channel per byte of the transfer (of a collective: per byte on its busiest channel).
+    `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel.
     """
 
     directions: tuple[tuple[str, str], ...]
@@ -48,7 +49,7 @@ ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
 
 
 class Transfer:
-    """The transfer that a lane runs or waits to run; one object per lane."""
+    """The transfer that a lane runs or waits to run. A lane reuses one object. Only `Links` changes it."""
 
     __slots__ = (
         "anchor_s", "bytes", "done_bytes", "event", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "start_s",
@@ -58,11 +59,11 @@ class Transfer:
         return self.order < other.order
 
 
-class Links(Settling):
-    """All links of a machine, with what waits for and moves over them."""
+class Links(Allocator):
+    """All links of a machine, and the transfers that wait for them or move over them."""
 
     def __init__(self, env: Environment, machine: Machine):
-        """Links are directed; one without an opposite also serves the way back."""
+        """Links are directed. A link without an opposite also serves the way back."""
         super().__init__(env)
         self._machine = machine
         self._devices = {device.name: device for device in machine.devices}
@@ -80,9 +81,9 @@ class Links(Settling):
         self._started: list[Transfer] = []
         self._timer: Event | None = None
 
-    def _add(self, source: str, target: str, link: Link, way: str) -> None:
+    def _add(self, source: str, target: str, link: Link, suffix: str) -> None:
         if link.channel:
-            channel = (link.channel, way)
+            channel = (link.channel, suffix)
         elif link.duplex:
             channel = (source, target)
         else:
@@ -104,7 +105,7 @@ class Links(Settling):
         return past_host, graph
 
     def route(self, source: str, target: str) -> Route:
-        """How bytes get from `source` to `target`. Raises StepcastError where no links join them."""
+        """How bytes get from `source` to `target`. Raises StepcastError if no links join them."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._find(source, target)
         return self._routes[source, target]
@@ -115,7 +116,7 @@ class Links(Settling):
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if direct["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        nodes = next(filter(None, (_way(graph, source, target) for graph in self._graphs)), [])
+        nodes = next(filter(None, (_shortest_path(graph, source, target) for graph in self._graphs)), [])
         if not nodes:
             raise StepcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
@@ -123,7 +124,7 @@ class Links(Settling):
         hops = list(pairwise(nodes))
         edges = [self._edges[hop] for hop in hops]
         channels = dict.fromkeys(edge["channel"] for edge in edges)
-        found = Route(
+        route = Route(
             tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
             sum(edge["link"].latency_s for edge in edges),
@@ -132,10 +133,10 @@ class Links(Settling):
             (1.0,) * len(channels),
         )
         line = self._machine.peer_transfers.get(f"{source}>{target}")
-        return found if line is None else self._measured(found, line.latency_s, line.bytes_per_s)
+        return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
 
     def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
-        """The route at a measured latency and rate, which its channels allow when nothing else passes."""
+        """The route with a measured latency and rate. Its loads are reduced so that its channels allow the rate if nothing else passes."""
         loads = tuple(min(load, self._capacity[channel] / bytes_per_s) for channel, load in zip(route.channels, route.loads, strict=True))
         return route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
 
@@ -147,38 +148,41 @@ class Links(Settling):
         return None if route.alias or (route.bandwidth_bytes_per_s == inf and not route.latency_s) else route
 
     def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
-        """How a collective over so many bytes of each device loads the links, and the bytes on the busiest channel.
+        """The route of a collective over `payload_bytes` of each device, and the bytes on its busiest channel.
 
-        Where nothing was measured its rounds (`rounds`) follow one another; a round takes as long as the slowest of its moves and the
-        fullest of its channels.
+        If the collective was not measured, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of
+        its moves and the fullest of its channels.
         """
         if body not in self._collectives:
-            self._collectives[body] = self._loaded(body)
+            self._collectives[body] = self._by_rounds(body)
         route, share = self._collectives[body]
         parts = measured_times(self._machine, body, payload_bytes)
-        return (route, share * payload_bytes) if parts is None else self._lasting(route, share * payload_bytes, *parts, payload_bytes)
+        return (route, share * payload_bytes) if parts is None else self._timed(route, share * payload_bytes, *parts, payload_bytes)
 
-    def _lasting(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
-        """A collective's route whose bytes take so long."""
+    def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
+        """A collective's route on which its bytes take `moving_s` after `latency_s`, and the bytes on its busiest channel."""
         if route.alias:
-            only = (self._machine.library, "")
-            self._capacity[only] = inf
-            route, busiest = Route((only,), (only,), 0.0, inf, False, (1.0,)), float(payload_bytes)
+            library = (self._machine.library, "")  # a channel of its own, so that such collectives follow one another
+            self._capacity[library] = inf
+            route, busiest = Route((library,), (library,), 0.0, inf, False, (1.0,)), float(payload_bytes)
         if not moving_s:
             return self._measured(route, latency_s, 1.0), 0.0  # no bytes, at any rate
         return self._measured(route, latency_s, busiest / moving_s), busiest
 
-    def _loaded(self, body: Collective) -> tuple[Route, float]:
-        """By byte of one device's data. Rounds with moves between the same devices, as a ring's all are, take as long as each other."""
+    def _by_rounds(self, body: Collective) -> tuple[Route, float]:
+        """The route of a collective by its communication rounds, and the bytes on its busiest channel per byte of one device's data.
+
+        Rounds with moves between the same devices, as all rounds of a ring are, take equally long and are computed once.
+        """
         root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
-        alike = Counter(
+        distinct = Counter(
             tuple((move.source, move.target, move.chunk is None) for move in moves)
             for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
         )
         directions: dict[tuple[str, str], None] = {}
         total: Counter[tuple[str, str]] = Counter()
         latency_s = moving_s = 0.0
-        for moves, times in alike.items():
+        for moves, times in distinct.items():
             load: Counter[tuple[str, str]] = Counter()
             slowest_s = longest_s = 0.0
             for *ends, whole in moves:
@@ -200,16 +204,16 @@ class Links(Settling):
         return Route(tuple(directions), tuple(total), latency_s, busiest / moving_s, False, loads), busiest
 
     def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
-        """Queue `transfer` as execution `number`; `event` succeeds at its end. One that has begun is not overtaken."""
+        """Queue `transfer` as execution `number`; `event` succeeds at its end. A transfer that has begun is not overtaken."""
         transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event
         transfer.order = (priority, self._env.now, number)
         transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
         for direction in route.directions:
             queue = self._queues.setdefault(direction, [])
             insort(queue, transfer, lo=bool(queue and queue[0].start_s >= 0.0))
-        self._soon()
+        self._request_allocation()
 
-    def _give(self, now: float) -> None:
+    def _allocate(self, now: float) -> None:
         for transfer in sorted({queue[0] for queue in self._queues.values() if queue}, key=lambda t: t.order):
             route = transfer.route
             if transfer.start_s < 0.0 and all(self._queues[d][0] is transfer for d in route.directions):
@@ -233,7 +237,7 @@ class Links(Settling):
 
     def _tick(self, timer: Event) -> None:
         if timer is not self._timer:
-            return  # rates have changed since it was set
+            return  # rates have changed since the timer was set
         now = self._env.now
         for transfer in [t for t in self._started if t.moving and t.next_s <= now]:
             self._started.remove(transfer)
@@ -241,11 +245,11 @@ class Links(Settling):
                 self._queues[direction].remove(transfer)
                 self._freed_by[direction] = transfer.number
             transfer.event.succeed()
-        self._soon()
+        self._request_allocation()
 
 
-def _way(graph: "networkx.DiGraph", source: str, target: str) -> list[str]:
-    """The nodes of the shortest path; none where there is no path."""
+def _shortest_path(graph: "networkx.DiGraph", source: str, target: str) -> list[str]:
+    """The nodes of the shortest path; empty if there is none."""
     import networkx
 
     try:
@@ -255,7 +259,7 @@ def _way(graph: "networkx.DiGraph", source: str, target: str) -> list[str]:
 
 
 def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
-    """Max-min fair rates (bytes/s): all grow alike until a channel is full or a route's own bandwidth is reached."""
+    """Max-min fair rates (bytes/s) on `routes`: all rates grow equally until a channel is full or a route's bandwidth is reached."""
     rates = [0.0] * len(routes)
     growing = list(range(len(routes)))
     left = dict(capacity)

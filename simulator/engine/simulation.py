@@ -1,32 +1,31 @@
-"""The engine: a plan, a machine and what each task costs alone become a timeline.
+"""The engine: turns a plan, a machine and what each task costs alone into a timeline.
 
-Lanes are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sms`) and links (`links`). The same input gives the same
-timeline to the bit: no clock, no random number and no hash order enters, and simultaneous events have one order (`clock`).
+Lanes and hosts are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sms`) and links (`links`). The same input gives the
+same timeline to the bit: no clock, random number or hash order enters, and simultaneous events have one order (`clock`).
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from simpy import Environment
 
-from simulator.bodies.copy import ALIAS, KERNEL, moved_bytes
 from simulator.costs.cost import Cost
-from simulator.engine.cache import resident_shares
 from simulator.engine.critical_path import critical_path
-from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, recorded_tasks
-from simulator.engine.lanes import Lane, Recipe, World
-from simulator.engine.links import ALIAS_ROUTE, Links
-from simulator.engine.sms import Pool, Sms, shape_of
-from simulator.engine.steady import Rounds, Whole
+from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
+from simulator.engine.lanes import Lane
+from simulator.engine.links import Links
+from simulator.engine.recipes import Recipe, recipes_of
+from simulator.engine.sms import Pool, Sms
+from simulator.engine.steady import FixedIterations, SteadyState
 from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
-from simulator.machine.machine import Device, Machine
+from simulator.engine.world import World
+from simulator.machine.machine import Machine
 from simulator.memory.over_time import memory_over_time, peaks
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import Resource
 from traces.garbage import gc_paused
 from traces.timeline import Span, Timeline
 
@@ -47,13 +46,13 @@ def simulate(
     """Predict the timeline of `plan` on `machine`.
 
     `costs`: one per task of `plan.tasks`. `mode`: "eager" (the host issues task by task) or "graph" (one launch per
-    `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it has settled (`steady.Rounds`), and `step_s` is
-    that of the steady state; `iterations=n` runs exactly n with prologue and drain, and `step_s` is the whole run divided by n.
-    `dependencies`: those of this plan, if derived before. `use_cache=False`: everything is cold. `pair_multipliers`: slow-down of a task
-    of one group or op class (first) while one of another (second) runs on the same memory; 1 where absent.
+    `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it is steady (`steady.SteadyState`), and `step_s` is
+    that of the steady state; `iterations=n` runs exactly n iterations with prologue and drain, and `step_s` is the whole run divided by n.
+    `dependencies`: those of this plan, if derived before. `use_cache=False`: every task is cold. `pair_multipliers`: slow-down of a task of
+    the first group or op class while one of the second runs on the same memory; 1 if absent.
 
-    Raises ValueError for a plan of several segments, costs that do not fit it, or a mode the machine lacks; StepcastError for a device
-    or link that the machine lacks.
+    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; StepcastError for a
+    device or link that the machine lacks.
     """
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)[0]
 
@@ -66,7 +65,7 @@ def timed_simulation(
     dependencies: Dependencies,
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
 ) -> tuple[Timeline, float]:
-    """The steady state as `simulate` gives it, and the seconds from derived dependencies and resolved costs to the last event."""
+    """`simulate` to the steady state, and the wall-clock seconds from derived dependencies and resolved costs to the last event."""
     return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
 
 
@@ -104,7 +103,7 @@ def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, itera
 
 
 class Simulation:
-    """One simulated run of a plan. `play` it, then ask for its `timeline`."""
+    """One simulated run of a plan. Call `play`, then `timeline`."""
 
     def __init__(
         self,
@@ -118,154 +117,123 @@ class Simulation:
         pair_multipliers: Mapping[tuple[str, str], float] | None,
     ):
         """Arguments as in `simulate`."""
-        self.plan, self.machine, self.mode, self.dependencies = plan, machine, mode, dependencies
-        tasks = plan.tasks
+        self._plan, self._machine, self._mode, self._dependencies = plan, machine, mode, dependencies
         self._hosts = {device: machine.host(device) for device in plan.devices}
-        tokens = [int(mode == EAGER and self._hosts[task.device] is not None) for task in tasks]
-        run = Unrolled(dependencies, iterations, tokens)
-        per_round = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
-        self.rounds = Rounds(dependencies.largest_lag, per_round) if iterations is None else Whole(iterations, run.periods)
         self._env = Environment()
+        launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
+        program = Unrolled(dependencies, iterations, launched)
+        periods_per_window = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
+        if iterations is None:
+            self._watch = SteadyState(dependencies.largest_lag, periods_per_window)
+        else:
+            self._watch = FixedIterations(iterations, program.periods)
         links = Links(self._env, machine)
-        recipes = self._recipes(costs, use_cache, links)
-        self.world = World(self._env, run, links, recipes, self.rounds.horizon, self._period_ended)
-        lanes = self._lanes(recipes, pair_multipliers)
-        self._start(lanes, costs, iterations)
+        recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)
+        streams: dict[tuple[str, int], list[int]] = {}
+        for index, task in enumerate(plan.tasks):
+            streams.setdefault(task.lane, []).append(index)
+        contended = self._contended(streams, recipes, pair_multipliers)
+        for stream, indices in streams.items():
+            if stream[0] not in contended:
+                for index in indices:
+                    recipes[index] = recipes[index]._replace(shape=None)
+        self._world = World(self._env, program, links, recipes, self._watch.horizon, self._watch.period_ended)
+        self._start(streams, contended, costs, iterations)
 
-    def _recipes(self, costs: Sequence[Cost], use_cache: bool, links: Links) -> list[Recipe]:
-        plan, machine = self.plan, self.machine
-        uneven = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
-        shares = resident_shares(plan, machine) if uneven else [0.0] * len(costs)
-        waits = self.dependencies.waits(self.dependencies.steady)
-        found = []
-        for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
-            device, body = machine.device(task.device), task.body
-            saturation = machine.memory(task.device).saturation_share
-            overhead = self._overhead_s(device)
-            on_core = device.kind == "cpu"
-            shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, saturation)
-            seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share + overhead
-            core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
-            if body.kind == "collective":
-                found.append(Recipe(overhead, task.priority, None, *links.collective(body, body.payload_bytes(task))))
-            elif body.kind == "copy" and body.means == KERNEL:
-                wire = links.stated(body.source, body.target)
-                found.append(Recipe(seconds, task.priority, shape if seconds else None, wire, float(moved_bytes(task))))
-            elif body.kind == "copy" and body.source != body.target:
-                route = ALIAS_ROUTE if body.means == ALIAS else links.route(body.source, body.target)
-                crossed = self.mode == GRAPH and route.alias and bool(awaited)
-                found.append(Recipe(overhead, task.priority, core, route, float(moved_bytes(task)), crossed))
-            elif body.kind == "host":
-                lane = self._hosts[task.device]
-                seconds = body.duration_s + (overhead if lane is None else lane.callback_s)
-                found.append(Recipe(seconds, task.priority, shape if core and seconds else None))
-            else:
-                found.append(Recipe(seconds, task.priority, shape if seconds else None))
-        return found
-
-    def _overhead_s(self, device: Device) -> float:
-        """Executor seconds per task: none on a device with a host lane."""
-        return 0.0 if self._hosts[device.name] is not None else device.task_overhead_s
-
-    def _lanes(self, recipes: list[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None) -> list[Lane]:
-        """A lane per stream. Lanes whose kernels meet no others' need no SMs: alone a kernel takes its solo time."""
-        tasks: dict[tuple[str, int], list[int]] = {}
-        for index, task in enumerate(self.plan.tasks):
-            tasks.setdefault(task.lane, []).append(index)
-        memory_of = {device: self.machine.device(device).memory for device in self.plan.devices}
-        sharing: dict[str, list[tuple[str, int]]] = {}
-        for lane, indices in tasks.items():
+    def _contended(
+        self, streams: Streams, recipes: Sequence[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None
+    ) -> dict[str, Sms]:
+        """By device, the SMs that kernels of several lanes share. A kernel that meets no others takes its solo time and needs no SMs."""
+        memory_of = {device: self._machine.device(device).memory for device in self._plan.devices}
+        sharing: dict[str, int] = {}
+        for (device, _), indices in streams.items():
             if any(recipes[index].shape is not None for index in indices):
-                sharing.setdefault(memory_of[lane[0]], []).append(lane)
+                sharing[memory_of[device]] = sharing.get(memory_of[device], 0) + 1
         contended = {}
         for memory, lanes in sharing.items():
-            if len(lanes) > 1:
-                pools = {device: self._pool(device) for device in self.plan.devices if memory_of[device] == memory}
-                contended[memory] = Sms(self._env, pools, pair_multipliers)
-        for lane, indices in tasks.items():
-            if memory_of[lane[0]] not in contended:
-                for index in indices:
-                    recipes[index].shape = None
-        return [Lane(self.world, lane, indices, contended.get(memory_of[lane[0]])) for lane, indices in tasks.items()]
+            if lanes > 1:
+                devices = [device for device in self._plan.devices if memory_of[device] == memory]
+                contended |= dict.fromkeys(devices, Sms(self._env, {device: self._pool(device) for device in devices}, pair_multipliers))
+        return contended
 
     def _pool(self, name: str) -> Pool:
-        device = self.machine.device(name)
-        process = name if self.machine.library else ""  # a library joins processes of one device each
+        device = self._machine.device(name)
+        process = name if self._machine.library else ""  # with a library of collectives, every device is a process of its own
         return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
-    def _start(self, lanes: list[Lane], costs: Sequence[Cost], iterations: int | None) -> None:
-        """Hosts first: launches of the first instant are there when lanes look for them."""
-        fed: dict[str, list[Lane]] = {}
-        hosts = {host.name: host for host in self._hosts.values() if host is not None}
-        for lane in lanes:
-            if self._hosts[lane.name[0]] is not None:
-                fed.setdefault(self._hosts[lane.name[0]].name, []).append(lane)
-        launches = [_launches(*each) for each in zip(self.plan.tasks, costs, self.world.recipes, strict=True)]
-        recorded = recorded_tasks(self.dependencies)
-        for name, streams in fed.items():
-            host = hosts[name]
-            if self.mode == GRAPH:
-                process = GraphHost(self.world, host, streams).process()
-            else:
-                calls = {index: self.plan.tasks[index].body.kind == "host" for stream in streams for index in stream.tasks}
-                issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
-                times = IssueTimes(host, self.dependencies, launches, issue_s, recorded, iterations)
-                process = EagerHost(self.world, host.queue_depth, streams, times, launches).process()
-            self._env.process(process)
-        for lane in lanes:
+    def _start(self, streams: Streams, contended: Mapping[str, Sms], costs: Sequence[Cost], iterations: int | None) -> None:
+        """Start the processes. Hosts come first, so that launches of the first instant have arrived when lanes look for them."""
+        fed: dict[str, dict[tuple[str, int], list[int]]] = {}
+        for stream, indices in streams.items():
+            if (host := self._hosts[stream[0]]) is not None:
+                fed.setdefault(host.name, {})[stream] = indices
+        host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
+        for own in fed.values():
+            host = self._host(own, costs, iterations)
+            host_of |= dict.fromkeys(own, host)
+            self._env.process(host.process())
+        for stream, indices in streams.items():
+            lane = Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream))
             self._env.process(lane.process())
 
-    def _period_ended(self, now_s: float) -> None:
-        self.world.stopping = self.rounds.watch(self.world.run, now_s)
+    def _host(self, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
+        """The host that feeds `streams`."""
+        host = self._hosts[next(iter(streams))[0]]
+        if self._mode == GRAPH:
+            return GraphHost(self._world, host, streams)
+        tasks = self._plan.tasks
+        calls = {index: tasks[index].body.resource is Resource.HOST for indices in streams.values() for index in indices}
+        issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
+        launches = [recipe.launches for recipe in self._world.recipes]
+        times = IssueTimes(host, self._dependencies, launches, issue_s, recorded_tasks(self._dependencies), iterations)
+        return EagerHost(self._world, host.queue_depth, streams, times, launches)
 
     def play(self) -> None:
-        """Run to the last event. Raises ValueError where the plan cannot go on."""
+        """Run to the last event. Raises ValueError if the plan deadlocks."""
         self._env.run()
-        if not self.rounds.over:
-            stuck = ", ".join(repr(self.plan.tasks[number % len(self.plan.tasks)].name) for number in sorted(self.world.parked)[:8])
-            raise ValueError(f"plan {self.plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
+        if not self._watch.over:
+            tasks = self._plan.tasks
+            stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
+            raise ValueError(f"plan {self._plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
 
     def timeline(self) -> Timeline:
-        """Spans in order of (start, issue), and what the steady window says."""
-        run, plan, rounds = self.world.run, self.plan, self.rounds
-        size, tasks = run.size, plan.tasks
-        ended = [number for number, end in enumerate(run.end_s) if end == end]
-        last = _last_ended(run, len(rounds.makespans), rounds.makespans[-1])
-        start_s = run.start_s
+        """The spans in order of (start, issue), and the summary of the steady window."""
+        plan, watch, world = self._plan, self._watch, self._world
+        spans = self._spans()
+        window_s = watch.window_s
+        memory = memory_over_time(plan, spans)
+        summary = summarise(plan, spans, window_s, watch.steps, peaks(memory))
+        hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
+        last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
+        return Timeline(
+            kind="predicted",
+            spans=spans,
+            step_s=watch.step_s,
+            window_s=window_s,
+            mode=self._mode,
+            devices=summary.devices,
+            critical_path=critical_path(world, self._dependencies, last, window_s[0] or -inf, hosts),  # from 0 s on: tasks of 0 s too
+            memory=memory,
+            bubble_share=summary.bubble_share,
+            exposed_transfer_s=summary.exposed_transfer_s,
+            settled=watch.settled,
+            period_lengths_s=tuple(watch.lengths_s),
+        )
+
+    def _spans(self) -> tuple[Span, ...]:
+        world, tasks = self._world, self._plan.tasks
+        start_s, end_s = world.start_s, world.end_s
+        ended = [number for number, end in enumerate(end_s) if end == end]
         ended.sort(key=lambda number: (start_s[number], number))
         fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.micro_batch, t.lag) for t in tasks]
         spans = []
         for number in ended:
-            period, index = divmod(number, size)
+            period, index = divmod(number, len(tasks))
             name, device, lane, phase, layer, micro_batch, lag = fixed[index]
-            spans.append(Span(name, device, lane, start_s[number], run.end_s[number], phase, layer, micro_batch, period - lag, period))
-        spans = tuple(spans)
-        window_s = rounds.window_s
-        memory = memory_over_time(plan, spans)
-        summary = summarise(plan, spans, window_s, rounds.steps, peaks(memory))
-        hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in tasks]
-        return Timeline(
-            kind="predicted",
-            spans=spans,
-            step_s=rounds.step_s,
-            window_s=window_s,
-            mode=self.mode,
-            devices=summary.devices,
-            critical_path=critical_path(run, self.dependencies, last, window_s[0] or -inf, hosts),  # from the very start: tasks of 0 s too
-            memory=memory,
-            bubble_share=summary.bubble_share,
-            exposed_transfer_s=summary.exposed_transfer_s,
-            settled=rounds.settled,
-            period_lengths_s=tuple(rounds.lengths_s),
-        )
+            spans.append(Span(name, device, lane, start_s[number], end_s[number], phase, layer, micro_batch, period - lag, period))
+        return tuple(spans)
 
 
-def _launches(task: Task, cost: Cost, recipe: Recipe) -> int:
-    if recipe.route is not None and recipe.route.alias:
-        return 0  # an event, and no copy
-    return 1 if task.body.kind == "host" else cost.launches  # a call, which takes a place in the stream's queue
-
-
-def _last_ended(run: Unrolled, periods: int, end_s: float) -> int:
+def _last_ended(world: World, periods: int, end_s: float) -> int:
     """The execution of the first `periods` periods that ended at `end_s`."""
-    return max(number for number in range(periods * run.size) if run.end_s[number] == end_s)
+    return max(number for number in range(periods * world.program.size) if world.end_s[number] == end_s)

@@ -1,15 +1,17 @@
-"""Who gets SMs and bandwidth: kernels of all devices that share one memory.
+"""SMs and bandwidth: how the kernels of all devices on one memory share them.
 
-*SMs* are given whole. A kernel of w = grid / (blocks per SM · SMs) waves needs min(SMs, ceil(w · SMs)) of them, in its last wave only what
-the remaining blocks fill. Waiting kernels of a device stand in order of (priority, arrival, issue); only the first receives SMs, as they
-fall free, and it leaves the queue when its last wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more urgent
-kernel waits, a running one gives up what that one needs at its own next wave border, and keeps its rank: blocks are never preempted.
+*SMs* are given whole. A kernel of w = grid / (blocks per SM · SMs) waves needs min(SMs, ceil(w · SMs)) of them, and in its last wave only
+as many as the remaining blocks fill. The waiting kernels of a device are ordered by (priority, arrival, issue). Only the first receives SMs
+as they become free, and it leaves the queue when its last wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more
+urgent kernel waits, a running kernel gives up the SMs that it needs at its own next wave border, and keeps its place in the queue: blocks
+are never preempted.
 
-*Cores* are SMs too, one per task, but their workers choose for themselves: one that ends a task takes the most urgent ready one at once, of
-equally urgent ones that of its own stream and else the first in issue order; a task for which none is at hand wakes a worker that sleeps.
+*Cores* are SMs too, one per task, but CPU workers choose their tasks. A worker that ends a task takes the most urgent ready task at once;
+among equally urgent tasks it takes that of its own stream, else the first in issue order. A task that finds no such worker wakes a
+sleeping one.
 
-*Bandwidth* is shared max-min fairly over the demands of all devices of the memory. With x SMs and the bandwidth share y a kernel runs at
-1 / max(1, x_need / x, m / y) of its solo speed. Rates change only at events, so alone a kernel takes its solo time to the bit.
+*Bandwidth* is shared max-min fairly over the demands of all devices of the memory. With x SMs and the bandwidth share y, a kernel runs at
+1 / max(1, x_need / x, m / y) of its solo speed. Rates change only at events, so a kernel alone takes its solo time to the bit.
 """
 
 from bisect import insort
@@ -20,17 +22,17 @@ from typing import NamedTuple
 from simpy import Environment, Event
 
 from simulator.costs.cost import Cost
-from simulator.engine.clock import Settling, Timer, delay_until
+from simulator.engine.clock import Allocator, Timer, delay_until
 
-#: How far from a wave border, in waves, counts as on it: rounding only.
+#: A kernel within this many waves of a wave border is on it. Allows for rounding only.
 _ON_BORDER = 1e-9
 
 
 class Shape(NamedTuple):
-    """What a kernel asks of SMs and memory.
+    """What a kernel needs of SMs and memory.
 
-    `x_need`, `x_last`: SMs with which it reaches full speed, in all waves but the last and in the last. `held` kernels have no end of
-    their own: they keep their SMs until `Sms.leave`. `calls`: of ops, by a CPU's worker.
+    `need`, `last_need`: the most SMs that it can use, in all waves but the last and in the last. `x_need`, `x_last`: SMs with which it
+    reaches full speed. A `held` kernel does not end by itself: it keeps its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
     """
 
     waves: int
@@ -59,10 +61,10 @@ def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
 
 
 class Kernel:
-    """The kernel that a lane runs or waits to run. A lane runs one at a time, so it has one such object for good."""
+    """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
 
     __slots__ = (
-        "anchor_s", "arrived", "border", "done", "ending", "event", "factor", "freed_by", "goal", "granted_s", "last", "next_border",
+        "anchor_s", "at_border", "border", "done", "ending", "event", "factor", "freed_by", "goal", "granted_s", "last", "next_border",
         "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
     )  # fmt: skip
 
@@ -74,58 +76,58 @@ class Kernel:
         return self.order < other.order
 
     def progress(self, now_s: float) -> float:
-        """Solo seconds of work done."""
+        """Work done, in seconds of the solo time."""
         done = self.done + (now_s - self.anchor_s) * self.rate
         return done if done < self.seconds else self.seconds
 
 
 class Pool:
-    """The SMs of one device and the kernels that wait for some; the cores of a CPU have workers.
+    """The SMs of one device, or the cores of a CPU, and the kernels that wait for some.
 
-    `wake_s`: how long a task waits for a worker that sleeps; None: SMs of a GPU. `meeting_s`: what it costs a worker to get the
-    interpreter back after an op while another worker of the same `process` calls ops too.
+    `wake_s`: how long a task waits for a sleeping worker; None for the SMs of a GPU. `interpreter_s`: how long a worker waits to get the
+    interpreter back after an op call while another worker of the same `process` calls ops too.
     """
 
-    __slots__ = ("awake", "awake_s", "free", "freed_by", "meeting_s", "process", "queue", "wake_s")
+    __slots__ = ("awake", "awake_s", "free", "freed_by", "interpreter_s", "process", "queue", "wake_s")
 
-    def __init__(self, sms: int, wake_s: float | None = None, meeting_s: float = 0.0, process: str = ""):
+    def __init__(self, sms: int, wake_s: float | None = None, interpreter_s: float = 0.0, process: str = ""):
         """All SMs are free."""
-        self.free, self.wake_s, self.meeting_s, self.process = sms, wake_s, meeting_s, process
+        self.free, self.wake_s, self.interpreter_s, self.process = sms, wake_s, interpreter_s, process
         self.queue: list[Kernel] = []
-        self.freed_by = -1  # the execution that last gave SMs up
-        self.awake: list[Kernel] = []  # of the lanes whose tasks ended at `awake_s`, and whose cores look for another
+        self.freed_by = -1  # the execution that freed SMs last
+        self.awake: list[Kernel] = []  # kernels that ended at `awake_s`: their workers look for another task
         self.awake_s = -1.0
 
 
-class Sms(Settling):
-    """The SMs of the devices on one memory, and the memory's bandwidth. `multipliers`: slow-down of one group of tasks beside another."""
+class Sms(Allocator):
+    """The SMs of the devices on one memory, and the memory's bandwidth."""
 
     def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
-        """`pools`: by device."""
+        """`pools` by device. `multipliers`: slow-down of a kernel of the first group while one of the second group runs."""
         super().__init__(env)
         self.pools = dict(pools)
         self._all_pools = tuple(self.pools.values())
         self._multipliers = multipliers
-        self._meeting = any(pool.meeting_s for pool in self._all_pools)
+        self._shares_interpreter = any(pool.interpreter_s for pool in self._all_pools)
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
         self._timer: Event | None = None
         self._timer_s = inf
-        self._moved = False  # whether SMs have changed hands, or a last wave has begun, since rates were set
+        self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
-        """Queue `kernel` as execution `number`. `event` succeeds at its end (held shapes: when it has its SMs)."""
+        """Queue `kernel` as execution `number`. `event` succeeds when it ends; if its shape is held, when it gets its SMs."""
         kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
         now = self._env.now
         kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
-        kernel.border, kernel.arrived = 0, False  # the last wave border known to be reached; whether that was just now
+        kernel.border, kernel.at_border = 0, False  # the last wave border that `_tick` has seen, and whether it was just now
         kernel.goal = shape.last_need if kernel.last else shape.need
         insort(kernel.pool.queue, kernel)
-        self._soon()
+        self._request_allocation()
 
     def leave(self, kernel: Kernel) -> None:
-        """Take a kernel's SMs back."""
+        """Free a kernel's SMs."""
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
@@ -134,27 +136,27 @@ class Sms(Settling):
                 pool.awake, pool.awake_s = [], self._env.now
             pool.awake.append(kernel)
         kernel.sms = 0
-        self._moved = True
+        self._changed = True
         self._running.remove(kernel)
         if kernel.queued:
             kernel.queued = False
             pool.queue.remove(kernel)
-        self._soon()
+        self._request_allocation()
 
-    def _give(self, now: float) -> None:
+    def _allocate(self, now: float) -> None:
         for pool in self._all_pools:
             if pool.queue and pool.wake_s is None:
                 self._place(pool, now)
             elif pool.queue:
                 self._place_on_cores(pool, now)
-        if self._moved:
-            self._moved = False
+        if self._changed:
+            self._changed = False
             self._share(now)
-        self._arm(now)
+        self._set_timer(now)
 
     def _place(self, pool: Pool, now: float) -> None:
         queue = pool.queue
-        at_border = self._turn(pool, now)
+        at_border = self._at_wave_border(pool, now)
         while queue:
             first = queue[0]
             want = first.goal - first.sms
@@ -162,9 +164,9 @@ class Sms(Settling):
                 for kernel in at_border:
                     if want > pool.free and kernel.priority > first.priority and kernel.sms:
                         self._give_up(kernel, min(kernel.sms, want - pool.free))
-                got = want if want < pool.free else pool.free
-                if got:
-                    self._grant(first, got, now)
+                granted = want if want < pool.free else pool.free
+                if granted:
+                    self._grant(first, granted, now)
             if first.goal > first.sms or not first.last:
                 break
             del queue[0]
@@ -190,30 +192,30 @@ class Sms(Settling):
                 chosen.start_s = now + pool.wake_s
                 chosen.seconds += pool.wake_s
 
-    def _turn(self, pool: Pool, now: float) -> list[Kernel]:
-        """Kernels on a wave border, the least urgent first. One that has begun its last wave frees what that does not need."""
-        found = []
+    def _at_wave_border(self, pool: Pool, now: float) -> list[Kernel]:
+        """Running kernels on a wave border, the least urgent first. A kernel that begins its last wave frees its surplus SMs."""
+        kernels = []
         for kernel in reversed(pool.queue):
             if kernel.last or not kernel.sms:
                 continue
             waves = kernel.shape.waves
             reached = kernel.progress(now) * waves / kernel.seconds
             nearest = round(reached)
-            on_border = kernel.arrived or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
-            kernel.arrived = False
+            on_border = kernel.at_border or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
+            kernel.at_border = False
             if max(reached, kernel.border) >= waves - 1 - _ON_BORDER:
-                kernel.last, kernel.goal, self._moved = True, kernel.shape.last_need, True
+                kernel.last, kernel.goal, self._changed = True, kernel.shape.last_need, True
                 if kernel.sms > kernel.goal:
                     self._give_up(kernel, kernel.sms - kernel.goal)
             if on_border:
-                found.append(kernel)
-        return found
+                kernels.append(kernel)
+        return kernels
 
     def _give_up(self, kernel: Kernel, sms: int) -> None:
         kernel.sms -= sms
         kernel.pool.free += sms
         kernel.pool.freed_by = kernel.number
-        self._moved = True
+        self._changed = True
         if not kernel.sms:
             self._running.remove(kernel)
             self._set_rate(kernel, 0.0, self._env.now)
@@ -223,7 +225,7 @@ class Sms(Settling):
             self._running.append(kernel)
         kernel.sms += sms
         kernel.pool.free -= sms
-        self._moved = True
+        self._changed = True
         if kernel.start_s < 0.0:
             kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
@@ -238,7 +240,7 @@ class Sms(Settling):
             kernel.rate = rate
 
     def _share(self, now: float) -> None:
-        """Rates from SMs held and max-min fair bandwidth."""
+        """Set rates by SMs and max-min fair bandwidth."""
         running = self._running
         total = 0.0
         for kernel in running:
@@ -257,39 +259,40 @@ class Sms(Settling):
                     kernel.factor = granted / kernel.shape.memory_share
         if len(running) > 1:
             if self._multipliers:
-                self._multiply(self._multipliers)
-            if self._meeting:
-                self._meet()
+                self._slow_down(self._multipliers)
+            if self._shares_interpreter:
+                self._share_interpreter()
         for kernel in running:
             if kernel.factor != kernel.rate:
                 self._set_rate(kernel, kernel.factor, now)
 
-    def _multiply(self, multipliers: Mapping[tuple[str, str], float]) -> None:
+    def _slow_down(self, multipliers: Mapping[tuple[str, str], float]) -> None:
         """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
         for kernel in self._running:
             mine = kernel.shape.group
             excess = sum(multipliers.get((mine, other.shape.group), 1.0) - 1.0 for other in self._running if other is not kernel)
             kernel.factor /= max(1.0 + excess, 1e-6)
 
-    def _meet(self) -> None:
-        """Workers of a process share one interpreter: of two kernels, calls meet as often as the one with fewer makes them."""
-        per_s = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
-        for kernel, mine in per_s:
-            met = sum(min(mine, other) for beside, other in per_s if beside is not kernel and beside.pool.process == kernel.pool.process)
-            kernel.factor /= 1.0 + met * kernel.pool.meeting_s
+    def _share_interpreter(self) -> None:
+        """Slow down workers of a process, which share one interpreter: two kernels collide at the lower of their call rates."""
+        rates = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
+        for kernel, calls_per_s in rates:
+            process = kernel.pool.process
+            collisions_per_s = sum(min(calls_per_s, rate) for other, rate in rates if other is not kernel and other.pool.process == process)
+            kernel.factor /= 1.0 + collisions_per_s * kernel.pool.interpreter_s
 
-    def _arm(self, now: float) -> None:
+    def _set_timer(self, now: float) -> None:
         soonest = inf
         for kernel in self._running:
-            kernel.next_s = moment = self._next(kernel, now)
-            if moment < soonest:
-                soonest = moment
+            kernel.next_s = next_s = self._next(kernel, now)
+            if next_s < soonest:
+                soonest = next_s
         if soonest != self._timer_s:
             self._timer_s = soonest
             self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
 
     def _next(self, kernel: Kernel, now: float) -> float:
-        """When it ends, or reaches a wave border that matters: one that another kernel waits for, or the last if it lacks SMs."""
+        """When the kernel ends, or reaches the next wave border that matters: if a more urgent kernel waits any, else the last."""
         shape, queue = kernel.shape, kernel.pool.queue
         if shape.held:
             return inf
@@ -305,19 +308,19 @@ class Sms(Settling):
 
     def _tick(self, timer: Event) -> None:
         if timer is not self._timer:
-            return  # rates have changed since it was set
+            return  # rates have changed since the timer was set
         now = self._env.now
         self._timer, self._timer_s = None, inf
         for kernel in [k for k in self._running if k.next_s <= now]:
             if kernel.ending:
                 self.leave(kernel)
                 kernel.event.succeed()
-            else:  # said rather than computed from the time, which may be too coarse for a short wave
-                kernel.border, kernel.arrived = kernel.next_border, True
-        if self._settling or self._env.peek() <= now:
-            self._soon()
+            else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
+                kernel.border, kernel.at_border = kernel.next_border, True
+        if self._pending or self._env.peek() <= now:
+            self._request_allocation()
         else:
-            self._settle(timer)  # nothing else happens at this instant
+            self._run_allocation(timer)  # nothing else happens at this instant
 
 
 def _demand(kernel: Kernel) -> float:

@@ -1,39 +1,57 @@
-"""When a repeating schedule has settled, and its step time."""
+"""When a repeating schedule has reached its steady state, and its step time."""
 
 from itertools import pairwise
 
-from simulator.engine.unroll import Unrolled
-
-#: Two successive rounds agree within this share.
+#: Two successive windows agree if their lengths differ by at most this share.
 AGREE = 1e-3
-#: Rounds looked at before giving up; then the step is the mean of the last `MEAN_OF`, reported as not settled.
-MOST_ROUNDS, MEAN_OF = 12, 4
+#: Windows looked at before giving up. Then the step is the mean of the last `MEAN_OF`, and is reported as not settled.
+MOST_WINDOWS, MEAN_OF = 12, 4
 
 
-class Rounds:
-    """Watches the running makespan (the end of all periods up to p) of an unrolled program.
+class PeriodWatch:
+    """Records the makespan of an unrolled program after each period: the end of all periods so far."""
 
-    A round is one period; in graph mode the periods of one graph, since lengths inside a graph differ. Rounds count once they begin
-    after the largest lag.
-    """
+    #: Whether enough has been simulated.
+    over: bool
 
-    def __init__(self, largest_lag: int, periods_per_round: int):
-        """`periods_per_round`: 1, or the iterations of a CUDA graph."""
-        self._first = -(-(largest_lag + 1) // periods_per_round)  # the first round that counts; never round 0
-        #: Iterations in `window_s`.
-        self.steps = periods_per_round
-        #: Periods that can be under way when the last round ends.
-        self.horizon = (self._first + MOST_ROUNDS + 1) * periods_per_round + largest_lag + 1
+    def __init__(self, horizon: int, steps: int, periods_per_window: int):
+        """`horizon`: periods to simulate at most. `steps`: iterations in `window_s`."""
+        self.horizon, self.steps = horizon, steps
         self.makespans: list[float] = []
-        self.settled = False
-        self.over = False
+        self._periods_per_window = periods_per_window
 
-    def watch(self, run: Unrolled, now_s: float) -> bool:
-        """Note the periods that are complete by now. Returns whether enough was seen."""
-        while not self.over and len(self.makespans) < len(run.unfinished) and not run.unfinished[len(self.makespans)]:
+    def period_ended(self, unfinished: list[int], now_s: float) -> bool:
+        """Record the periods that are complete by now. `unfinished`: by period, how many executions have not ended. Returns `over`."""
+        while not self.over and len(self.makespans) < len(unfinished) and not unfinished[len(self.makespans)]:
             self.makespans.append(now_s)
             self._judge()
         return self.over
+
+    def _judge(self) -> None:
+        """Decide whether the simulation is over."""
+        raise NotImplementedError
+
+    @property
+    def lengths_s(self) -> list[float]:
+        """Increase of the makespan per window."""
+        ends = [0.0, *self.makespans[self._periods_per_window - 1 :: self._periods_per_window]]
+        return [later - earlier for earlier, later in pairwise(ends)]
+
+
+class SteadyState(PeriodWatch):
+    """Simulates until two successive windows agree in length.
+
+    A window is one period; in graph mode it is the periods of one graph, because lengths inside a graph differ. Windows count if they begin
+    after the largest lag.
+    """
+
+    def __init__(self, largest_lag: int, periods_per_window: int):
+        """`periods_per_window`: 1, or the iterations of a CUDA graph."""
+        self._first = -(-(largest_lag + 1) // periods_per_window)  # the first window that counts; never window 0
+        # The lag's periods can be under way when the last window ends.
+        super().__init__((self._first + MOST_WINDOWS + 1) * periods_per_window + largest_lag + 1, periods_per_window, periods_per_window)
+        self.settled = False
+        self.over = False
 
     def _judge(self) -> None:
         lengths = self.lengths_s
@@ -42,13 +60,7 @@ class Rounds:
             return
         before, last = lengths[-2:]
         self.settled = abs(last - before) <= AGREE * max(last, before)
-        self.over = self.settled or counted == MOST_ROUNDS
-
-    @property
-    def lengths_s(self) -> list[float]:
-        """Increase of the running makespan per round."""
-        ends = [0.0, *self.makespans[self.steps - 1 :: self.steps]]
-        return [later - earlier for earlier, later in pairwise(ends)]
+        self.over = self.settled or counted == MOST_WINDOWS
 
     @property
     def step_s(self) -> float:
@@ -58,35 +70,27 @@ class Rounds:
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """The last round."""
+        """Begin and end of the last window."""
         return (self.makespans[-1 - self.steps], self.makespans[-1])
 
 
-class Whole:
-    """The counterpart of `Rounds` for a fixed number of iterations, prologue and drain included."""
+class FixedIterations(PeriodWatch):
+    """Simulates a fixed number of iterations, prologue and drain included."""
+
+    settled = True
 
     def __init__(self, iterations: int, periods: int):
         """`periods` as in `Unrolled.periods`."""
-        self.horizon = periods
-        self.settled = True
-        self.makespans: list[float] = []
-        self.steps = iterations
+        super().__init__(periods, iterations, 1)
+        self.over = False
 
-    def watch(self, run: Unrolled, now_s: float) -> bool:
-        """Note the periods that are complete by now. Never enough before the end."""
-        while not self.over and len(self.makespans) < len(run.unfinished) and not run.unfinished[len(self.makespans)]:
-            self.makespans.append(now_s)
+    def period_ended(self, unfinished: list[int], now_s: float) -> bool:
+        """Record the periods that are complete by now. Never stops the simulation: it ends by itself."""
+        super().period_ended(unfinished, now_s)
         return False
 
-    @property
-    def over(self) -> bool:
-        """Whether everything has ended."""
-        return len(self.makespans) == self.horizon
-
-    @property
-    def lengths_s(self) -> list[float]:
-        """Increase of the running makespan per period."""
-        return [later - earlier for earlier, later in pairwise([0.0, *self.makespans])]
+    def _judge(self) -> None:
+        self.over = len(self.makespans) == self.horizon
 
     @property
     def step_s(self) -> float:

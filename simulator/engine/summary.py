@@ -1,4 +1,4 @@
-"""What a window of a timeline says about each device: busy share, bubble, exposed transfers. For predicted and measured spans alike."""
+"""Busy shares, bubble and exposed transfers in a window of a timeline, predicted or measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MOVING = (TRANSFER, COLLECTIVE)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`exposed_transfer_s`: per step, the most that any one device spends on transfers or collectives without computing meanwhile."""
+    """`exposed_transfer_s`: seconds per step of transfers or collectives without computing at the same time, on the worst device."""
 
     devices: tuple[DeviceUse, ...]
     bubble_share: float
@@ -20,13 +20,13 @@ class Summary:
 
 
 def summarise(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], steps: float, peak_bytes: dict[str, int]) -> Summary:
-    """Uses of the plan's devices in `window_s`, which holds `steps` steps.
+    """Summarize the plan's devices in `window_s`, which holds `steps` steps.
 
-    A device is busy while it computes; a transfer counts for both its ends. bubble = 1 − Σ busy seconds / (devices · window).
+    A device is busy while it computes. A transfer counts for both its ends. bubble = 1 − Σ busy seconds / (devices · window).
     """
     start, end = window_s
     length = end - start
-    ends_of = {task.name: (task.body.source, task.body.target) for task in plan.tasks if task.body.kind == "copy"}
+    ends_of = {task.name: task.body.ends for task in plan.tasks if task.body.ends is not None}
     computing: dict[str, list[Span]] = {device: [] for device in plan.devices}
     moving: dict[str, list[Span]] = {device: [] for device in plan.devices}
     for span in spans:

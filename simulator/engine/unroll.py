@@ -1,51 +1,36 @@
-"""The unrolled sequential program: every execution of a task by number, what it still waits for, and when it ran.
+"""The unrolled sequential program: every execution of a task has a number, and other executions that it waits for.
 
 Execution t is task `t % size` of period `t // size`. Numbers follow the sequential program, so they break ties.
 """
 
-from array import array
+from simulator.plan.dependencies import Dependencies, Edge
 
-from simulator.plan.dependencies import Dependencies
-
-NAN = float("nan")
+#: Edges of each task of one period.
+Row = list[tuple[Edge, ...]]
 
 
 class Unrolled:
-    """Flat tables by execution number, grown period by period as lanes reach them.
+    """Which executions there are, and which of them wait for each other. Periods of one kind share their tables."""
 
-    `tokens`: per task, how many other permissions (a launch by the host) it needs beside its dependencies.
-    """
-
-    def __init__(self, dependencies: Dependencies, iterations: int | None, tokens: list[int]):
-        """`iterations` as in `plan.program`; None: the program does not end."""
+    def __init__(self, dependencies: Dependencies, iterations: int | None, launched: list[bool]):
+        """`iterations` as in `plan.program`; None if the program does not end. `launched`: by task, whether it waits for a launch too."""
         self.tasks = dependencies.tasks
         self.size = len(self.tasks)
         self.iterations = iterations
-        #: Executions that `waiting[t]` still counts: dependencies on other lanes and tokens.
-        self.waiting: list[int] = []
-        #: Not before this time, once nothing is waited for: the launch, or a gap between graph nodes.
-        self.earliest_s = array("d")
-        self.start_s = array("d")
-        self.end_s = array("d")
-        #: Why it started when it did (a code of `critical_path.CAUSES`), and the execution that released it (-1: none).
-        self.cause = bytearray()
-        self.released_by = array("q")
-        #: Executions of each period that have not ended.
-        self.unfinished: list[int] = []
         self._dependencies = dependencies
         self._lags = [task.lag for task in self.tasks]
         self._largest_lag = dependencies.largest_lag
-        self._tokens = tokens
-        self._templates: dict[int, list[int]] = {}
+        self._launched = launched
+        self._waits: dict[int, list[int]] = {}
         self._by_delta: dict[int, dict[int, list[tuple[int, int]]]] = {}
         self._successors: dict[tuple[int, ...], list[list[int]]] = {}
-        self._nothing = [()] * self.size
-        #: Periods that hold tasks, prologue and drain included; None without end.
+        self._no_edges: Row = [()] * self.size
+        #: Periods that hold tasks, prologue and drain included; None if the program does not end.
         self.periods = None if iterations is None else iterations + self._largest_lag
         #: The largest number of periods between an execution and one that waits for it.
-        self.reach = max((edge.delta for period in self._kinds() for edges in self._row(period) for edge in edges), default=0)
+        self.reach = max((edge.delta for period in self._distinct_periods() for edges in self._row(period) for edge in edges), default=0)
 
-    def _kinds(self) -> list[int]:
+    def _distinct_periods(self) -> list[int]:
         """Periods that show every kind of row: prologue, a steady one, drain."""
         steady = self._dependencies.steady
         if self.iterations is None:
@@ -57,53 +42,49 @@ class Unrolled:
         iteration = period - self._lags[index]
         return iteration >= 0 and (self.iterations is None or iteration < self.iterations)
 
-    def whole(self, period: int) -> bool:
+    def complete(self, period: int) -> bool:
         """Whether every task runs in this period."""
         return period >= self._largest_lag and (self.iterations is None or period < self.iterations)
 
-    def enter(self, period: int) -> int:
-        """Make the tables reach `period` and whatever its executions release. Returns the period's first number."""
-        while len(self.unfinished) <= period + self.reach:
-            self._grow(len(self.unfinished))
-        return period * self.size
+    def existing(self, period: int, indices: list[int]) -> list[int]:
+        """Those of the tasks `indices` that run in this period."""
+        return indices if self.complete(period) else [index for index in indices if self.exists(period, index)]
 
-    def _grow(self, period: int) -> None:
-        size = self.size
+    def executions(self, period: int) -> int:
+        """How many tasks run in this period."""
+        return self.size if self.complete(period) else sum(self.exists(period, index) for index in range(self.size))
+
+    def waits(self, period: int) -> list[int]:
+        """By task of `period`, how many executions of other lanes, and launches, it waits for."""
         row = self._row(period)
-        template = self._templates.get(id(row))
-        if template is None:
-            template = self._templates[id(row)] = [len(edges) + token for edges, token in zip(row, self._tokens, strict=True)]
-        self.waiting.extend(template)
-        self.earliest_s.extend(array("d", bytes(8 * size)))
-        blank = array("d", [NAN]) * size
-        self.start_s.extend(blank)
-        self.end_s.extend(blank)
-        self.cause.extend(bytes(size))
-        self.released_by.extend(array("q", [-1]) * size)
-        self.unfinished.append(size if self.whole(period) else sum(self.exists(period, index) for index in range(size)))
-
-    def _row(self, period: int):
-        if self.periods is not None and period >= self.periods:
-            return self._nothing
-        return self._dependencies.waits(period, self.iterations)
+        counts = self._waits.get(id(row))
+        if counts is None:
+            counts = self._waits[id(row)] = [len(edges) + launched for edges, launched in zip(row, self._launched, strict=True)]
+        return counts
 
     def successors(self, period: int) -> list[list[int]]:
-        """Per task of `period`, how much further on in the numbering the executions lie that wait for it."""
+        """By task of `period`, how much further on in the numbering the executions are that wait for it."""
         rows = [self._row(later) for later in range(period, period + self.reach + 1)]
         key = tuple(map(id, rows))
-        found = self._successors.get(key)
-        if found is None:
-            found = self._successors[key] = [[] for _ in range(self.size)]
+        successors = self._successors.get(key)
+        if successors is None:
+            successors = self._successors[key] = [[] for _ in range(self.size)]
             for delta, row in enumerate(rows):
-                for producer, consumer in self._edges_of(row).get(delta, ()):
-                    found[producer].append(delta * self.size + consumer - producer)
-        return found
+                for producer, consumer in self._edges_by_delta(row).get(delta, ()):
+                    successors[producer].append(delta * self.size + consumer - producer)
+        return successors
 
-    def _edges_of(self, row) -> dict[int, list[tuple[int, int]]]:
-        found = self._by_delta.get(id(row))
-        if found is None:
-            found = self._by_delta[id(row)] = {}
-            for consumer, edges in enumerate(row):
-                for edge in edges:
-                    found.setdefault(edge.delta, []).append((edge.index, consumer))
-        return found
+    def _row(self, period: int) -> Row:
+        if self.periods is not None and period >= self.periods:
+            return self._no_edges
+        return self._dependencies.waits(period, self.iterations)
+
+    def _edges_by_delta(self, row: Row) -> dict[int, list[tuple[int, int]]]:
+        """(producer, consumer) of the row's edges, by the number of periods between them."""
+        edges = self._by_delta.get(id(row))
+        if edges is None:
+            edges = self._by_delta[id(row)] = {}
+            for consumer, waits in enumerate(row):
+                for edge in waits:
+                    edges.setdefault(edge.delta, []).append((edge.index, consumer))
+        return edges

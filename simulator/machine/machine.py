@@ -48,7 +48,6 @@ class Device:
     peak_flops: Mapping[str, float]
     memory: str
     priority_levels: int = 1
-    copy_engines: int = 1
     task_overhead_s: float = 0.0
     shared_overhead_s: float = 0.0
     wake_s: float = 0.0

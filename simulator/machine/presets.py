@@ -47,7 +47,6 @@ class GpuEntry(_Entry):
     bandwidth_bytes_per_s: Sourced
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
-    copy_engines: SourcedCount
     saturation_share: Sourced
 
 
@@ -156,10 +155,7 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
     return Machine(
         name,
-        tuple(
-            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], copy_engines=gpu.copy_engines[0])
-            for n in names
-        ),
+        tuple(Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0]) for n in names),
         tuple(
             Memory(f"memory of {n}", gpu.memory_bytes[0], gpu.bandwidth_bytes_per_s[0], gpu.cache_bytes[0], gpu.saturation_share[0])
             for n in names

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.bodies.copy import ALIAS
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT
 from traces.timeline import Span
@@ -33,7 +32,7 @@ def owners(plan: Plan) -> dict[str, str]:
     """Storage -> the storage whose memory it uses, for storages that a copy makes an alias of another."""
     owner: dict[str, str] = {}
     for task in plan.tasks:
-        if task.body.kind == "copy" and task.body.means == ALIAS:
+        if task.body.aliases:
             for read, write in zip(task.reads, task.writes, strict=bool(task.writes)):
                 source = plan.storage_of(read)
                 owner[plan.storage_of(write)] = owner.get(source, source)

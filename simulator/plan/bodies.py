@@ -1,4 +1,4 @@
-"""Finds every kind of task body, to read plans from text. Bodies build on plans, so this module knows their package by name alone."""
+"""Finds every kind of task body. Bodies build on plans, so this module knows their package by name alone."""
 
 from dataclasses import is_dataclass
 
@@ -6,10 +6,10 @@ from simulator.discovery import modules
 
 
 def body_types() -> dict[str, type]:
-    """Every kind of body by its `kind` string."""
+    """Every kind of body by its `kind` string: the dataclasses with a field `kind` that a module of `simulator.bodies` defines."""
     return {
         item.__dataclass_fields__["kind"].default: item
         for module in modules("simulator.bodies")
         for item in vars(module).values()
-        if isinstance(item, type) and is_dataclass(item) and "kind" in item.__dataclass_fields__
+        if is_dataclass(item) and isinstance(item, type) and item.__module__ == module.__name__ and "kind" in item.__dataclass_fields__
     }

@@ -10,10 +10,8 @@ from simulator.plan.task import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PAR
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import StepcastError
 
-#: Kinds that have content before the first step.
+#: Kinds of values that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
-#: Kinds of bodies that may touch values of several devices.
-CROSSING = frozenset({"copy", "collective"})
 
 
 class PlanError(StepcastError):
@@ -31,7 +29,7 @@ class _Fault(NamedTuple):
 
 
 def check(plan: PlanContents, machine: Machine) -> None:
-    """Raise PlanError at the first thing that keeps `plan` from running on `machine`."""
+    """Raise PlanError at the first fault that keeps `plan` from running on `machine`."""
     for what in _value_faults(plan, machine):
         raise PlanError(f"plan {plan.strategy!r}: {what}")
     filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}
@@ -57,11 +55,10 @@ def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
 
 
 def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
-    known = {device.name for device in machine.devices}
-    places = ", ".join(sorted(known))
+    devices = {device.name for device in machine.devices}
     for storage in plan.storages.values():
-        if storage.device not in known | {HOST}:
-            yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {places}"
+        if storage.device not in devices | {HOST}:
+            yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {', '.join(sorted(devices))}"
     for value in plan.values.values():
         storage = plan.storages.get(value.storage)
         if storage is None:
@@ -116,22 +113,15 @@ def _operand_faults(plan: PlanContents, task: Task) -> Iterator[str]:
             value = plan.values.get(operand.value)
             if value is None:
                 yield f"{verb} {operand.value!r}, which is not among the plan's values"
-            elif value.device != task.device and task.body.kind not in CROSSING:
+            elif value.device != task.device and not task.body.crosses_devices:
                 yield f"on {task.device} {verb} {value.name!r} on {value.device}; copy the value first"
-    if task.body.kind == "copy":
-        changed = task.mutates or task.writes
-        if len(task.reads) != len(changed) or not changed:
-            yield f"copies {len(task.reads)} operands to {len(changed)}; expected as many, and at least one"
-            return
-        ends = [plan.values[o.value].device if o.value in plan.values else "nowhere" for o in (task.reads[0], changed[0])]
-        if ends != [task.body.source, task.body.target]:
-            yield f"copies from {task.body.source} to {task.body.target}, but its values lie on {ends[0]} and {ends[1]}"
+    yield from task.body.faults(task, plan.values)
 
 
 def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> Iterator[_Fault]:
-    """Reads of storages without content. An iteration meets its tasks in order of (lag, issue)."""
+    """Reads of storages without content. An iteration runs its tasks in order of (lag, issue)."""
     order = sorted(range(len(segment.tasks)), key=lambda i: segment.tasks[i].lag)
-    ever = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
+    written_by_some_task = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
     written = set(filled)
     for index in order:
         task = segment.tasks[index]
@@ -139,7 +129,7 @@ def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> I
             storage = plan.storage_of(operand)
             if storage in written:
                 continue
-            if storage in ever:
+            if storage in written_by_some_task:
                 what = f"reads {operand.value!r} before its iteration writes it, and nothing fills its storage before the first step"
             else:
                 what = f"reads {operand.value!r}, which nobody writes or feeds"

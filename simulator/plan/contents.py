@@ -1,4 +1,4 @@
-"""The contents of a plan, and what follows from them without a machine."""
+"""The fields of a plan, and what follows from them without a machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage,
 
 @dataclass(frozen=True)
 class PlanContents:
-    """What a strategy decided: the fields of a plan and what follows from them alone.
+    """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
     `losses` are the scalar values whose mean is the step's loss (one per micro-batch). `gradients` maps a parameter to the operand that
-    holds its complete gradient. `semantics` says in words what differs from plain training.
+    holds its complete gradient. `semantics` describes what differs from plain training.
     """
 
     strategy: str
@@ -38,15 +38,16 @@ class PlanContents:
     def carried(self) -> frozenset[str]:
         """Storages with one buffer for the whole job; all others have a fresh instance per iteration.
 
-        Parameters, optimizer state and buffers, and whatever an iteration reads before it writes it (inputs excepted: they are fed).
+        These are parameters, optimizer state, buffers, and storages that an iteration reads before it writes them, except inputs, which are
+        fed.
         """
         carried = {value.storage for value in self.values.values() if value.kind in CARRIED_KINDS}
         fed = {value.storage for value in self.values.values() if value.kind == INPUT}
         for segment in self.segments:
             written: set[str] = set()
-            for task in sorted(segment.tasks, key=lambda t: t.lag):  # an iteration meets its tasks in order of (lag, issue)
-                used = {self.values[o.value].storage for o in task.inputs}
-                carried |= used - written - fed
+            for task in sorted(segment.tasks, key=lambda t: t.lag):  # the order in which an iteration runs them
+                read = {self.values[o.value].storage for o in task.inputs}
+                carried |= read - written - fed
                 written |= {self.values[o.value].storage for o in task.writes}
         return frozenset(carried)
 

@@ -1,7 +1,7 @@
 """The hazards of a plan's sequential program: read-after-write, write-after-read and write-after-write per storage.
 
-Two operands of one storage conflict only if their boxes overlap; a box is the slice/select prefix of an operand's view steps. This is the
-one place where dependencies are derived; simulator, validator and executors all use it.
+Two operands of one storage conflict only if their boxes overlap. A box is what the slices and selects at the start of an operand's view
+steps keep. Dependencies are derived here only; simulator, validator and executors all use this module.
 """
 
 import json
@@ -13,12 +13,12 @@ from simulator.plan.task import Operand, Task
 from traces.garbage import gc_paused
 
 Box = tuple[tuple[int, int], ...]
-#: Period, index in the period.
+#: (period, index in the period) of an execution.
 _At = tuple[int, int]
 
 
 def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
-    """Half-open range per dimension of the value that the operand's slice/select prefix keeps; None means all of it."""
+    """Half-open range per dimension of the value that the slices and selects at the start of the view steps keep; None for all of it."""
     ranges = [(0, extent) for extent in shape]
     dims = list(range(len(shape)))  # which dimension of the value each remaining dimension is
     for view in operand.views:
@@ -31,7 +31,7 @@ def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
             start, stop = _clamp(start, 0, extent), _clamp(stop, extent, extent)
             ranges[dim] = (low + start, low + max(start, stop))
             if step not in (None, 1):
-                break  # a strided slice keeps its hull, and ends the prefix
+                break  # use the hull of a strided slice, and ignore what follows
         elif view.target == "aten.select.int":
             position = args[0] % len(dims)
             low, high = ranges[dims[position]]
@@ -39,7 +39,7 @@ def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
             ranges[dims[position]] = (low + index, low + index + 1)
             dims.pop(position)
         elif view.target == "aten.as_strided.default":
-            return None  # addresses the storage, whatever was cut before
+            return None  # addresses the whole storage, whatever the steps before kept
         else:
             break
     return tuple(ranges) if any(r != (0, extent) for r, extent in zip(ranges, shape, strict=True)) else None
@@ -68,9 +68,9 @@ class Edge:
 
 
 class Dependencies:
-    """Edges of every task: exact in the prologue and in the drain, periodic between them.
+    """Edges of every task: exact in the prologue and in the drain, periodic in between.
 
-    Each list that `edges` and `waits` return is one object per kind of period, so that callers can key their own tables on it.
+    `edges` and `waits` return the same list object for all periods of one kind, so that callers can key their own tables on it.
     """
 
     def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None):
@@ -85,9 +85,9 @@ class Dependencies:
         self._rows(self.steady + 1)
 
     def edges(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
-        """Edges by task index of `period`, in order of (period, index); skipped tasks have none.
+        """Edges by task index of `period`, in order of (period, index). Skipped tasks have none.
 
-        `iterations`: how many the program has in all, after which it drains; None: more than matters.
+        `iterations`: how many iterations the program has, after which it drains; None if it does not end.
         """
         full = self.steady + 1
         if iterations is None or period < iterations >= full:
@@ -97,15 +97,15 @@ class Dependencies:
         return self._rows(iterations)[period]
 
     def waits(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
-        """The edges that need an event: those to other lanes, and of each other lane only the latest, since lanes are serial."""
+        """The edges that need an event: those from other lanes. Of each lane only the latest edge counts, because lanes are serial."""
         row = self.edges(period, iterations)
-        found = self._waits.get(id(row))
-        if found is None:
+        waits = self._waits.get(id(row))
+        if waits is None:
             lanes = [task.lane for task in self.tasks]
-            found = self._waits[id(row)] = [
+            waits = self._waits[id(row)] = [
                 _latest_of_other_lanes(edges, lane, lanes) if edges else () for lane, edges in zip(lanes, row, strict=True)
             ]
-        return found
+        return waits
 
     def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
         if iterations not in self._derived:
@@ -115,15 +115,15 @@ class Dependencies:
 
 
 def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: tuple[str, int], lanes: list[tuple[str, int]]) -> tuple[Edge, ...]:
-    latest = {lanes[edge.index]: edge for edge in edges}  # edges stand in order of (period, index): the last one wins
+    latest = {lanes[edge.index]: edge for edge in edges}  # edges are in order of (period, index): the last one wins
     latest.pop(lane, None)
     return tuple(latest.values())
 
 
 class _Access:
-    """Who last wrote, and who has read since, parts of one storage instance: (period, index), value and box by task and operand.
+    """The last writers of one storage instance, and its readers since: (execution, value, box) by (task index, operand).
 
-    A lane is serial, so of two accesses by one operand of one task the later stands for both.
+    A lane is serial, so a later execution of a task replaces the earlier one.
     """
 
     __slots__ = ("readers", "writers")
@@ -140,40 +140,41 @@ def _derive(plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: i
     state: dict[tuple[str, int], _Access] = defaultdict(_Access)
     result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(iterations + largest_lag)]
     for period, index, task in program(tasks, iterations):
-        found: dict[_At, str] = {}
-        here = (period, index)
+        kinds: dict[_At, str] = {}
+        execution = (period, index)
         touched = [state[access[0], -1 if access[0] in carried else period - task.lag] for access in accesses[index]]
-        for access, (_, value, part, reads, writes) in zip(touched, accesses[index], strict=True):
-            for at in _conflicts(access.writers, value, part):
-                found.setdefault(at, "raw" if reads else "waw")
+        for access, (_, value, region, reads, writes) in zip(touched, accesses[index], strict=True):
+            for at in _conflicts(access.writers, value, region):
+                kinds.setdefault(at, "raw" if reads else "waw")
             if writes:
-                for at in _conflicts(access.readers, value, part):
-                    found.setdefault(at, "war")
-        for operand, (access, (_, value, part, reads, writes)) in enumerate(zip(touched, accesses[index], strict=True)):
-            if writes:  # what this write covers can conflict with nothing later that does not conflict with the write itself
-                access.writers = _left(access.writers, value, part)
-                access.readers = _left(access.readers, value, part)
-                access.writers[index, operand] = (here, value, part)
+                for at in _conflicts(access.readers, value, region):
+                    kinds.setdefault(at, "war")
+        for operand, (access, (_, value, region, reads, writes)) in enumerate(zip(touched, accesses[index], strict=True)):
+            if writes:  # forget the accesses that this write covers: whatever conflicts with them later also conflicts with the write
+                access.writers = _uncovered(access.writers, value, region)
+                access.readers = _uncovered(access.readers, value, region)
+                access.writers[index, operand] = (execution, value, region)
             elif reads:
-                access.readers[index, operand] = (here, value, part)
+                access.readers[index, operand] = (execution, value, region)
         for name in task.after:
             earlier = positions[name]
             if 0 <= period - tasks[earlier].lag < iterations:  # a skipped task orders nothing
-                found.setdefault((period, earlier), "after")
-        found.pop(here, None)
-        result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(found.items()))
+                kinds.setdefault((period, earlier), "after")
+        kinds.pop(execution, None)
+        result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(kinds.items()))
     return result
 
 
-def _conflicts(entries: dict, value: str, part: Box | None) -> list[_At]:
-    return [at for at, other, other_part in entries.values() if other != value or overlap(part, other_part)]
+def _conflicts(entries: dict, value: str, region: Box | None) -> list[_At]:
+    """The executions of `entries` that touch `region` of `value`. Two values of one storage always conflict."""
+    return [at for at, other, other_region in entries.values() if other != value or overlap(region, other_region)]
 
 
-def _left(entries: dict, value: str, part: Box | None) -> dict:
-    """The entries that a write of `part` of `value` does not cover. Writing all of any value stands for the whole storage."""
-    if part is None or not entries:
+def _uncovered(entries: dict, value: str, region: Box | None) -> dict:
+    """The entries that a write of `region` of `value` does not cover. A write of a whole value counts as one of the whole storage."""
+    if region is None or not entries:
         return {}
-    return {key: entry for key, entry in entries.items() if entry[1] != value or not _covers(part, entry[2])}
+    return {key: entry for key, entry in entries.items() if entry[1] != value or not _covers(region, entry[2])}
 
 
 def _covers(outer: Box, inner: Box | None) -> bool:
@@ -182,9 +183,9 @@ def _covers(outer: Box, inner: Box | None) -> bool:
 
 def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, bool]]:
     """(storage, value, box, reads, writes) of each operand."""
-    found = []
+    accesses = []
     for operands, reads, writes in ((task.reads, True, False), (task.mutates, True, True), (task.writes, False, True)):
         for operand in operands:
             value = plan.values[operand.value]
-            found.append((value.storage, operand.value, box(operand, value.shape) if operand.views else None, reads, writes))
-    return found
+            accesses.append((value.storage, operand.value, box(operand, value.shape) if operand.views else None, reads, writes))
+    return accesses

@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, reduce
-from operator import or_
-from typing import Annotated, Any
+from functools import cache
+from typing import Any
 
-from pydantic import ConfigDict, Discriminator, JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-from simulator.plan.bodies import body_types
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value
@@ -17,19 +15,19 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.files import first_fault
 
 SCHEMA = "stepcast.plan/1"
-#: A longer loop of kernels in one task is a damaged file.
+#: A file with a task of more kernels is damaged.
 _MOST_LAUNCHES = 2**40
 
 
 def dump(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data: `load(json.loads(json.dumps(dump(plan)))) == plan`.
 
-    Raises StepcastError where options or semantics hold what JSON has no word for (a tuple, an object, NaN).
+    Raises StepcastError if options or semantics hold anything that JSON cannot express (a tuple, an object, NaN).
     """
-    for what in ("options", "semantics"):
-        content = dict(getattr(plan, what))
+    for field in ("options", "semantics"):
+        content = dict(getattr(plan, field))
         if not _is_json(content):
-            raise StepcastError(f"the plan's {what} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
+            raise StepcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
@@ -45,32 +43,29 @@ def dump(plan: Plan) -> dict[str, Any]:
 
 def load(document: Any) -> Plan:
     """The plan that `dump` wrote. Raises UnusableFileError for any other document."""
-    given = document.get("schema") if isinstance(document, dict) else None
-    if given != SCHEMA:
-        raise UnusableFileError(f"this is not a plan (expected schema {SCHEMA}, found {str(given)[:60]!r}); check the file")
-    parts = {}
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise UnusableFileError(f"this is not a plan (expected schema {SCHEMA}, found {str(schema)[:60]!r}); check the file")
+    contents = {}
     for name, adapter in _adapters().items():
         try:
-            parts[name] = adapter.validate_python(document.get(name))
+            contents[name] = adapter.validate_python(document.get(name))
         except ValidationError as error:
             raise UnusableFileError(f"the plan's {name} are damaged {first_fault(error)}; make the plan again") from error
     for name in ("values", "storages"):
-        parts[name] = {item.name: item for item in parts[name]}
-    plan = Plan(**parts)
-    for flaw in _flaws(plan, document):
-        raise UnusableFileError(f"the plan is damaged: {' '.join(flaw.split())}; make the plan again")
+        contents[name] = {item.name: item for item in contents[name]}
+    plan = Plan(**contents)
+    for fault in _faults(plan, document):
+        raise UnusableFileError(f"the plan is damaged: {' '.join(fault.split())}; make the plan again")
     return plan
 
 
 @cache
 def _adapters() -> dict[str, TypeAdapter]:
-    """How each part of the document is read. Body kinds are discovered, so a new kind needs no change here."""
-    body = Annotated[reduce(or_, body_types().values()), Discriminator("kind")]
-    segments = TypeAdapter(tuple[Segment, ...], config=ConfigDict(defer_build=True, allow_inf_nan=False))
-    segments.rebuild(_types_namespace={"Body": body})
+    """How each field of the document is read. Bodies are read by `Body`, which discovers their kinds."""
     return {
         "strategy": TypeAdapter(str),
-        "segments": segments,
+        "segments": TypeAdapter(tuple[Segment, ...], config=ConfigDict(allow_inf_nan=False)),
         "values": TypeAdapter(tuple[Value, ...]),
         "storages": TypeAdapter(tuple[Storage, ...]),
         "losses": TypeAdapter(tuple[str, ...]),
@@ -90,14 +85,14 @@ def _is_json(content: dict) -> bool:
 
 
 def _plain(item: Any) -> Any:
-    """Dataclasses as dictionaries without fields at their defaults (the tags `kind` and `of` always stay), tuples as lists."""
+    """Turn dataclasses into dictionaries without fields at their defaults (but with the tags `kind` and `of`), and tuples into lists."""
     if is_dataclass(item):
-        shown = {}
+        written = {}
         for field in fields(item):
             content = getattr(item, field.name)
             if field.default is MISSING or content != field.default or field.name in ("kind", "of"):
-                shown[field.name] = _plain(content)
-        return shown
+                written[field.name] = _plain(content)
+        return written
     if isinstance(item, tuple | list):
         return [_plain(inner) for inner in item]
     if isinstance(item, Mapping):
@@ -105,13 +100,13 @@ def _plain(item: Any) -> Any:
     return item
 
 
-def _flaws(plan: Plan, document: dict) -> Iterator[str]:
-    """What the types alone cannot refuse: everything the rest of the program takes for granted about a plan."""
+def _faults(plan: Plan, document: dict) -> Iterator[str]:
+    """Faults that the types alone do not exclude, in everything that the rest of the program assumes about a plan."""
     if not plan.segments:
         yield "it has no segments"
     for name in ("values", "storages"):
         if len(getattr(plan, name)) != len(document[name]):
-            yield f"two {name} have one name"
+            yield f"two {name} have the same name"
     for storage in plan.storages.values():
         if storage.bytes < 0:
             yield f"storage {storage.name} has {storage.bytes} bytes"
@@ -120,49 +115,49 @@ def _flaws(plan: Plan, document: dict) -> Iterator[str]:
             yield f"value {value.name} has kind {value.kind!r}, expected one of {', '.join(KINDS)}"
         if value.storage not in plan.storages:
             yield f"value {value.name} lies on an unknown storage {value.storage!r}"
-        yield from _geometry_flaws(value, f"value {value.name}")
+        yield from _geometry_faults(value, f"value {value.name}")
         if value.source is not None:
-            yield from _geometry_flaws(value.source, f"the source of {value.name}")
-    yield from (f"the loss {name!r} is no value" for name in plan.losses if name not in plan.values)
+            yield from _geometry_faults(value.source, f"the source of {value.name}")
+    yield from (f"the loss {name!r} is not among its values" for name in plan.losses if name not in plan.values)
     for name, operand in plan.gradients.items():
-        yield from _operand_flaws(plan, operand, f"the gradient of {name}")
+        yield from _operand_faults(plan, operand, f"the gradient of {name}")
     for segment in plan.segments:
         for task in segment.tasks:
-            yield from _task_flaws(plan, task)
+            yield from _task_faults(plan, task)
 
 
-def _task_flaws(plan: Plan, task: Task) -> Iterator[str]:
+def _task_faults(plan: Plan, task: Task) -> Iterator[str]:
     if task.phase not in PHASES:
         yield f"task {task.name} has phase {task.phase!r}, expected one of {', '.join(PHASES)}"
     if task.lag < 0 or task.stream < 0 or task.micro_batch < 0:
         yield f"task {task.name} has a negative lag, stream or micro-batch"
     for operand in (*task.reads, *task.writes, *task.mutates):
-        yield from _operand_flaws(plan, operand, f"task {task.name}")
+        yield from _operand_faults(plan, operand, f"task {task.name}")
     try:
         _ = task.body.key(task), task.body.work(task)
         if not 0 <= task.body.launches <= _MOST_LAUNCHES:
             yield f"task {task.name} has {str(task.body.launches)[:20]} launches"
-    except Exception as error:  # a body of any kind; whatever its own rules raise, the document is at fault
+    except Exception as error:  # whatever a body raises here, the document is at fault
         yield f"the body of task {task.name} does not fit its operands ({type(error).__name__}: {error})"
 
 
-def _operand_flaws(plan: Plan, operand: Operand, where: str) -> Iterator[str]:
+def _operand_faults(plan: Plan, operand: Operand, owner: str) -> Iterator[str]:
     value = plan.values.get(operand.value)
     if value is None:
-        yield f"{where} names an unknown value {operand.value!r}"
+        yield f"{owner} names an unknown value {operand.value!r}"
         return
-    yield from _geometry_flaws(operand, f"{where}, operand {operand.value}")
+    yield from _geometry_faults(operand, f"{owner}, operand {operand.value}")
     if operand.views:
         try:
             box(operand, value.shape)
         except (ValueError, TypeError, IndexError, ArithmeticError, RecursionError):
-            yield f"{where} sees {operand.value} through view steps that do not fit its shape"
+            yield f"{owner} takes view steps of {operand.value} that do not fit its shape"
 
 
-def _geometry_flaws(item: Operand | Value, where: str) -> Iterator[str]:
+def _geometry_faults(item: Operand | Value, owner: str) -> Iterator[str]:
     if item.dtype not in DTYPE_BYTES:
-        yield f"{where} has an unknown dtype {item.dtype!r}"
+        yield f"{owner} has an unknown dtype {item.dtype!r}"
     if len(item.shape) != len(item.strides):
-        yield f"{where} has {len(item.shape)} dimensions and {len(item.strides)} strides"
+        yield f"{owner} has {len(item.shape)} dimensions and {len(item.strides)} strides"
     if min(item.shape, default=0) < 0:
-        yield f"{where} has a negative extent"
+        yield f"{owner} has a negative extent"

@@ -1,5 +1,6 @@
-"""Cost keys: the names under which a profile knows what tasks cost."""
+"""Cost keys: the names under which a profile stores the costs of tasks."""
 
+from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, Task
 
 _SHORT = {
@@ -19,6 +20,6 @@ def geometry(operand: Operand) -> str:
     return text
 
 
-def cost_key(task: Task, machine) -> str:
-    """The name under which a profile knows the task's cost: body, operand geometry, and the SMs it has to itself."""
+def cost_key(task: Task, machine: Machine) -> str:
+    """The name under which a profile stores the task's cost: body, operand geometry, and the SMs of its device."""
     return f"{task.body.key(task)}@{machine.device(task.device).sms}"

@@ -1,4 +1,4 @@
-"""Another issue order for the tasks of a period, as far as their dependencies allow."""
+"""Reorders the tasks of a period, as far as their dependencies allow."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -9,15 +9,15 @@ from simulator.plan.task import Task
 
 
 def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[Task], Any]) -> list[Task]:
-    """The tasks, of those whose dependencies within the period are done always the one of the lowest rank; equals keep their order.
+    """The tasks in a new issue order: always the task of the lowest rank among those whose dependencies within the period have been issued.
 
-    `dependencies`: of a plan of these tasks in this order.
+    Tasks of equal rank keep their order. `dependencies`: those of a plan of these tasks in their present order.
     """
-    followers: list[list[int]] = [[] for _ in tasks]
+    successors: list[list[int]] = [[] for _ in tasks]
     missing = [0] * len(tasks)
     for index, edges in enumerate(dependencies.edges(0)):
         for edge in edges:
-            followers[edge.index].append(index)
+            successors[edge.index].append(index)
             missing[index] += 1
     ready = [(rank(tasks[index]), index) for index, count in enumerate(missing) if not count]
     heapq.heapify(ready)
@@ -25,8 +25,8 @@ def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[T
     while ready:
         _, index = heapq.heappop(ready)
         ordered.append(tasks[index])
-        for follower in followers[index]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heapq.heappush(ready, (rank(tasks[follower]), follower))
+        for successor in successors[index]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                heapq.heappush(ready, (rank(tasks[successor]), successor))
     return ordered

@@ -1,13 +1,14 @@
 """The plan: plain data that says which task runs where, in what order, reading and writing which values.
 
-A strategy makes it; the simulator and the executors consume the same object, and it goes to JSON and back without loss
-(`simulator.plan.json`). What a plan means: the issue order of a period, repeated period after period with skipped tasks left out, is a
-sequential program (`program`); any execution that respects its hazards (`simulator.plan.dependencies`) gives the same numbers.
+A strategy creates a plan. The simulator and the executors consume the same object, and it goes to JSON and back without loss
+(`simulator.plan.json`). A plan means this: the issue order of a period, repeated period after period without the skipped tasks, is a
+sequential program (`program`), and any execution that respects its hazards (`simulator.plan.dependencies`) gives the same numbers.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulator.machine.machine import Machine
 from simulator.plan.check import check
 from simulator.plan.contents import PlanContents
 from simulator.plan.keys import cost_key
@@ -16,18 +17,18 @@ from simulator.plan.task import Task
 
 @dataclass(frozen=True)
 class Plan(PlanContents):
-    """What a strategy decided; its fields are those of `PlanContents`."""
+    """What a strategy decided. Its fields are those of `PlanContents`."""
 
-    def keys(self, machine) -> dict[str, Task]:
+    def keys(self, machine: Machine) -> dict[str, Task]:
         """Every cost key the plan needs on `machine`, with the first task that needs it. Keys end in the device's SM count."""
-        found: dict[str, Task] = {}
+        keys: dict[str, Task] = {}
         for segment in self.segments:
             for task in segment.tasks:
-                found.setdefault(cost_key(task, machine), task)
-        return found
+                keys.setdefault(cost_key(task, machine), task)
+        return keys
 
-    def validate(self, machine) -> None:
-        """Raise PlanError where the plan cannot run on `machine`, with the lanes drawn around the fault."""
+    def validate(self, machine: Machine) -> None:
+        """Raise PlanError, with a drawing of the lanes around the fault, if the plan cannot run on `machine`."""
         check(self, machine)
 
 

@@ -1,8 +1,12 @@
-"""What plans are made of: operands, values on storages, task bodies, tasks and segments, as plain data."""
+"""The parts of a plan as plain data: operands, values on storages, task bodies, tasks and segments."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
-from typing import Protocol
+from typing import Annotated, Any
 
 DTYPE_BYTES = MappingProxyType({
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -33,7 +37,7 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value seen through view steps, with the shape, strides (in elements) and dtype that result."""
+    """A value and the view steps applied to it, with the resulting shape, strides (in elements) and dtype."""
 
     value: str
     shape: tuple[int, ...]
@@ -51,7 +55,7 @@ class Operand:
 
     @property
     def bytes(self) -> int:
-        """Bytes touched when every distinct element is read once (expanded dimensions, stride 0, count once)."""
+        """Bytes read if every distinct element is read once. An expanded dimension (stride 0) counts once."""
         count = 1
         for extent, stride in zip(self.shape, self.strides, strict=True):
             count *= extent if stride else 1
@@ -69,7 +73,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor. `source` says where its initial content comes from among the job's tensors (this cuts shards)."""
+    """A named tensor. `source`: the tensor of the job, and the view steps that cut a shard of it, that the initial content comes from."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,25 +98,98 @@ class Work:
     bytes: float
 
 
-class Body(Protocol):
-    """What every body offers. It is a frozen dataclass of plain data."""
+class Resource(StrEnum):
+    """What decides how long a task takes, and what it competes for with other tasks."""
+
+    #: A kernel on the SMs of a GPU, or an op on a CPU core. Its time is a matter of calibration.
+    COMPUTE = "compute"
+    #: Bytes that pass over the links of the machine, from one place to another (`Body.ends`).
+    LINK = "link"
+    #: An operation of several devices at once over the links between them. The body is a `bodies.collective.Collective`.
+    COLLECTIVE = "collective"
+    #: The host, for the body's own `duration_s`. A GPU's stream waits meanwhile.
+    HOST = "host"
+
+
+class Body:
+    """What a task does. A kind of body is a frozen dataclass of plain data that derives from this class.
+
+    It has a field `kind` (its name in JSON, and the key of its handler in the executors) and gives `key` and `work`. The other members tell
+    the cost model, the engine and the executors how to treat its tasks; the defaults are those of one kernel on the task's own device. A
+    method takes the task, or a step of an `OpList`, because shapes are in the operands.
+    """
+
+    __slots__ = ()
 
     kind: str
-    launches: int
+    #: Kernels on CUDA, which the host launches one by one.
+    launches: int = 1
+    #: What the task occupies while it runs.
+    resource: Resource = Resource.COMPUTE
+    #: Whether its operands may lie on several devices.
+    crosses_devices: bool = False
+    #: Whether each write is a second name for the memory of the read in its place, so that nothing moves.
+    aliases: bool = False
+    #: (source, target) of bytes that go from one device (or the host) to another; None if the task stays on its device.
+    ends: tuple[str, str] | None = None
 
     def key(self, task: "Task") -> str:
         """The body's part of the cost key: two tasks with one key take the same time."""
+        raise NotImplementedError
 
     def work(self, task: "Task") -> Work:
         """FLOPs and bytes, for the roofline."""
+        raise NotImplementedError
+
+    @property
+    def calls(self) -> int:
+        """Op calls that a CPU worker makes."""
+        return self.launches
+
+    @property
+    def loop_length(self) -> int:
+        """Steps of a task that is a loop, in which each step needs the one before, as in a recurrent layer; else 1."""
+        return 1
+
+    @property
+    def inner_ops(self) -> "tuple[Task, ...]":
+        """The ops that the task runs one after another; empty unless it is a list of ops."""
+        return ()
+
+    def least_kernels(self, device_kind: str) -> int:
+        """The task's minimum duration in multiples of the shortest kernel of a "gpu", or of the shortest op call of a "cpu"."""
+        return self.launches
+
+    def blocks(self, task: "Task") -> int | None:
+        """Blocks of the task's kernel on CUDA; None to derive them from the number of elements written."""
+        return None
+
+    def moved_bytes(self, task: "Task") -> int:
+        """Bytes that go from one of `ends` to the other."""
+        return 0
+
+    def faults(self, task: "Task", values: "Mapping[str, Value]") -> Iterator[str]:
+        """Yield why the task's operands do not fit the body, as predicates: "copies 2 operands to 1". `values`: those of the plan."""
+        yield from ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Read a field of type `Body` as the kind of body that its `kind` names."""
+        if cls is not Body:
+            return handler(source)
+        from pydantic import Discriminator
+
+        from simulator.plan.bodies import body_types
+
+        return handler.generate_schema(Annotated[reduce(or_, body_types().values()), Discriminator("kind")])
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit of work on one lane. In period p it works on iteration p − lag and is skipped where that is negative.
+    """One unit of work on one lane. In period p it works on iteration p − lag, and is skipped if that is negative.
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
-    are disjoint; bodies refer to `reads + mutates` by position.
+    are disjoint. Bodies refer to `reads + mutates` by position.
     """
 
     name: str
@@ -131,18 +208,18 @@ class Task:
 
     @property
     def lane(self) -> tuple[str, int]:
-        """The serial queue it runs in: (device, stream)."""
+        """The serial queue that the task runs in: (device, stream)."""
         return (self.device, self.stream)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """`reads + mutates`: what a body's references count through."""
+        """`reads + mutates`, which bodies refer to by position."""
         return self.reads + self.mutates
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tasks of one period in issue order, and how many iterations they are repeated for (None: as many as asked)."""
+    """Tasks of one period in issue order, and the number of iterations they are repeated for (None: as many as the run has)."""
 
     tasks: tuple[Task, ...]
     repeat: int | None = None

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay, Step
 from traces.recording.recording import COLLECTIVE, KERNEL
@@ -101,13 +101,18 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
     )
 
 
+def _on_host(task: Task) -> bool:
+    """Whether the task is time on a host thread; all others of a replay are recorded work of a device."""
+    return task.body.resource is Resource.HOST
+
+
 def boundaries(plan: Plan, steps: Sequence[Step], timeline: Timeline) -> list[float]:
     """Return the begin of the first iteration, followed by the end of each iteration's device work.
 
     The begin is the end of the work before the first iteration, or the start of its first work if there is none before it.
     """
     position = {task.name: index for index, task in enumerate(plan.tasks)}
-    works = sorted((position[span.task], span) for span in timeline.spans if plan.tasks[position[span.task]].body.kind == "recorded")
+    works = sorted((position[span.task], span) for span in timeline.spans if not _on_host(plan.tasks[position[span.task]]))
     firsts, reached = [index for index, _ in works], []
     latest = float("-inf")
     for _, span in works:
@@ -134,7 +139,7 @@ def _arrivals(plan: Plan) -> dict[str, str]:
 def _merged(plan: Plan, simulated: Timeline) -> Timeline:
     """Keep the device work of a simulated replay; a joined collective starts with its own arrival."""
     arrivals = _arrivals(plan)
-    works = {task.name for task in plan.tasks if task.body.kind == "recorded"} - set(arrivals.values())
+    works = {task.name for task in plan.tasks if not _on_host(task)} - set(arrivals.values())
     starts = {span.task: span.start_s for span in simulated.spans}
     spans = (span for span in simulated.spans if span.task in works)
     return replace(simulated, spans=tuple(replace(s, start_s=starts[arrivals[s.task]]) if s.task in arrivals else s for s in spans))
@@ -152,7 +157,7 @@ def _streams(sides: Sequence[tuple[list[float], Timeline]], steps: int) -> tuple
 
 def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> float:
     """Return the seconds in the window with a collective and without a compute kernel, as the mean over the devices with collectives."""
-    category = {task.name: task.body.category for task in plan.tasks if task.body.kind == "recorded"}
+    category = {task.name: task.body.category for task in plan.tasks if not _on_host(task)}
     collectives: dict[str, list[Span]] = {}
     kernels: dict[str, list[Span]] = {}
     for span in timeline.spans:
@@ -196,7 +201,7 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
 def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
     """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
     ends = {span.task: span.end_s for span in simulated.spans}
-    hosts = {task.name for task in plan.tasks if task.body.kind == "host"}
+    hosts = {task.name for task in plan.tasks if _on_host(task)}
     last: dict[tuple[str, int], str] = {}
     critical: dict[str, str] = {}
     for task in plan.tasks:
@@ -208,7 +213,7 @@ def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
 
 
 def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:
-    launched = predecessor is not None and tasks[predecessor].body.kind == "host"
+    launched = predecessor is not None and _on_host(tasks[predecessor])
     same_stream = predecessor is not None and tasks[predecessor].lane == tasks[name].lane
     if error_s < -UNEXPLAINED_S:
         return "the recording waits for something that left no trace: an event without ids, or SMs that were taken"

@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.bodies.host import Host
+from simulator.bodies.jacobian_values import JacobianValues
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.oplist import OpList, Step
+from simulator.bodies.scan_level import ScanLevel
 from simulator.costs import efficiencies
 from simulator.costs.cost import FITTED, Cost
 from simulator.costs.efficiencies import Site
@@ -68,7 +70,8 @@ def counts(task: Task) -> dict[str, int]:
         return {"op_s": 1, "forward_step_s": task.writes[0].shape[0] - 1}
     if direction == "backward":
         return {"op_s": 1, "backward_call_s": 1, "backward_step_s": task.writes[0].shape[0]}
-    own = body.kind == "scan-level" or target in _GATES or (body.kind == "jacobian-values" and body.rule.of == "rnn")
+    recurrent_rule = body.rule.of if isinstance(body, JacobianValues) else ""
+    own = isinstance(body, ScanLevel) or target in _GATES or recurrent_rule == "rnn"
     return {"launch_s" if own else "op_s": body.launches}
 
 
@@ -100,10 +103,10 @@ class FittedCosts:
 
 def _works(task: Task) -> list[Work]:
     body = task.body
-    if body.kind == "ops":
-        return [step.body.work(step) for step in body.steps]
+    if body.inner_ops:
+        return [step.body.work(step) for step in body.inner_ops]
     work = body.work(task)
-    if body.kind == "jacobian-values" and body.rule.of == "gru":
+    if isinstance(body, JacobianValues) and body.rule.of == "gru":
         return [replace(work, bytes=work.bytes + (_GRU_PASSES - 1) * task.writes[0].bytes)]
     return [work]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
 from traces import units
@@ -124,7 +125,7 @@ class Steps:
 
 def streams(plan: Plan) -> int:
     """Return the number of device streams that the plan's tasks run on; host tasks have none."""
-    return len({(task.device, task.stream) for task in plan.tasks if task.body.kind != "host"})
+    return len({(task.device, task.stream) for task in plan.tasks if task.body.resource is not Resource.HOST})
 
 
 def _with_free_launches(machine: Machine) -> Machine:

@@ -7,7 +7,7 @@ them: a set of tasks to wait for is a dictionary from lane to task name.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.plan.task import Segment, Task
+from simulator.plan.task import Resource, Segment, Task
 from simulator.replay.replay import Replay, Step
 
 Lane = tuple[str, int]
@@ -15,7 +15,7 @@ Lane = tuple[str, int]
 
 def is_host(task: Task) -> bool:
     """Whether the task is time on a host thread."""
-    return task.body.kind == "host"
+    return task.body.resource is Resource.HOST
 
 
 def device_work(replay: Replay) -> list[Task]:

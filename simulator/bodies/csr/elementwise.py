@@ -1,16 +1,16 @@
-"""The rule of element-wise ops."""
+"""The Jacobian of element-wise ops."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from simulator.bodies.csr.checks import check, fits
+from simulator.bodies.csr.sparse_rule import SparseRule, check_geometry
 from simulator.bodies.csr.store import store
+from simulator.plan.task import Task
 
 if TYPE_CHECKING:
     from simulator.bodies.csr.pattern import Pattern
-    from simulator.plan.task import Task
 
-#: Element-wise backward ops: (gradient, what `ElementwiseRule.args` says) to the gradient times a factor per element.
+#: Element-wise backward ops: they take a gradient and `ElementwiseRule.args`, and multiply every element of the gradient by a factor.
 ELEMENTWISE = frozenset(
     f"aten.{name}.default"
     for name in (
@@ -22,11 +22,11 @@ ELEMENTWISE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class ElementwiseRule:
-    """An op whose output element i depends on input element i alone: a diagonal, and what its backward op makes of ones.
+class ElementwiseRule(SparseRule):
+    """An op whose output element i depends on input element i alone. The Jacobian is the diagonal that its backward op makes of ones.
 
-    `target` is the backward op; `args` and `kwargs` are the JSON texts of its arguments after the gradient, in which `{"$": i}` stands for
-    operand i of what is read: what the forward op saved, [B, ...]. Values [elements, B].
+    `target` is the backward op. `args` and `kwargs` are the JSON texts of its arguments after the gradient, where `{"$": i}` stands for
+    the task's operand i. Reads: the tensors that the forward op saved, [B, ...]. Values [elements, B].
     """
 
     elements: int
@@ -41,9 +41,9 @@ class ElementwiseRule:
 
     def __post_init__(self):
         """Raise ValueError for an op that is not element-wise."""
-        check("element-wise op", (self.elements,), (self.elements,))
+        check_geometry("element-wise op", (self.elements,), (self.elements,))
         if self.target not in ELEMENTWISE:
-            raise ValueError(f"{self.target!r} is no element-wise backward op; expected one of {', '.join(sorted(ELEMENTWISE))}")
+            raise ValueError(f"{self.target!r} is not an element-wise backward op; expected one of {', '.join(sorted(ELEMENTWISE))}")
 
     @property
     def rows(self) -> int:
@@ -57,7 +57,7 @@ class ElementwiseRule:
 
     @property
     def nnz(self) -> int:
-        """The diagonal."""
+        """The length of the diagonal."""
         return self.elements
 
     @property
@@ -65,9 +65,9 @@ class ElementwiseRule:
         """Op, size and arguments."""
         return f"{self.target}.{self.elements}{self.args}{'' if self.kwargs == '{}' else self.kwargs}"
 
-    def flops(self, task: "Task") -> float:
+    def flops(self, task: Task) -> float:
         """One per entry."""
-        fits(self, task, *[self.elements] * len(task.reads))
+        self.check_operands(task, *[self.elements] * len(task.reads))
         return float(task.writes[0].elements)
 
     def pattern(self) -> "Pattern":

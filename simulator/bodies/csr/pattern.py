@@ -1,4 +1,4 @@
-"""A static sparsity pattern, and how patterns are combined."""
+"""Static sparsity patterns, and the patterns of combined matrices."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +8,9 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Entries of a [rows, cols] matrix that may differ from zero, row by row and by column within a row (CSR, int32).
+    """Entries of a [rows, cols] matrix that may differ from zero, sorted by row and by column within a row (CSR, int32).
 
-    `source`: per entry, where its value comes from, in the numbering of the rule that made the pattern; None where entry k has value k.
+    `source`: per entry, where its value comes from, in the numbering of the rule that made the pattern; None if entry k has value k.
     """
 
     rows: int
@@ -31,7 +31,7 @@ class Pattern:
 
     @property
     def bytes(self) -> int:
-        """What the index arrays occupy."""
+        """Bytes of the index arrays."""
         return self.indptr.nbytes + self.indices.nbytes + (0 if self.source is None else self.source.nbytes)
 
     @property
@@ -46,7 +46,7 @@ class Pattern:
 
     @cached_property
     def diagonal(self) -> bool:
-        """Whether it is the whole diagonal of a square matrix and nothing else."""
+        """Whether the entries are exactly the diagonal of a square matrix."""
         if not self.rows == self.cols == self.nnz:
             return False
         return bool((self.indices == np.arange(self.nnz)).all() and (self.row_lengths == 1).all())
@@ -54,12 +54,12 @@ class Pattern:
 
 def identity(extent: int) -> Pattern:
     """The diagonal of a square matrix."""
-    every = np.arange(extent + 1, dtype=np.int32)
-    return Pattern(extent, extent, every, every[:-1], np.zeros(extent, np.int32))
+    indptr = np.arange(extent + 1, dtype=np.int32)
+    return Pattern(extent, extent, indptr, indptr[:-1], np.zeros(extent, np.int32))
 
 
 def blocks(groups: int, rows: int, cols: int) -> Pattern:
-    """`groups` full blocks [rows, cols] along the diagonal. Source: where the entry lies in [groups · cols, rows], as weights lie."""
+    """`groups` full blocks [rows, cols] along the diagonal. Source: the flat position in a weight [groups · cols, rows]."""
     indptr = np.arange(groups * rows + 1, dtype=np.int32) * np.int32(cols)
     first = np.repeat(np.arange(groups, dtype=np.int32) * np.int32(cols), rows)
     indices = first[:, None] + np.arange(cols, dtype=np.int32)
@@ -71,7 +71,7 @@ def kron(outer: Pattern, inner: Pattern, span: int) -> Pattern:
     """The Kronecker product. Source: outer source · `span` + inner source."""
     lengths = (outer.row_lengths[:, None].astype(np.int64) * inner.row_lengths).reshape(-1)
     row_outer, row_inner = np.divmod(np.arange(len(lengths)), inner.rows)
-    # Of every entry: its place in its row, and from that the entries of both factors.
+    # Per entry of the product: its position within its row, and from that the entries of both factors.
     indptr = pointers(lengths)
     within = np.arange(indptr[-1], dtype=np.int32) - np.repeat(indptr[:-1], lengths)
     width = np.repeat(inner.row_lengths[row_inner], lengths)
@@ -84,14 +84,14 @@ def kron(outer: Pattern, inner: Pattern, span: int) -> Pattern:
 
 
 def pointers(lengths: np.ndarray) -> np.ndarray:
-    """Where every row begins, and the end: running sums, int32."""
-    found = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=found[1:])
-    return found
+    """Row pointers for rows of these lengths: 0 and the running sums, int32."""
+    indptr = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=indptr[1:])
+    return indptr
 
 
 def from_entries(rows: int, cols: int, row: np.ndarray, col: np.ndarray, source: np.ndarray) -> Pattern:
-    """The pattern of distinct entries in any order."""
+    """The pattern of distinct entries (row[k], col[k]), given in any order."""
     order = np.argsort(row.astype(np.int64) * cols + col)
     indptr = pointers(np.bincount(row, minlength=rows))
     return Pattern(rows, cols, indptr, col[order].astype(np.int32), source[order].astype(np.int32))

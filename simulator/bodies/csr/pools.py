@@ -1,26 +1,25 @@
-"""Rules of pooling."""
+"""The Jacobians of pooling ops."""
 
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from simulator.bodies.csr.checks import axes, check, fits
+from simulator.bodies.csr.sparse_rule import WindowRule, check_geometry
 from simulator.bodies.csr.store import store
+from simulator.plan.task import Task
 
 if TYPE_CHECKING:
     import numpy as np
 
     from simulator.bodies.csr.pattern import Pattern
-    from simulator.plan.task import Task
 
 
-class _Pooling:
-    """What windows over every channel by itself have in common."""
+class _Pooling(WindowRule):
+    """Pooling of [channels, height, width] to [channels, *out], each channel by itself."""
 
     __slots__ = ()
 
-    launches: ClassVar[int] = 1
-    calls: ClassVar[int] = 1
+    channels: int
 
     @property
     def rows(self) -> int:
@@ -35,7 +34,7 @@ class _Pooling:
     @property
     def nnz(self) -> int:
         """Pairs of an output element and an input element in its window."""
-        height, width = axes(self)
+        height, width = self.axes()
         return self.channels * height.nnz * width.nnz
 
     @property
@@ -45,24 +44,24 @@ class _Pooling:
         return f"{self.of}.{self.channels}x{self.height}x{self.width}>{windows}"
 
     def pattern(self) -> "Pattern":
-        """Every window's places, whatever they hold."""
+        """The places of every window, whatever they hold."""
         from simulator.bodies.csr import windows
 
-        return store.get(self, lambda: windows.pooling(self.channels, *axes(self), getattr(self, "kernel", (1, 1))))
+        return store.get(self, lambda: windows.pooling(self.channels, *self.axes(), getattr(self, "kernel", (1, 1))))
 
-    def check(self, *more: int) -> None:
-        """Raise ValueError for an extent that is none, in `more` too, and for a Jacobian that int32 cannot index."""
-        check(self.of, (self.channels, self.height, self.width, *self.out, *more), (0,))
+    def check(self, *extents: int) -> None:
+        """Raise ValueError for an extent below 1, also among `extents`, and for a Jacobian that int32 cannot index."""
+        check_geometry(self.of, (self.channels, self.height, self.width, *self.out, *extents), (0,))
         covered = prod(self.kernel) if hasattr(self, "kernel") else self.height * self.width
-        check(self.of, (1,), (self.rows, self.cols, self.cols * covered))
+        check_geometry(self.of, (1,), (self.rows, self.cols, self.cols * covered))
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolRule(_Pooling):
     """Max-pooling of [channels, height, width] to [channels, *out].
 
-    Reads: the flat position in its plane of each output element's maximum [B, channels, *out], as PyTorch's op gives it. Values [nnz, B]: 1
-    there, and 0 in the rest of the window.
+    Reads: for each output element, the flat position of its maximum in the plane, [B, channels, *out], as PyTorch's op returns it. Values
+    [nnz, B]: 1 at the maximum, and 0 in the rest of the window.
     """
 
     channels: int
@@ -80,12 +79,12 @@ class MaxPoolRule(_Pooling):
     shared: ClassVar[bool] = False
 
     def __post_init__(self):
-        """Raise ValueError for a geometry that cannot be."""
+        """Raise ValueError for an impossible geometry."""
         self.check(*self.kernel, *self.stride, *self.dilation)
 
-    def flops(self, task: "Task") -> float:
+    def flops(self, task: Task) -> float:
         """One comparison per entry."""
-        fits(self, task, self.cols)
+        self.check_operands(task, self.cols)
         return float(task.writes[0].elements)
 
 
@@ -93,7 +92,7 @@ class MaxPoolRule(_Pooling):
 class AveragePoolRule(_Pooling):
     """Average-pooling of [channels, height, width] to [channels, *out]. Reads nothing. Values [nnz, 1]: constants.
 
-    `count_padding`: padding counts among the elements that a window divides by. `divisor`: divide by this instead.
+    `count_padding`: whether padding counts among the elements that a window's sum is divided by. `divisor`: divide by this number instead.
     """
 
     channels: int
@@ -110,14 +109,14 @@ class AveragePoolRule(_Pooling):
     shared: ClassVar[bool] = True
 
     def __post_init__(self):
-        """Raise ValueError for a geometry that cannot be."""
+        """Raise ValueError for an impossible geometry."""
         self.check(*self.kernel, *self.stride)
         if self.divisor == 0:
-            raise ValueError("an average-pool divides by 0; expected another divisor")
+            raise ValueError("an average-pool has divisor 0; expected another number, or none")
 
-    def flops(self, task: "Task") -> float:
-        """None: constants are copied."""
-        fits(self, task)
+    def flops(self, task: Task) -> float:
+        """0: constants are copied."""
+        self.check_operands(task)
         return 0.0
 
     def values(self) -> "np.ndarray":
@@ -137,7 +136,7 @@ class AveragePoolRule(_Pooling):
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveAveragePoolRule(_Pooling):
-    """Average-pooling of [channels, height, width] to [channels, *out] in bins of equal size or nearly so; else as `AveragePoolRule`."""
+    """Average-pooling of [channels, height, width] to [channels, *out] in bins of nearly equal size. Reads nothing. Values [nnz, 1]."""
 
     channels: int
     height: int
@@ -148,24 +147,31 @@ class AdaptiveAveragePoolRule(_Pooling):
     shared: ClassVar[bool] = True
 
     def __post_init__(self):
-        """Raise ValueError for a geometry that cannot be."""
+        """Raise ValueError for an impossible geometry."""
         self.check()
 
-    def flops(self, task: "Task") -> float:
-        """None: constants are copied."""
-        fits(self, task)
+    def axes(self) -> tuple["Pattern", "Pattern"]:
+        """The patterns of the vertical and of the horizontal axis: which places each bin covers."""
+        from simulator.bodies.csr import windows
+
+        extents = zip((self.height, self.width), self.out, strict=True)
+        return tuple(windows.adaptive_axis(extent, out) for extent, out in extents)
+
+    def flops(self, task: Task) -> float:
+        """0: constants are copied."""
+        self.check_operands(task)
         return 0.0
 
     def values(self) -> "np.ndarray":
         """The constants [nnz], float64."""
         import numpy as np
 
-        height, width = (np.bincount(axis.indices) for axis in axes(self))
+        height, width = (np.bincount(axis.indices) for axis in self.axes())
         return 1.0 / np.outer(height, width).reshape(-1)[self.pattern().indices % prod(self.out)]
 
 
 def _window(rule: "MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule") -> tuple[tuple[int, ...], ...]:
-    """All that a pooling's key says beside its extents."""
+    """The parts of a pooling's key after its extents."""
     if isinstance(rule, AdaptiveAveragePoolRule):
         return ()
     if isinstance(rule, MaxPoolRule):

@@ -1,4 +1,4 @@
-"""The product of two Jacobians in CSR form: its pattern and what is multiplied with what are worked out once, before the first step."""
+"""The product of two Jacobians in CSR form. Its pattern and its terms are computed once, before the first step."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator
 
-from simulator.bodies.csr.checks import MOST_ENTRIES
 from simulator.bodies.csr.rules import Rule
+from simulator.bodies.csr.sparse_rule import MOST_ENTRIES
 from simulator.bodies.csr.store import store
 from traces.errors import StepcastError
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProductPattern:
-    """The pattern of left · right, each a rule or a product again."""
+    """The pattern of left · right. Each factor is a rule or another product."""
 
     left: Annotated["Recipe", Discriminator("of")]
     right: Annotated["Recipe", Discriminator("of")]
     of: Literal["product"] = "product"
 
     def __post_init__(self):
-        """Raise ValueError where the factors do not fit each other."""
+        """Raise ValueError if the factors' extents differ."""
         if self.left.cols != self.right.rows:
             raise ValueError(f"{self.left.rows}x{self.left.cols} cannot be multiplied by {self.right.rows}x{self.right.cols}")
 
     @property
     def rows(self) -> int:
-        """Of the left factor."""
+        """Rows of the left factor."""
         return self.left.rows
 
     @property
     def cols(self) -> int:
-        """Of the right factor."""
+        """Columns of the right factor."""
         return self.right.cols
 
     @property
@@ -57,8 +57,9 @@ class ProductPattern:
 
     @property
     def terms(self) -> int:
-        """Scalar products of a left and a right entry that make up all entries; known from the factors' patterns, of a diagonal from the
-        other's size alone.
+        """Scalar products of a left and a right entry, over all entries.
+
+        Computed from the factors' patterns, or from the other factor's size if one factor is a diagonal.
         """
         for diagonal, other in ((self.left, self.right), (self.right, self.left)):
             if diagonal.of == "elementwise":
@@ -67,14 +68,14 @@ class ProductPattern:
         return int(right.row_lengths[left.indices].sum(dtype="int64"))
 
     def pattern(self) -> "Pattern":
-        """The union over all terms, exact where no terms cancel."""
+        """The entries with at least one term."""
         return self.symbolic().pattern
 
     def symbolic(self) -> "Terms":
-        """Which entries of the factors make up each entry. Raises StepcastError where int32 cannot number the terms."""
+        """Which entries of the factors each entry is the sum of. Raises StepcastError if int32 cannot number the terms."""
         from simulator.bodies.csr import symbolic
 
-        def make() -> "Terms":
+        def compute() -> "Terms":
             if self.terms > MOST_ENTRIES:
                 raise StepcastError(
                     f"a product of sparse Jacobians {self.rows}x{self.left.cols} by {self.left.cols}x{self.cols} has {self.terms} terms;"
@@ -82,7 +83,7 @@ class ProductPattern:
                 )
             return symbolic.multiply(self.left.pattern(), self.right.pattern())
 
-        return store.get(self, make)
+        return store.get(self, compute)
 
 
 Recipe = Rule | ProductPattern

@@ -1,4 +1,4 @@
-"""What was computed for a recipe is kept, up to a number of bytes: the least recently used goes first."""
+"""A cache of computed patterns and products, bounded by their bytes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -10,28 +10,28 @@ MOST_BYTES = 2**30
 
 
 class Store:
-    """Results with a size in `bytes`, by recipe. A result larger than `most_bytes` is handed out and not kept."""
+    """Results by recipe; each result states its size in `bytes`. Drops the least recently used; never keeps one over `most_bytes`."""
 
     def __init__(self, most_bytes: int = MOST_BYTES):
         self.most_bytes, self.bytes = most_bytes, 0
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, recipe: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gave for `recipe`, made again where it was dropped."""
+    def get(self, recipe: Hashable, compute: Callable[[], Any]) -> Any:
+        """The stored result of `recipe`, or that of `compute()` if there is none."""
         with self._lock:
-            if recipe in self._kept:
-                self._kept.move_to_end(recipe)
-                return self._kept[recipe]
-        made = make()
+            if recipe in self._results:
+                self._results.move_to_end(recipe)
+                return self._results[recipe]
+        result = compute()
         with self._lock:
-            if recipe not in self._kept and made.bytes <= self.most_bytes:
-                self._kept[recipe] = made
-                self.bytes += made.bytes
+            if recipe not in self._results and result.bytes <= self.most_bytes:
+                self._results[recipe] = result
+                self.bytes += result.bytes
                 while self.bytes > self.most_bytes:
-                    _, dropped = self._kept.popitem(last=False)
+                    _, dropped = self._results.popitem(last=False)
                     self.bytes -= dropped.bytes
-        return made
+        return result
 
 
 store = Store()

@@ -1,4 +1,4 @@
-"""The symbolic part of a sparse product: independent of the values, so done once."""
+"""The symbolic part of a sparse product, which does not depend on the values and is computed once."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from simulator.bodies.csr.pattern import Pattern
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Of C = A B: terms indptr[k] to indptr[k + 1] make up entry k of C, each A.values[left] · B.values[right] (all int32)."""
+    """The terms of C = A B. Entry k of C sums A.values[left[t]] · B.values[right[t]], t from indptr[k] to indptr[k + 1] (int32)."""
 
     pattern: Pattern
     indptr: np.ndarray
@@ -19,18 +19,18 @@ class Terms:
 
     @property
     def bytes(self) -> int:
-        """What all index arrays occupy."""
+        """Bytes of all index arrays."""
         return self.pattern.bytes + self.indptr.nbytes + self.left.nbytes + self.right.nbytes
 
 
 def multiply(a: Pattern, b: Pattern) -> Terms:
     """The terms of A B."""
     if b.diagonal:
-        every = np.arange(a.nnz + 1, dtype=np.int32)
-        return Terms(Pattern(a.rows, b.cols, a.indptr, a.indices), every, every[:-1], a.indices)
+        indptr = np.arange(a.nnz + 1, dtype=np.int32)
+        return Terms(Pattern(a.rows, b.cols, a.indptr, a.indices), indptr, indptr[:-1], a.indices)
     if a.diagonal:
-        every = np.arange(b.nnz + 1, dtype=np.int32)
-        return Terms(Pattern(a.rows, b.cols, b.indptr, b.indices), every, b.entry_rows, every[:-1])
+        indptr = np.arange(b.nnz + 1, dtype=np.int32)
+        return Terms(Pattern(a.rows, b.cols, b.indptr, b.indices), indptr, b.entry_rows, indptr[:-1])
     lengths = b.row_lengths[a.indices]
     begin = patterns.pointers(lengths)
     left = np.repeat(np.arange(a.nnz, dtype=np.int32), lengths)
@@ -49,7 +49,7 @@ def multiply(a: Pattern, b: Pattern) -> Terms:
 
 
 def _by_row_and_column(indptr: np.ndarray, col: np.ndarray, rows: int, cols: int) -> np.ndarray:
-    """The order that sorts terms, which already lie row by row, by column within their row: two counting sorts, which are stable."""
+    """The order that sorts terms, already grouped by row, by column within each row. Two counting sorts, which are stable."""
     from scipy.sparse import csr_matrix
 
     numbered = csr_matrix((np.arange(len(col), dtype=np.int32), col, indptr), (rows, cols), copy=False)

@@ -1,4 +1,4 @@
-"""Patterns of ops that slide windows: what one axis looks like, and the Kronecker product of both axes and the channels."""
+"""Patterns of ops that slide windows: the Kronecker product of the channels' pattern and of both axes' patterns."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def axis(extent: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Pattern:
-    """[extent, out]: which places of an axis each window covers. Source: the place in the window. Padding makes no entry."""
+    """[extent, out]: which places of an axis each window covers. Source: the place within the window. Padding has no entries."""
     window, place = np.divmod(np.arange(out * kernel), kernel)
     covered = window * stride - padding + place * dilation
     inside = (covered >= 0) & (covered < extent)
@@ -20,7 +20,7 @@ def axis(extent: int, out: int, kernel: int, stride: int, padding: int, dilation
 
 
 def adaptive_axis(extent: int, out: int) -> Pattern:
-    """[extent, out]: which places each of `out` bins averages, as PyTorch cuts them. Source: nothing to tell."""
+    """[extent, out]: which places each of `out` bins averages, by PyTorch's definition of the bins. Source: 0."""
     bins = [np.arange(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
     window = np.repeat(np.arange(out), [len(b) for b in bins])
     covered = np.concatenate(bins)
@@ -36,7 +36,7 @@ def convolution(channels: int, out_channels: int, groups: int, height: Pattern, 
 def masked_convolution(
     channels: int, out_channels: int, groups: int, height: Pattern, width: Pattern, kernel: tuple[int, int], mask: "Mask"
 ) -> Pattern:
-    """Of `convolution`, the entries whose weight is kept. Made from the kept weights alone: they are few."""
+    """The entries of `convolution` whose weight is kept. Built from the kept weights alone, because they are few."""
     plane = patterns.kron(height, width, kernel[1])
     order = np.argsort(plane.source, kind="stable")  # entries of the plane by the weight that they multiply
     begin = np.searchsorted(plane.source[order], np.arange(kernel[0] * kernel[1] + 1))
@@ -53,12 +53,12 @@ def masked_convolution(
 
 
 def pooling(channels: int, height: Pattern, width: Pattern, kernel: tuple[int, int]) -> Pattern:
-    """Rows (channel, y, x) of the input, columns of the output. Source: the place in the window."""
+    """Rows (channel, y, x) of the input, columns of the output. Source: the place within the window."""
     return patterns.kron(patterns.identity(channels), patterns.kron(height, width, kernel[1]), 0)
 
 
 def linear(rows: int, cols: int, mask: "Mask") -> Pattern:
-    """W^T of a pruned weight [cols, rows]. Source: the flat position in the weight."""
+    """The transpose of a pruned weight [cols, rows]. Source: the flat position in the weight."""
     kept = mask.kept((cols, rows))
     col, row = np.divmod(kept, rows)
     return patterns.from_entries(rows, cols, row, col, kept)

@@ -31,7 +31,7 @@ def test_every_task_of_a_scan_is_one_launch(gpu):
 def test_a_linear_level_takes_as_long_as_it_has_rounds(gpu):
     """A block per sample; a kernel's start counts once."""
     short, long = (tasks_of("bppsa:scan=linear", "h200", steps=steps)[-1] for steps in (40, 80))
-    rounds = [task.body.rounds for task in (short, long)]
+    rounds = [task.body.loop_length for task in (short, long)]
     row = efficiencies.table()["gpu"].row("scan.linear")
     seconds = [gpu.cost(task).cold_s for task in (short, long)]
     assert seconds[1] - seconds[0] == pytest.approx((rounds[1] - rounds[0]) * row.least_s.value, rel=0.1)
@@ -41,7 +41,7 @@ def test_a_linear_level_takes_as_long_as_it_has_rounds(gpu):
 
 def test_jacobians_are_one_kernel_on_a_gpu_and_many_ops_on_a_cpu():
     jacobians = tasks_of("bppsa:scan=blelloch", "h200", "gru_features")[0]
-    assert (efficiencies.launches(jacobians, "gpu"), efficiencies.launches(jacobians, "cpu")) == (1, 14)
+    assert (jacobians.body.least_kernels("gpu"), jacobians.body.least_kernels("cpu")) == (1, 14)
 
 
 def test_issuing_a_longer_linear_level_takes_the_same_time(gpu):
@@ -54,7 +54,7 @@ def test_issuing_a_longer_linear_level_takes_the_same_time(gpu):
         flops=work.flops,
         bytes=work.bytes,
         issue_s=2e-5,
-        launches=task.body.rounds,
+        launches=task.body.loop_length,
     )
     profile = Profile(identity=Identity(kind="gpu"), costs={cost_key(task, gpu.machine): measured})
     assert CostModel(gpu.machine, profile).cost(other).issue_s == pytest.approx(2e-5)

@@ -1,24 +1,24 @@
-"""The cache walk. Values hold 400 bytes."""
+"""The walk of a plan through the cache. Values have 400 bytes."""
 
 from simulator.engine.cache import Cache, resident_shares
 from simulator.engine.simulation import simulate
 from tests.support.tiny import build, cpu, task
 
 
-def test_what_was_used_last_is_there_and_the_rest_evicted():
+def test_the_least_recently_used_bytes_are_evicted():
     cache = Cache(1000)
     assert [cache.touch(name, 400, 400) for name in (1, 2, 3, 2)] == [0.0, 0.0, 0.0, 1.0]
     assert cache.touch(1, 400, 400) == 0.5  # half of it was evicted for 3
     assert cache.touch(2, 400, 400) == 1.0
 
 
-def test_a_storage_larger_than_the_cache_leaves_what_fits():
+def test_a_storage_larger_than_the_cache_fills_it():
     cache = Cache(1000)
     assert cache.touch(1, 4000, 4000) == 0.0
     assert cache.touch(1, 4000, 4000) == 0.25
 
 
-def test_parts_of_a_storage_come_in_one_by_one():
+def test_bytes_of_a_storage_are_loaded_bit_by_bit():
     cache = Cache(1000)
     assert [cache.touch(1, 200, 400) for _ in range(2)] == [0.0, 0.5]
     cache.drop(1)
@@ -36,14 +36,14 @@ def test_a_large_cache_holds_all_but_the_input():
 
 
 def layers(*order):
-    """Backward of three layers writes g1..g3, then updates of each, in the order given."""
+    """The backward of three layers, which writes g1, g2 and g3, and their updates, in the given order."""
     backward = {f"b{i}": task(f"b{i}", reads=f"w{i} y", writes=f"g{i}") for i in "321"}
     updates = {f"u{i}": task(f"u{i}", reads=f"g{i}", mutates=f"w{i}") for i in "321"}
     first = task("f", reads="x", writes="y")
     return build(first, *({**backward, **updates}[name] for name in order))[0]
 
 
-def test_an_update_right_behind_its_backward_finds_gradient_and_parameter():
+def test_an_update_right_after_its_backward_reads_gradient_and_parameter_from_the_cache():
     apart = shares(layers("b3", "b2", "b1", "u3", "u2", "u1"), 1200)
     fused = shares(layers("b3", "u3", "b2", "u2", "b1", "u1"), 1200)
     assert apart[4:] == [0.0, 0.0, 0.0]
@@ -62,11 +62,11 @@ def test_instances_of_long_lags_are_walked():
 def test_time_lies_between_cold_and_warm():
     plan, costs = build(task("f", 1.0, cold_s=3.0, reads="x w", writes="y"))
     machine = cpu(cache_bytes=10**6)
-    assert simulate(plan, machine, costs, iterations=1).step_s == 2.0  # w is there, x is not
+    assert simulate(plan, machine, costs, iterations=1).step_s == 2.0  # w is in the cache, x is not
     assert simulate(plan, machine, costs, iterations=1, use_cache=False).step_s == 3.0
 
 
 def test_parameters_that_no_longer_fit_are_read_again():
     plan, _ = build(*(task(f"f{i}", reads=f"w{i}", writes=f"y{i}") for i in range(4)))
     assert shares(plan, 2000) == [1.0] * 4
-    assert shares(plan, 1600) == [0.0] * 4  # what is written takes room too
+    assert shares(plan, 1600) == [0.0] * 4  # written values take up cache too

@@ -1,4 +1,4 @@
-"""Why the step takes as long as it does: each task on the path with the reason it did not start earlier."""
+"""The critical path: each task on it, with the reason why the task did not start earlier."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ def test_a_chain_is_all_dependencies():
     assert path(plan, cpu(), costs, iterations=1) == [("t0", 0.0, 1.0, Cause.START), ("t1", 1.0, 3.0, Cause.DEPENDENCY)]
 
 
-def test_a_full_lane_is_told_from_a_dependency():
+def test_a_busy_lane_is_distinguished_from_a_dependency():
     plan, costs = build(task("a", 1.0, reads="x", writes="y"), task("b", 2.0, reads="x", writes="z"))
     assert path(plan, cpu(), costs, iterations=1) == [("a", 0.0, 1.0, Cause.START), ("b", 1.0, 3.0, Cause.LANE)]
 
@@ -35,7 +35,7 @@ def test_the_path_follows_the_dependency_that_ended_last():
     assert path(plan, cpu(cores=2), costs, iterations=1) == [("b", 0.0, 2.0, Cause.START), ("c", 2.0, 3.0, Cause.DEPENDENCY)]
 
 
-def test_kernels_that_wait_for_sms_point_at_who_held_them():
+def test_a_kernel_that_waits_for_sms_follows_the_kernel_that_had_them():
     plan, costs = build(task("a", 2.0, reads="x", writes="y", grid=10), task("b", 1.0, reads="x", writes="z", stream=1, grid=10))
     assert path(plan, gpu(), costs, iterations=1) == [("a", 0.0, 2.0, Cause.START), ("b", 2.0, 3.0, Cause.SMS)]
 
@@ -54,8 +54,8 @@ def test_launches_lead_to_the_host():
     assert path(plan, machine, costs, iterations=1) == [("host", 0.0, 4.0, Cause.START), ("t1", 4.0, 5.0, Cause.LAUNCH)]
 
 
-def test_a_host_that_was_blocked_leads_to_what_blocked_it():
-    # The queue holds one launch, so each is issued when the one before has ended.
+def test_a_blocked_host_leads_to_the_task_that_blocked_it():
+    # The queue holds one launch, so the host issues a task when the one before it has ended.
     plan, costs = build(task("a", 2.0, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z"))
     assert path(plan, gpu(host=host(dispatch_s=0.5, queue_depth=1)), costs, iterations=1) == [
         ("host", 0.0, 0.5, Cause.START),
@@ -72,7 +72,7 @@ def test_the_path_stops_where_the_window_begins():
     assert [(s.task, s.start_s, s.cause) for s in timeline.critical_path] == [("f", 6.0, Cause.DEPENDENCY), ("u", 7.0, Cause.DEPENDENCY)]
 
 
-def test_time_on_the_host_is_a_task_like_any_other():
+def test_a_host_task_is_on_the_path_like_any_other():
     plan, costs = build(task("gap", reads="x", writes="y", body=Host(0.5)), task("f", 1.0, reads="y", writes="z", stream=1))
     assert path(plan, gpu(), costs, iterations=1) == [("gap", 0.0, 0.5, Cause.START), ("f", 0.5, 1.5, Cause.DEPENDENCY)]
 

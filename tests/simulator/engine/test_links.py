@@ -1,4 +1,4 @@
-"""Transfers: latency, bytes, queues per direction, shared channels. Values hold 400 bytes; links move 400 bytes/s unless told."""
+"""Transfers: latency, bytes, queues per direction, shared channels. Values have 400 bytes; links move 400 bytes/s by default."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def test_a_transfer_takes_latency_and_bytes_over_bandwidth():
     assert run(copy("c", "p", "q", "x", "y"), machine=gpu("p", "q", links=(link("p", "q"),))) == [("c", 0.0, 1.25)]
 
 
-def test_a_transfer_starts_when_its_value_is_there_and_its_reader_when_it_ends():
+def test_a_transfer_starts_when_its_value_is_written_and_its_reader_when_it_ends():
     timed = [task("f", 1.0, reads="x", writes="y", on="p"), copy("c", "p", "q", "y", "z"), task("g", 1.0, reads="z", writes="v", on="q")]
     assert run(*timed, machine=gpu("p", "q", links=(link("p", "q"),))) == [("f", 0.0, 1.0), ("c", 1.0, 2.25), ("g", 2.25, 3.25)]
 
@@ -37,24 +37,24 @@ def test_one_direction_moves_one_transfer_at_a_time():
 
 
 def both_ways():
-    return copy("there", "p", "q", "x1", "y1"), copy("back", "q", "p", "x2", "y2")
+    return copy("out", "p", "q", "x1", "y1"), copy("back", "q", "p", "x2", "y2")
 
 
 def test_a_duplex_link_moves_both_ways_at_full_speed():
-    assert run(*both_ways(), machine=gpu("p", "q", links=(link("p", "q"),))) == [("there", 0.0, 1.25), ("back", 0.0, 1.25)]
+    assert run(*both_ways(), machine=gpu("p", "q", links=(link("p", "q"),))) == [("out", 0.0, 1.25), ("back", 0.0, 1.25)]
 
 
-def test_other_links_share_one_bandwidth_between_both_ways():
+def test_a_link_that_is_not_duplex_shares_one_bandwidth_between_both_ways():
     machine = gpu("p", "q", links=(link("p", "q", duplex=False),))
-    assert run(*both_ways(), machine=machine) == [("there", 0.0, 2.25), ("back", 0.0, 2.25)]
+    assert run(*both_ways(), machine=machine) == [("out", 0.0, 2.25), ("back", 0.0, 2.25)]
 
 
 def test_links_of_one_channel_share_its_bandwidth():
     links = link("host", "p", channel="bus"), link("host", "q", 100.0, channel="bus")
     timed = [copy("fast", "host", "p", "x1", "y1", on="p"), copy("slow", "host", "q", "x2", "y2", on="q")]
-    # The slow link gets its 100 bytes/s, the fast one the other 300.
-    found = run(*timed, machine=gpu("p", "q", links=links))
-    assert found == [("fast", 0.0, pytest.approx(0.25 + 4 / 3)), ("slow", 0.0, pytest.approx(4.25))]
+    # The slow link uses its 100 bytes/s, the fast link the other 300.
+    spans = run(*timed, machine=gpu("p", "q", links=links))
+    assert spans == [("fast", 0.0, pytest.approx(0.25 + 4 / 3)), ("slow", 0.0, pytest.approx(4.25))]
 
 
 def test_a_route_over_several_links_takes_the_slowest_and_every_latency():
@@ -88,7 +88,7 @@ def test_a_missing_link_is_named():
         simulate(plan, gpu("p", "q"), costs)
 
 
-def test_waiting_for_a_link_is_told():
+def test_waiting_for_a_link_is_a_cause():
     plan, costs = build(copy("c1", "p", "q", "x1", "y1", stream=8), copy("c2", "p", "q", "x2", "y2", stream=9))
     path = simulate(plan, gpu("p", "q", links=(link("p", "q"),)), costs, iterations=1).critical_path
     assert [(s.task, s.start_s, s.cause) for s in path] == [("c1", 0.0, Cause.START), ("c2", 1.25, Cause.LINK)]
@@ -125,7 +125,7 @@ def test_shares_are_max_min_fair(flows, sizes):
     used = {c: sum(rate for rate, route in zip(rates, routes, strict=True) if c in route.channels) for c in CHANNELS}
     assert all(used[c] <= capacity[c] * (1 + 1e-9) for c in CHANNELS)
     for rate, route in zip(rates, routes, strict=True):
-        # Nothing can grow: it has its own bandwidth, or is among the fastest on a full channel.
+        # No rate can grow: it is at its route's bandwidth, or among the fastest on a full channel.
         fastest = {c: max(r for r, other in zip(rates, routes, strict=True) if c in other.channels) for c in route.channels}
         full = any(used[c] >= capacity[c] * (1 - 1e-9) and rate >= fastest[c] * (1 - 1e-9) for c in route.channels)
         assert full or rate == route.bandwidth_bytes_per_s

@@ -1,4 +1,4 @@
-"""The engine plays plans: exact tiny simulations first, then properties that hold for every plan."""
+"""The engine: exact tiny simulations first, then properties that hold for every plan."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_two_streams_overlap_where_nothing_orders_them():
 
 
 def test_a_stream_is_first_in_first_out():
-    # c could run at once, but stands behind b, which waits for a.
+    # c could run at once, but it is queued behind b, which waits for a.
     plan, costs = build(
         task("a", 2.0, reads="x", writes="y"),
         task("b", 1.0, reads="y", writes="z", stream=1),
@@ -56,7 +56,7 @@ def test_every_task_on_a_cpu_pays_the_overhead():
 
 
 def forward_fused():
-    """The update of the last iteration's gradient stands before the forward; it could run beside the input's preparation."""
+    """The update, of the previous iteration's gradient, comes before the forward; it can overlap with the input's preparation."""
     return build(
         task("u", 1.0, reads="g", mutates="w", lag=1),
         task("f", 1.0, reads="x w", writes="y"),
@@ -86,7 +86,7 @@ def test_n_iterations_run_every_task_n_times():
 
 
 def test_the_steady_step_is_the_slowest_lane():
-    # Two stages in a pipeline: the second works one period behind the first, on the other device.
+    # Two pipeline stages: the second works one period behind the first, on the other device.
     plan, costs = build(
         task("first", 2.0, reads="x wa", writes="y", on="p"),
         task("second", 3.0, reads="y wb", writes="z", on="q", lag=1),
@@ -108,8 +108,8 @@ def test_a_lane_that_runs_ahead_does_not_end_the_simulation_early():
     assert timeline.step_s == 1.0
 
 
-def test_what_does_not_settle_is_reported():
-    # Two streams of carried state whose periods meet a busy core at ever other moments.
+def test_a_plan_that_does_not_settle_is_reported():
+    # Two streams of carried state share a core, and their periods never line up the same way.
     plan, costs = build(
         task("a", 1.0, mutates="w1"), task("b", 1.618, mutates="w2", stream=1), task("c", 0.7, reads="w1 w2", mutates="w3", stream=2)
     )
@@ -119,7 +119,7 @@ def test_what_does_not_settle_is_reported():
         assert timeline.step_s == pytest.approx(sum(timeline.period_lengths_s[-4:]) / 4)
 
 
-def test_exposed_transfers_are_those_beside_no_computation():
+def test_exposed_transfers_are_those_without_computation():
     plan, costs = build(
         task("f", 1.0, reads="x w", writes="y", on="p"),
         task("side", 2.0, reads="y", writes="s", on="p"),
@@ -149,13 +149,13 @@ def test_launches_ahead_are_free():
     assert simulate(plan, machine, costs).step_s == 6.0
 
 
-def test_a_task_of_many_launches_takes_the_host_as_long():
+def test_the_host_pays_for_every_launch_of_a_task():
     plan, costs = build(task("u", 1.0, reads="x", writes="y", launches=3), task("v", 1.0, reads="y", writes="z"))
     assert rows(simulate(plan, gpu(host=host(dispatch_s=1.0)), costs, iterations=1)) == [("u", 3.0, 4.0), ("v", 4.0, 5.0)]
 
 
-def test_a_task_whose_issue_time_is_known_takes_it_and_the_executors_own():
-    # u: 0.5 + 2; v, whose issue time nobody knows: 0.5 for each of 3 launches; w: 0.5 + 0.25.
+def test_a_task_with_a_measured_issue_time_takes_it_and_the_executors_own_time():
+    # u takes 0.5 + 2; v, without a measured issue time, 0.5 for each of 3 launches; w 0.5 + 0.25.
     plan, costs = build(
         task("u", 1.0, reads="x", writes="y", launches=3, issue_s=2.0),
         task("v", 1.0, reads="y", writes="z", launches=3),
@@ -173,14 +173,14 @@ def test_issue_times_decide_which_bound_holds():
     assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs, mode="graph").step_s == 6.0, "graphs issue nothing"
 
 
-def test_records_and_waits_come_on_top_of_issue_times():
+def test_records_and_waits_are_added_to_issue_times():
     plan, costs = build(task("a", 1.0, reads="x", writes="y", issue_s=1.0), task("b", 1.0, reads="y", writes="z", stream=1, issue_s=1.0))
     machine = gpu(sms=2, host=host(dispatch_s=0.5, record_s=0.25, wait_s=0.125))
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.75, 2.75), ("b", 3.375, 4.375)]
 
 
-def test_a_stream_that_calls_the_host_stands_still_and_the_issuing_thread_does_not():
-    # The call: issued in 0.5 + 0.125 whatever its cost says, then 0.25 + 0.5 of its stream; meanwhile f and g are issued, 2.5 each.
+def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread():
+    # The host issues the call in 0.5 + 0.125, whatever its cost. The call takes 0.25 + 0.5 of its stream. Issuing f and g takes 2.5 each.
     plan, costs = build(
         task("call", reads="x", writes="y", body=Host(0.5), issue_s=9.0),
         task("f", 1.0, reads="y", writes="z", issue_s=2.0),
@@ -190,7 +190,7 @@ def test_a_stream_that_calls_the_host_stands_still_and_the_issuing_thread_does_n
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("call", 0.625, 1.375), ("f", 3.125, 4.125), ("g", 5.625, 6.625)]
 
 
-def test_a_call_of_the_host_is_a_node_of_a_graph_beside_others():
+def test_a_host_task_is_a_node_of_a_graph():
     plan, costs = build(
         task("call", reads="x", writes="y", body=Host(0.5)),
         task("f", 1.0, reads="y", writes="z"),
@@ -200,7 +200,7 @@ def test_a_call_of_the_host_is_a_node_of_a_graph_beside_others():
     assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("call", 0.0, 0.75), ("g", 0.0, 1.0), ("f", 0.875, 1.875)]
 
 
-def test_calls_take_places_in_the_queue_of_their_stream():
+def test_host_tasks_take_places_in_the_queue_of_their_stream():
     plan, costs = build(*(task(f"c{i}", after=f"c{i - 1}" if i else "", body=Host(1.0)) for i in range(3)))
     machine = gpu(host=host(dispatch_s=0.25, queue_depth=1))
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("c0", 0.25, 1.25), ("c1", 1.5, 2.5), ("c2", 2.75, 3.75)]
@@ -209,12 +209,12 @@ def test_calls_take_places_in_the_queue_of_their_stream():
 def test_streams_pay_for_records_and_waits():
     plan, costs = fork()
     machine = gpu(sms=2, host=host(dispatch_s=1.0, record_s=0.25, wait_s=0.5))
-    # a: 1; b: 1 + record; c: 1 + wait for b.
+    # a takes 1, b 1 and a record, c 1 and a wait for b.
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.0, 2.0), ("b", 2.25, 4.25), ("c", 4.25, 5.25)]
 
 
 def test_a_full_queue_blocks_the_host():
-    # Two outstanding launches at most: t2 is issued when t0 ends, t3 when t1 ends.
+    # At most two launches are outstanding: t2 is issued when t0 ends, t3 when t1 ends.
     plan, costs = build(
         *(task(f"t{i}", 1.0, reads="x", writes=f"y{i}") for i in range(4)), task("other", 1.0, reads="x", writes="z", stream=1)
     )
@@ -222,7 +222,7 @@ def test_a_full_queue_blocks_the_host():
     assert starts(simulate(plan, machine, costs, iterations=1)) == {"t0": [0.25], "t1": [1.25], "t2": [2.25], "t3": [3.25], "other": [2.75]}
 
 
-def test_a_deep_queue_gives_the_times_of_an_endless_one_where_it_never_fills():
+def test_a_queue_that_never_fills_changes_nothing():
     plan, costs = build(*(task(f"t{i}", 1.0, reads="x", writes=f"y{i}", stream=i % 2) for i in range(8)))
     ends = [simulate(plan, gpu(sms=2, host=host(dispatch_s=0.25, queue_depth=depth)), costs) for depth in (50, 10**6)]
     assert ends[0].step_s == ends[1].step_s
@@ -231,7 +231,7 @@ def test_a_deep_queue_gives_the_times_of_an_endless_one_where_it_never_fills():
 def test_a_graph_is_one_launch_and_a_barrier():
     plan, costs = build(task("a", 1.0, reads="x", writes="y"), task("b", 2.0, reads="x", writes="z", stream=1))
     machine = gpu(sms=2, host=host(dispatch_s=9.0, graph_launch_s=0.5, graph_iterations=2))
-    # b holds each graph of two iterations up for 4 s; a could run ahead, but waits for the graph before.
+    # b keeps each graph of two iterations running for 4 s. a could run ahead, but waits for the graph before.
     timeline = simulate(plan, machine, costs, iterations=4, mode="graph")
     assert starts(timeline) == {"a": [0.5, 1.5, 4.5, 5.5], "b": [0.5, 2.5, 4.5, 6.5]}
     assert timeline.mode == "graph"
@@ -251,16 +251,16 @@ def test_graph_nodes_have_gaps():
     assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("t0", 0.0, 1.0), ("t1", 1.25, 2.25)]
 
 
-def test_in_a_calibrated_graph_only_crossing_streams_takes_time():
+def test_in_a_calibrated_graph_only_edges_between_streams_take_time():
     machine = gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=2))
     plan, costs = chain(1.0, 2.0)
     timeline = simulate(plan, machine, costs, iterations=2, mode="graph")
     assert rows(timeline) == [("t0", 0.0, 1.0), ("t1", 1.0, 3.0), ("t0", 3.0, 4.0), ("t1", 4.0, 6.0)]
-    # c waits for b of the other stream, the next a (which overwrites y) for nothing but its own stream.
+    # c waits for b of the other stream. The next a, which overwrites y, waits only for its own stream.
     plan, costs = fork()
     timeline = simulate(plan, machine, costs, iterations=1, mode="graph")
     assert rows(timeline) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.5, 3.5)]
-    # A lane that is busy for longer than the gap does not notice it.
+    # A lane that is busy for longer than the gap is not delayed by it.
     plan, costs = build(
         task("a", 1.0, reads="x", writes="y"),
         task("b", 3.0, reads="x", writes="z", stream=1),
@@ -270,7 +270,7 @@ def test_in_a_calibrated_graph_only_crossing_streams_takes_time():
 
 
 def test_between_two_graphs_there_is_a_barrier_and_no_gap_of_their_nodes():
-    # The second iteration's f reads what the first one's u wrote on the other stream.
+    # The second iteration's f reads the result of the first iteration's u on the other stream.
     plan, costs = build(task("f", 1.0, reads="x w", writes="g"), task("u", 1.0, reads="g", mutates="w", stream=1))
     one, two = (gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=n)) for n in (1, 2))
     assert starts(simulate(plan, one, costs, iterations=3, mode="graph")) == {"f": [0.0, 2.5, 5.0], "u": [1.5, 4.0, 6.5]}
@@ -278,7 +278,7 @@ def test_between_two_graphs_there_is_a_barrier_and_no_gap_of_their_nodes():
 
 
 @pytest.mark.parametrize("lane", [("p", 0), ("p", 9), ("q", 9), ("q", 0)])
-def test_an_alias_in_a_graph_is_one_edge_whatever_stream_it_stands_on(lane):
+def test_an_alias_in_a_graph_is_one_edge_on_any_stream(lane):
     plan, costs = build(
         task("f", 1.0, reads="x", writes="y", on="p"),
         copy("send", "p", "q", "y", "z", on=lane[0], stream=lane[1]),
@@ -294,7 +294,7 @@ def test_host_time_occupies_its_lane():
 
 
 def test_an_anomaly_of_graham_appears():
-    # Nine tasks of one class of priority on three cores, as in Graham (1969): every task a little shorter, and the whole takes longer.
+    # Nine tasks of one priority on three cores, as in Graham (1969): with every task a little shorter, the whole takes longer.
     seconds = [3.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0, 9.0]
     before = {4: "t3", 5: "t3", 6: "t3", 7: "t3", 8: "t0"}
 
@@ -340,7 +340,7 @@ def test_modes_and_iterations_are_checked():
         simulate(plan, cpu(), costs, iterations=0)
 
 
-def test_a_plan_ordered_backwards_says_who_waits():
+def test_a_plan_in_reverse_order_names_the_waiting_tasks():
     plan, costs = build(task("a", 1.0, reads="x", writes="y", after="b"), task("b", 1.0, reads="x", writes="z", after="a", stream=1))
     with pytest.raises(ValueError, match="cannot go on: 'a', 'b' wait for tasks that are issued later"):
         simulate(plan, cpu(), costs, iterations=1)

@@ -1,4 +1,4 @@
-"""SMs and bandwidth: who runs, how fast, and who yields. Ten SMs unless told; a kernel of grid 10 is one full wave."""
+"""SMs and bandwidth: which kernels run, how fast, and which yield. Ten SMs by default; a kernel of grid 10 is one full wave."""
 
 from dataclasses import replace
 
@@ -55,9 +55,9 @@ def test_a_kernel_that_needs_few_sms_for_its_speed_does_not_suffer():
 
 
 def test_only_the_first_in_the_queue_receives_sms():
-    # c would fit beside a, but b is first and takes the last two SMs.
-    found = run(kernel("a", 1.0, grid=8), kernel("b", 1.0, stream=1, grid=4), kernel("c", 1.0, stream=2, grid=2))
-    assert found == [("a", 0.0, 1.0), ("b", 0.0, 1.5), ("c", 1.0, 2.0)]
+    # c would fit next to a, but b is first in the queue and takes the last two SMs.
+    spans = run(kernel("a", 1.0, grid=8), kernel("b", 1.0, stream=1, grid=4), kernel("c", 1.0, stream=2, grid=2))
+    assert spans == [("a", 0.0, 1.0), ("b", 0.0, 1.5), ("c", 1.0, 2.0)]
 
 
 def test_the_last_wave_leaves_its_surplus():
@@ -66,21 +66,21 @@ def test_the_last_wave_leaves_its_surplus():
 
 
 def arriving(name, at_s, seconds=1.0, priority=-1, stream=1, grid=10, **more):
-    """Two tasks: time that passes without SMs, then a kernel that arrives at `at_s`."""
+    """Two tasks: one that takes time but no SMs, then a kernel that arrives at `at_s`."""
     later = task(f"until {name}", reads="x", writes=f"{name}?", stream=stream, body=Host(at_s))
     more = {"compute_share": 1.0, **more}
     return later, task(name, seconds, reads=f"{name}?", writes=name, stream=stream, priority=priority, grid=grid, **more)
 
 
-def kernels(found):
-    """Without the waiting."""
-    return [row for row in found if not row[0].startswith("until")]
+def kernels(spans):
+    """The rows of kernels, without the tasks before their arrivals."""
+    return [row for row in spans if not row[0].startswith("until")]
 
 
 def test_a_running_kernel_yields_at_its_next_wave_border():
     # a: four waves of 1 s. u arrives at 1.5, gets all SMs at 2.0, and a goes on at 3.0 where it stopped.
-    found = run(kernel("a", 4.0, grid=40), *arriving("u", 1.5))
-    assert kernels(found) == [("a", 0.0, 5.0), ("u", 2.0, 3.0)]
+    spans = run(kernel("a", 4.0, grid=40), *arriving("u", 1.5))
+    assert kernels(spans) == [("a", 0.0, 5.0), ("u", 2.0, 3.0)]
 
 
 def test_a_kernel_that_arrives_at_a_border_is_served_at_it():
@@ -96,24 +96,24 @@ def test_equal_priority_does_not_yield():
     assert kernels(run(kernel("a", 4.0, grid=40), *arriving("u", 1.5, priority=0))) == [("a", 0.0, 4.0), ("u", 4.0, 5.0)]
 
 
-def test_only_what_the_urgent_one_needs_is_given_up():
+def test_a_kernel_gives_up_only_the_sms_that_the_urgent_one_needs():
     # From 2.0 to 3.0 a keeps 6 of 10 SMs and does 0.6 of a wave.
     assert kernels(run(kernel("a", 4.0, grid=40), *arriving("u", 1.5, grid=4))) == [("a", 0.0, 4.4), ("u", 2.0, 3.0)]
 
 
 def test_two_urgent_kernels_are_served_at_one_border_in_their_order():
-    found = run(kernel("a", 2.0, grid=20), *arriving("u", 0.5, grid=4, stream=1), *arriving("v", 0.25, grid=4, stream=2, priority=-2))
-    assert kernels(found) == [("a", 0.0, 2.8), ("u", 1.0, 2.0), ("v", 1.0, 2.0)]
+    spans = run(kernel("a", 2.0, grid=20), *arriving("u", 0.5, grid=4, stream=1), *arriving("v", 0.25, grid=4, stream=2, priority=-2))
+    assert kernels(spans) == [("a", 0.0, 2.8), ("u", 1.0, 2.0), ("v", 1.0, 2.0)]
 
 
 def test_the_most_urgent_waiting_kernel_goes_first_then_the_earliest():
     first = kernel("a", 3.0)
     late = arriving("late", 2.0, priority=0, stream=2), arriving("early", 1.0, priority=0, stream=3), arriving("urgent", 2.5, stream=1)
-    found = kernels(run(first, *(t for pair in late for t in pair)))
-    assert found == [("a", 0.0, 3.0), ("urgent", 3.0, 4.0), ("early", 4.0, 5.0), ("late", 5.0, 6.0)]
+    spans = kernels(run(first, *(t for pair in late for t in pair)))
+    assert spans == [("a", 0.0, 3.0), ("urgent", 3.0, 4.0), ("early", 4.0, 5.0), ("late", 5.0, 6.0)]
 
 
-def test_waiting_for_sms_is_told():
+def test_waiting_for_sms_is_a_cause():
     plan, costs = build(kernel("a"), kernel("b", stream=1))
     path = simulate(plan, gpu(), costs, iterations=1).critical_path
     assert [(s.task, s.cause) for s in path] == [("a", Cause.START), ("b", Cause.SMS)]
@@ -129,11 +129,11 @@ def test_bandwidth_is_shared_evenly_between_equal_demands():
 
 
 def test_a_small_demand_is_served_in_full():
-    # b asks for 0.25 and gets it; a gets the other 0.75.
+    # b demands 0.25 and gets it; a gets the other 0.75.
     assert run(streaming("a", 1.0, 0, 3.0), streaming("b", 0.25, 1, 4.0)) == [("a", 0.0, 4.0), ("b", 0.0, 4.0)]
 
 
-def test_demands_within_the_bandwidth_do_not_meet():
+def test_demands_within_the_bandwidth_do_not_slow_each_other_down():
     assert run(streaming("a", 0.5, 0), streaming("b", 0.5, 1)) == [("a", 0.0, 1.0), ("b", 0.0, 1.0)]
 
 
@@ -144,7 +144,7 @@ def test_partitions_of_one_gpu_share_its_bandwidth_but_not_its_sms():
     assert run(*timed, machine=gpu("p0", "p1")) == [("a", 0.0, 1.0), ("b", 0.0, 1.0)]
 
 
-def test_pair_multipliers_slow_the_first_class_beside_the_second():
+def test_pair_multipliers_slow_the_first_class_while_the_second_runs():
     pair = kernel("a", grid=5, op_class="conv"), kernel("b", 3.0, 1, grid=5, op_class="norm")
     assert run(*pair, pair_multipliers={("conv", "norm"): 1.5}) == [("a", 0.0, 1.5), ("b", 0.0, 3.0)]
     assert run(*pair, pair_multipliers={("norm", "conv"): 2.0}) == [("a", 0.0, 1.0), ("b", 0.0, 3.5)]
@@ -156,23 +156,23 @@ def test_cores_take_one_task_each():
 
 
 def test_a_worker_keeps_its_stream_and_takes_what_is_more_urgent_from_others():
-    """a1 ends on the one core when b1 has been ready for long: a2 goes first, as equally urgent, and b1 where it is more urgent."""
+    """When a1 ends on the only core, b1 has long been ready. a2 goes first if both are equally urgent, b1 if it is more urgent."""
     timed = [task("a1", 1.0, writes="u"), task("a2", 1.0, reads="u"), task("b1", 1.0, reads="x", stream=1)]
     assert [name for name, *_ in run(*timed, machine=cpu())] == ["a1", "a2", "b1"]
     timed[2] = task("b1", 1.0, reads="u", stream=1, priority=-1)
     assert [name for name, *_ in run(*timed, machine=cpu())] == ["a1", "b1", "a2"]
 
 
-def test_a_worker_that_sleeps_must_be_woken():
-    """b needs a, and so does c: a's worker goes on with b at once; the other one, which slept since the start, is woken for c."""
+def test_a_sleeping_worker_must_be_woken():
+    """b and c both need a. a's worker goes on with b at once; the other worker, which has slept since the start, is woken for c."""
     machine = cpu(cores=2)
     machine = replace(machine, devices=(replace(machine.devices[0], wake_s=0.25),))
     timed = [task("a", 1.0, reads="x", writes="u"), task("b", 1.0, reads="u", writes="v"), task("c", 1.0, reads="u", stream=1)]
-    assert run(*timed, machine=machine)[1:] == [("b", 1.25, 2.25), ("c", 1.5, 2.5)]  # the first task of all wakes a worker too
+    assert run(*timed, machine=machine)[1:] == [("b", 1.25, 2.25), ("c", 1.5, 2.5)]  # the very first task wakes a worker too
 
 
-def test_workers_that_call_ops_get_in_each_others_way():
-    """a and b, of one call each, meet once: 0.5 s each. c's ten calls meet none of d's, which is over before c begins."""
+def test_workers_that_call_ops_share_the_interpreter():
+    """a and b, with one call each, collide once: 0.5 s each. c's ten calls collide with none of d, which ends before c begins."""
     machine = cpu(cores=2)
     machine = replace(machine, devices=(replace(machine.devices[0], shared_overhead_s=0.5),))
     timed = [task("a", 1.0, reads="x", writes="u"), task("b", 1.0, reads="x", writes="v", stream=1)]
@@ -181,8 +181,8 @@ def test_workers_that_call_ops_get_in_each_others_way():
     assert run(*timed, machine=machine) == [("d", 0.0, 1.0), ("c", 1.0, 2.0)]
 
 
-def test_calls_meet_as_often_as_the_one_with_fewer_makes_them():
-    """In the 8 s of the long task with one call, short ones of a call each meet it 1/8 times a second: 1/16 s longer per second."""
+def test_two_workers_collide_at_the_lower_of_their_call_rates():
+    """A task of 8 s with one call collides with short tasks of one call each 1/8 times a second: 1/16 s more per second."""
     machine = cpu(cores=2)
     machine = replace(machine, devices=(replace(machine.devices[0], shared_overhead_s=0.5),))
     timed = [task("long", 8.0, reads="x", writes="u")]
@@ -205,10 +205,10 @@ KERNELS = st.builds(
 
 @given(KERNELS, st.floats(1e-3, 10.0))
 def test_alone_a_kernel_takes_its_solo_time_to_the_bit(one, begin):
-    # Another lane makes the device shared; its kernel is over when this one arrives.
+    # A kernel of another lane makes the device shared; it has ended when this one arrives.
     plan, costs = build(*arriving("k", begin, **one), kernel("other", begin / 2, grid=3))
-    found = {name: (start, end) for name, start, end in rows(simulate(plan, gpu(), costs, iterations=1))}
-    assert found["k"] == (begin, begin + one["seconds"])
+    spans = {name: (start, end) for name, start, end in rows(simulate(plan, gpu(), costs, iterations=1))}
+    assert spans["k"] == (begin, begin + one["seconds"])
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""Machines of several GPUs: what shares a link takes its share, what lies apart does not. Values hold 400 bytes; links move 400 bytes/s."""
+"""Machines of several GPUs: transfers that share a link share its rate, others do not. Values have 400 bytes; links move 400 bytes/s."""
 
 from math import ceil, log2
 
@@ -21,23 +21,23 @@ def tree(uplink: float = BYTES_PER_S) -> Machine:
 
 def test_two_transfers_through_one_uplink_share_it():
     one = moved(tree(), ("cuda:0", HOST))
-    assert one == [("cuda:0>host", 0.0, 1.5)]  # two links' latencies and 400 bytes
+    assert one == [("cuda:0>host", 0.0, 1.5)]  # the latencies of two links, and 400 bytes
     both = moved(tree(), ("cuda:0", HOST), ("cuda:1", HOST))
     assert both == [("cuda:0>host", 0.0, 2.5), ("cuda:1>host", 0.0, 2.5)]
 
 
-def test_through_uplinks_of_their_own_they_do_not_meet():
+def test_transfers_through_different_uplinks_do_not_share():
     assert moved(tree(), ("cuda:0", HOST), ("cuda:2", HOST)) == [("cuda:0>host", 0.0, 1.5), ("cuda:2>host", 0.0, 1.5)]
 
 
 def test_a_wide_uplink_slows_nobody():
-    found = moved(tree(2 * BYTES_PER_S), ("cuda:0", HOST), ("cuda:1", HOST))
-    assert [end for _, _, end in found] == [1.5, 1.5]
+    spans = moved(tree(2 * BYTES_PER_S), ("cuda:0", HOST), ("cuda:1", HOST))
+    assert [end for _, _, end in spans] == [1.5, 1.5]
 
 
 def test_peers_behind_one_switch_leave_the_uplink_alone():
-    found = moved(tree(), ("cuda:0", "cuda:1"), ("cuda:2", "cuda:0"))
-    assert found == [("cuda:0>cuda:1", 0.0, 1.5), ("cuda:2>cuda:0", 0.0, 2.0)]  # the second crosses two uplinks: four latencies
+    spans = moved(tree(), ("cuda:0", "cuda:1"), ("cuda:2", "cuda:0"))
+    assert spans == [("cuda:0>cuda:1", 0.0, 1.5), ("cuda:2>cuda:0", 0.0, 2.0)]  # the second crosses two uplinks: four latencies
 
 
 def test_without_links_between_them_gpus_stage_copies_in_the_hosts_memory():
@@ -46,37 +46,37 @@ def test_without_links_between_them_gpus_stage_copies_in_the_hosts_memory():
     assert Links(None, machine).route("cuda:0", "cuda:1").directions == (("cuda:0", HOST), (HOST, "cuda:1"))
 
 
-def test_a_longer_way_between_gpus_comes_before_the_hosts_memory():
+def test_a_longer_route_between_gpus_is_preferred_to_the_hosts_memory():
     nodes = laid(4, link("host"), link("bridge", 2), link("network", 2))
     hops = list(Links(None, nodes).route("cuda:0", "cuda:2").channels)
     assert hops == [("cuda:0", "bridge 0"), ("bridge 0", "network"), ("network", "bridge 1"), ("bridge 1", "cuda:2")]
 
 
 def two_nodes() -> Machine:
-    """Two nodes of two GPUs: an island of fast links each, a host and a NIC at the node's bridge."""
+    """Two nodes of two GPUs. In each node, fast links join the GPUs, and the host and a NIC are at the node's bridge."""
     return laid(4, link("bridge", 2, latency_s=0.5), link("uplink", 2), link("switch", 2, 4 * BYTES_PER_S), link("network", 2))
 
 
 def test_the_gpus_of_a_node_share_its_nic():
     assert moved(two_nodes(), ("cuda:0", "cuda:2")) == [("cuda:0>cuda:2", 0.0, 2.5)]
-    found = moved(two_nodes(), ("cuda:0", "cuda:2"), ("cuda:1", "cuda:3"))
-    assert [end for _, _, end in found] == [3.5, 3.5]
+    spans = moved(two_nodes(), ("cuda:0", "cuda:2"), ("cuda:1", "cuda:3"))
+    assert [end for _, _, end in spans] == [3.5, 3.5]
     there_and_back = moved(two_nodes(), ("cuda:0", "cuda:2"), ("cuda:3", "cuda:1"))
     assert [end for _, _, end in there_and_back] == [2.5, 2.5]
 
 
-def test_within_a_node_its_island_is_taken_and_every_node_has_its_own_host():
+def test_within_a_node_the_fast_links_are_used_and_every_node_has_its_own_host():
     assert moved(two_nodes(), ("cuda:2", "cuda:3")) == [("cuda:2>cuda:3", 0.0, 0.75)]
     assert moved(two_nodes(), (HOST, "cuda:0"), (HOST, "cuda:3")) == [("host>cuda:0", 0.0, 1.75), ("host>cuda:3", 0.0, 1.75)]
 
 
-def reduced(machine: Machine, *collectives: tuple[str, tuple[str, ...]], beside=()) -> Timeline:
-    """All-reduces of 400 bytes, by (algorithm, devices), all ready at once, each on its own stream."""
-    made = [
+def reduced(machine: Machine, *collectives: tuple[str, tuple[str, ...]], others=()) -> Timeline:
+    """All-reduces of 400 bytes, each (algorithm, devices), all ready at 0 s, each on its own stream. `others` are further tasks."""
+    timed = [
         task(f"{how}{i}", 0.0, mutates=" ".join(f"x{i}{d}" for d in on), on=on[0], stream=i, body=Collective("all-reduce", on, how))
         for i, (how, on) in enumerate(collectives)
     ]
-    plan, costs = build(*made, *beside)
+    plan, costs = build(*timed, *others)
     return simulate(plan, machine, costs, iterations=1)
 
 
@@ -101,7 +101,7 @@ def test_a_tree_passes_all_of_it_up_and_down(n, links):
     assert reduced(laid(n, *links), (TREE, on(n))).step_s == pytest.approx(expected, rel=1e-12)
 
 
-def test_collectives_of_separate_islands_do_not_meet_and_those_of_one_wait():
+def test_collectives_of_separate_nodes_do_not_share_and_those_of_one_node_wait():
     islands = laid(4, link("switch", 2))
     apart = rows(reduced(islands, (RING, ("cuda:0", "cuda:1")), (RING, ("cuda:2", "cuda:3"))))
     assert apart == [("ring0", 0.0, 2.0), ("ring1", 0.0, 2.0)]  # two rounds of two latencies and 200 bytes
@@ -117,8 +117,8 @@ def test_collectives_between_nodes_share_the_nics():
     assert both == [("ring0", 0.0, 2.0), ("ring1", 0.0, 2.0)]
 
 
-def test_a_copy_beside_a_collective_takes_half_of_the_nic():
+def test_a_copy_during_a_collective_takes_half_of_the_nic():
     nodes = laid(4, link("bridge", 2, 10 * BYTES_PER_S, 0.0), link("network", 2, latency_s=0.0))
-    beside = [copy("copy", "cuda:1", "cuda:3", "x", "y", stream=5)]
-    # Of 400 bytes each the collective and the copy move half as fast as alone, from node 0 to node 1.
-    assert rows(reduced(nodes, (RING, ("cuda:0", "cuda:2")), beside=beside)) == [("ring0", 0.0, 2.0), ("copy", 0.0, 2.0)]
+    others = [copy("copy", "cuda:1", "cuda:3", "x", "y", stream=5)]
+    # The collective and the copy move 400 bytes each from node 0 to node 1, at half the rate that each has alone.
+    assert rows(reduced(nodes, (RING, ("cuda:0", "cuda:2")), others=others)) == [("ring0", 0.0, 2.0), ("copy", 0.0, 2.0)]

@@ -1,4 +1,4 @@
-"""A plan that cannot run is refused on one line, with the lanes drawn around the fault."""
+"""A plan that cannot run is refused in one line, with a drawing of the lanes around the fault."""
 
 from dataclasses import replace
 

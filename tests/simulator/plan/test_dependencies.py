@@ -14,8 +14,8 @@ from tests.support.tiny import build, task
 
 def edges(plan: Plan, period: int, iterations: int | None = None) -> dict[str, list[tuple[str, int, str]]]:
     """(task, periods earlier, kind) by task."""
-    found = Dependencies(plan).edges(period, iterations)
-    return {t.name: [(plan.tasks[e.index].name, e.delta, e.kind) for e in found[i]] for i, t in enumerate(plan.tasks)}
+    row = Dependencies(plan).edges(period, iterations)
+    return {t.name: [(plan.tasks[e.index].name, e.delta, e.kind) for e in row[i]] for i, t in enumerate(plan.tasks)}
 
 
 def test_an_activation_orders_its_writer_and_readers_within_the_iteration():
@@ -39,17 +39,17 @@ def test_lag_picks_the_instance_of_the_iteration_worked_on():
     assert edges(plan, 1)["f"] == [("u", 0, "raw")]
 
 
-def test_slices_that_do_not_meet_do_not_conflict():
+def test_slices_that_do_not_overlap_do_not_conflict():
     plan, _ = build(
         task("left", reads="x", writes="y[0:50]"),
         task("right", reads="x", writes="y[50:100]"),
         task("low", reads="y[10:20]", writes="a"),
         task("all", reads="y", writes="b"),
     )
-    found = edges(plan, 0)
-    assert found["right"] == []
-    assert found["low"] == [("left", 0, "raw")]
-    assert found["all"] == [("left", 0, "raw"), ("right", 0, "raw")]
+    by_task = edges(plan, 0)
+    assert by_task["right"] == []
+    assert by_task["low"] == [("left", 0, "raw")]
+    assert by_task["all"] == [("left", 0, "raw"), ("right", 0, "raw")]
 
 
 def test_values_on_one_storage_always_conflict():
@@ -59,7 +59,7 @@ def test_values_on_one_storage_always_conflict():
 
 
 def test_readers_that_no_write_covers_stay_few():
-    # `u` writes only part of what `f` reads, so no write ever covers f's read: each period's read must stand for the earlier ones.
+    # `u` writes only a slice of what `f` reads, so no write ever covers f's read. Each period's read must replace the earlier ones.
     plan, _ = build(task("f", reads="x w", writes="y"), task("u", reads="y", mutates="w[0:10]"))
     assert edges(plan, 9)["u"] == [("u", 1, "raw"), ("f", 0, "raw")]
     dependencies = Dependencies(plan)
@@ -72,8 +72,8 @@ def test_after_a_skipped_task_orders_nothing():
     assert edges(plan, 1)["f"] == [("late", 0, "after")]
 
 
-def test_the_drain_depends_on_what_is_left():
-    # In full periods c waits for b, which waits for a. In the drain b has ended its iterations: c must wait for a itself.
+def test_the_drain_depends_on_the_remaining_tasks():
+    # In full periods c waits for b, which waits for a. In the drain b has no iterations left, so c must wait for a itself.
     plan, _ = build(task("c", mutates="w", lag=2), task("a", mutates="w", lag=1), task("b", mutates="w"))
     assert edges(plan, 5)["c"] == [("b", 1, "raw")]
     assert edges(plan, 8, iterations=8)["c"] == [("b", 1, "raw")]
@@ -99,13 +99,13 @@ def test_waits_keep_the_latest_edge_of_each_other_lane():
         ([("slice", "[1,-3]")], ((0, 10), (5, 8))),
         ([("slice", "[0,2,9]"), ("slice", "[0,1,3]")], ((3, 5), (0, 8))),
         ([("select", "[0,-1]"), ("slice", "[0,0,4]")], ((9, 10), (0, 4))),
-        ([("slice", "[0,1,9,3]"), ("slice", "[0,0,1]")], ((1, 9), (0, 8))),  # a strided slice keeps its hull and ends the prefix
+        ([("slice", "[0,1,9,3]"), ("slice", "[0,0,1]")], ((1, 9), (0, 8))),  # the hull of a strided slice, without the steps after it
         ([("slice", "[0,0,9223372036854775807]")], None),
         ([("transpose", "[0,1]"), ("slice", "[0,0,1]")], None),
         ([("slice", "[0,0,1]"), ("as_strided", "[[80],[1],0]")], None),
     ],
 )
-def test_the_box_is_what_the_first_cuts_keep(steps, expected):
+def test_the_box_is_what_the_first_slices_and_selects_keep(steps, expected):
     names = {
         "slice": "aten.slice.Tensor",
         "select": "aten.select.int",
@@ -128,9 +128,9 @@ CUTS = ("", "[0:2]", "[2:4]", "[1:3]")
 
 @st.composite
 def plans(draw) -> Plan:
-    """Tasks with random lags and lanes over a few values of four elements, whole or cut."""
+    """Tasks with random lags and lanes that access a few values of four elements, or slices of them."""
     count = draw(st.integers(1, 6))
-    made = []
+    timed = []
     for i in range(count):
         names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
         roles = {"reads": [], "writes": [], "mutates": []}
@@ -139,37 +139,37 @@ def plans(draw) -> Plan:
             roles[role].append(name + draw(st.sampled_from(CUTS)))
         after = draw(st.lists(st.sampled_from([f"t{j}" for j in range(i)]), max_size=1)) if i else []
         more = {role: " ".join(texts) for role, texts in roles.items()}
-        made.append(task(f"t{i}", **more, after=" ".join(after), lag=draw(st.integers(0, 2)), stream=draw(st.integers(0, 2))))
-    return build(*made, lengths=dict.fromkeys(NAMES, 4))[0]
+        timed.append(task(f"t{i}", **more, after=" ".join(after), lag=draw(st.integers(0, 2)), stream=draw(st.integers(0, 2))))
+    return build(*timed, lengths=dict.fromkeys(NAMES, 4))[0]
 
 
 def touched(plan: Plan, index: int, period: int) -> dict[tuple[str, int], dict[int, bool]]:
     """By storage instance: element -> whether the task writes it (else it only reads it)."""
     t = plan.tasks[index]
-    found: dict[tuple[str, int], dict[int, bool]] = {}
+    accesses: dict[tuple[str, int], dict[int, bool]] = {}
     for operands, writes in ((t.reads, False), (t.mutates, True), (t.writes, True)):
         for o in operands:
             storage = plan.storage_of(o)
-            elements = found.setdefault((storage, -1 if storage in plan.carried else period - t.lag), {})
+            elements = accesses.setdefault((storage, -1 if storage in plan.carried else period - t.lag), {})
             low, high = (box(o, (4,)) or ((0, 4),))[0]
             for element in range(low, high):
                 elements[element] = elements.get(element, False) or writes
-    return found
+    return accesses
 
 
 def hazards(plan: Plan, iterations: int) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    """Every pair of executions that touch an element of one instance, one of them writing; and what `after` orders."""
+    """Pairs of executions that access the same element of an instance, one of them writing, and the pairs that `after` orders."""
     order = [(period, index) for period, index, _ in program(plan.tasks, iterations)]
     uses = {at: touched(plan, at[1], at[0]) for at in order}
     names = [t.name for t in plan.tasks]
-    found = set()
+    pairs = set()
     for position, later in enumerate(order):
         for earlier in order[:position]:
             shared = uses[earlier].keys() & uses[later].keys()
             if any(uses[earlier][s][e] or uses[later][s][e] for s in shared for e in uses[earlier][s].keys() & uses[later][s].keys()):
-                found.add((earlier, later))
-        found |= {((later[0], names.index(n)), later) for n in plan.tasks[later[1]].after if (later[0], names.index(n)) in uses}
-    return found
+                pairs.add((earlier, later))
+        pairs |= {((later[0], names.index(n)), later) for n in plan.tasks[later[1]].after if (later[0], names.index(n)) in uses}
+    return pairs
 
 
 def reached(direct: dict[tuple[int, int], set[tuple[int, int]]]) -> dict[tuple[int, int], set[tuple[int, int]]]:
@@ -192,7 +192,7 @@ def test_edges_and_waits_order_every_hazard_and_nothing_else(plan, iterations):
         direct = {(period - e.delta, e.index) for e in dependencies.edges(period, iterations)[index]}
         assert direct <= by_edges.keys(), "an edge to what does not run, or runs later"
         assert all((earlier, at) in expected for earlier in direct)
-        by_edges[at] = direct | ({last_of_task[index]} if index in last_of_task else set())  # a lane is serial, so a task is too
+        by_edges[at] = direct | ({last_of_task[index]} if index in last_of_task else set())  # a task is on one lane, so it is serial
         waits = {(period - e.delta, e.index) for e in dependencies.waits(period, iterations)[index]}
         by_waits[at] = waits | ({last_of_lane[t.lane]} if t.lane in last_of_lane else set())
         last_of_task[index] = last_of_lane[t.lane] = at

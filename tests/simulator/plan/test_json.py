@@ -1,4 +1,4 @@
-"""A plan goes to JSON and back without loss; no document can make loading crash."""
+"""A plan goes to JSON and back without loss, and no document makes loading crash."""
 
 import copy
 import json
@@ -19,13 +19,13 @@ from tests.support.small_plans import copied, forward_fused
 from traces.errors import StepcastError, UnusableFileError
 
 
-def there_and_back(plan: Plan) -> Plan:
+def round_trip(plan: Plan) -> Plan:
     return load(json.loads(json.dumps(dump(plan))))
 
 
 def test_a_plan_comes_back_as_it_was():
     for plan in (forward_fused(), copied()):
-        assert there_and_back(plan) == plan
+        assert round_trip(plan) == plan
 
 
 def test_fields_at_their_defaults_are_left_out():
@@ -98,15 +98,15 @@ PLANS = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(PLANS)
 def test_any_plan_comes_back_as_it_was(plan):
-    assert there_and_back(plan) == plan
+    assert round_trip(plan) == plan
 
 
-def places(node, path=()):
-    """The paths of everything inside a JSON document."""
+def paths(node, path=()):
+    """The path of every item inside a JSON document."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, child in inner:
         yield (*path, key)
-        yield from places(child, (*path, key))
+        yield from paths(child, (*path, key))
 
 
 DOCUMENT = dump(forward_fused())
@@ -114,7 +114,7 @@ JUNK = st.sampled_from([None, True, -1, 10**400, 1e308, float("nan"), "", "nobod
 
 
 @settings(max_examples=300, deadline=None)
-@given(path=st.sampled_from(sorted(places(DOCUMENT), key=str)), junk=JUNK, remove=st.booleans())
+@given(path=st.sampled_from(sorted(paths(DOCUMENT), key=str)), junk=JUNK, remove=st.booleans())
 def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
     document = copy.deepcopy(DOCUMENT)
     node = document
@@ -139,9 +139,9 @@ def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
         (lambda d: d | {"schema": "stepcast.plan/2"}, "found 'stepcast.plan/2'"),
         (lambda d: d | {"segments": []}, "it has no segments"),
         (lambda d: d | {"segments": None}, "segments are damaged at its top level"),
-        (lambda d: d | {"values": d["values"] * 2}, "two values have one name"),
+        (lambda d: d | {"values": d["values"] * 2}, "two values have the same name"),
         (lambda d: d | {"storages": d["storages"][1:]}, "value x lies on an unknown storage 'x'"),
-        (lambda d: d | {"losses": ["nobody"]}, "the loss 'nobody' is no value"),
+        (lambda d: d | {"losses": ["nobody"]}, "the loss 'nobody' is not among its values"),
     ],
 )
 def test_the_message_says_what_is_wrong(change, expected):
@@ -150,7 +150,7 @@ def test_the_message_says_what_is_wrong(change, expected):
 
 
 @pytest.mark.parametrize("duration", [-1.0, float("nan"), float("inf"), "soon"])
-def test_time_that_cannot_pass_is_refused(duration):
+def test_an_impossible_duration_is_refused(duration):
     document = copy.deepcopy(DOCUMENT)
     document["segments"][0]["tasks"][0]["body"] = {"kind": "host", "duration_s": duration}
     with pytest.raises(UnusableFileError, match="segments are damaged at 0 > tasks > 0 > body"):

@@ -1,4 +1,4 @@
-"""Another issue order: the lowest rank first, and nothing before what it needs."""
+"""Reordering by rank: the lowest rank first, and no task before its dependencies."""
 
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.order import by_rank

@@ -94,7 +94,7 @@ def test_keys_are_short_and_distinguish_recipes():
 def test_factors_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="cannot be multiplied by 18x7"):
         ProductPattern(FIRST, NEXT)
-    with pytest.raises(ValueError, match="which is not pruned, is a full matrix"):
+    with pytest.raises(ValueError, match="is not pruned, so its Jacobian is a full matrix"):
         JacobianProduct(LinearRule(4, 3), Gradient(3))
     body = JacobianProduct(FIRST, Gradient(90))
     with pytest.raises(ValueError, match=r"operand v1 is \(90, 2, 1\)"):

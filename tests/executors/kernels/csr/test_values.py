@@ -121,7 +121,7 @@ def test_a_mask_keeps_exactly_its_share_and_is_reproducible():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ConvolutionRule(3, 8, 8, 4, (3, 3), groups=2), "cannot be cut into 2 groups"),
+        (lambda: ConvolutionRule(3, 8, 8, 4, (3, 3), groups=2), "cannot be split into 2 groups"),
         (lambda: ConvolutionRule(3, 2, 2, 4, (3, 3)), "does not fit into 2x2"),
         (lambda: ConvolutionRule(3, 8, 8, 4, (3, 3), stride=(0, 1)), "an extent of 0"),
         (lambda: ConvolutionRule(2**20, 8, 8, 2**20, (3, 3)), "expected at most 2147483647"),

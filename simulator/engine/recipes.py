@@ -1,0 +1,71 @@
+"""How each task runs: what it needs of SMs, links and time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from simulator.costs.cost import Cost
+from simulator.engine.cache import resident_shares
+from simulator.engine.links import ALIAS_ROUTE, Links, Route
+from simulator.engine.sms import Shape, shape_of
+from simulator.machine.machine import Machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.plan.task import Resource, Task
+
+
+class Recipe(NamedTuple):
+    """How one task runs. Without `shape` and `route` it shares nothing, and takes `seconds` whatever else runs.
+
+    With a `shape`, it is a kernel of `seconds`. With a `route`, it is a transfer of `moved_bytes` after `seconds` of overhead. With both, a
+    core makes the transfer if the shape is held, else a kernel comes first. `crossed`: it is no node of its CUDA graph but an edge (an
+    alias), and the gap for crossing lanes came before it. `launches`: those that take a place in the queue of its stream.
+    """
+
+    seconds: float
+    priority: int = 0
+    shape: Shape | None = None
+    route: Route | None = None
+    moved_bytes: float = 0.0
+    crossed: bool = False
+    launches: int = 1
+
+
+def recipes_of(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, links: Links, *, graph: bool, use_cache: bool
+) -> list[Recipe]:
+    """One recipe per task of the plan. Raises StepcastError for a link that the machine lacks."""
+    cache_matters = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
+    shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
+    waits = dependencies.waits(dependencies.steady)
+    recipes = []
+    for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
+        seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share
+        recipe = _recipe(task, cost, seconds, machine, links)
+        if graph and recipe.route is not None and recipe.route.alias and task.body.resource is Resource.LINK:
+            recipe = recipe._replace(crossed=bool(awaited))
+        recipes.append(recipe)
+    return recipes
+
+
+def _recipe(task: Task, cost: Cost, seconds: float, machine: Machine, links: Links) -> Recipe:
+    body, device, host = task.body, machine.device(task.device), machine.host(task.device)
+    overhead_s = device.task_overhead_s if host is None else 0.0  # with a host lane, the executor's time per task is the host's
+    on_core = device.kind == "cpu"
+    shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, machine.memory(task.device).saturation_share)
+    if body.resource is Resource.COLLECTIVE:
+        route, moved = links.collective(body, body.payload_bytes(task))
+        return Recipe(overhead_s, task.priority, None, route, moved, launches=0 if route.alias else cost.launches)
+    if body.resource is Resource.LINK and body.ends[0] != body.ends[1]:
+        route = ALIAS_ROUTE if body.aliases else links.route(*body.ends)
+        core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
+        moved = float(body.moved_bytes(task))
+        return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
+    if body.resource is Resource.HOST:
+        seconds = body.duration_s + (overhead_s if host is None else host.callback_s)
+        return Recipe(seconds, task.priority, shape if on_core and seconds else None)
+    seconds += overhead_s
+    recipe = Recipe(seconds, task.priority, shape if seconds else None, launches=cost.launches)
+    if body.resource is Resource.COMPUTE and body.ends is not None:  # a kernel that copies
+        recipe = recipe._replace(route=links.stated(*body.ends), moved_bytes=float(body.moved_bytes(task)))
+    return recipe
