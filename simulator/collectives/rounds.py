@@ -1,9 +1,9 @@
-"""The communication rounds of a collective: which chunk moves from which rank to which. Rounds price a collective and expand it into tasks.
+"""The communication rounds of a collective: which chunk moves from which rank to which.
 
-Ring: n − 1 rounds in which every device adds a chunk of its neighbor's, and n − 1 in which it copies a finished one; 2 (n − 1) / n of the
-data pass every device (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a
-binary tree and down again, 2 ceil(log2 n) rounds. Distributed: every device is the parameter server of its chunk. Server: one rank serves
-all chunks.
+They serve to price a collective on links, and to expand it into tasks. Ring: n − 1 rounds in which every device adds a chunk of its
+neighbor's, and n − 1 in which it copies a finished one; 2 (n − 1) / n of the data pass through every device (Patarasuk and Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a binary tree and down again, 2 ceil(log2 n) rounds.
+Distributed: every device is the parameter server of its chunk. Server: one rank serves all chunks.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,10 @@ RING, TREE, DISTRIBUTED, SERVER = "ring", "tree", "distributed", "server"
 
 
 class Move(NamedTuple):
-    """One move: `target` adds (`add`) or copies chunk `chunk` of `source`'s data. Both are ranks, or -1 for the host; None: all chunks."""
+    """`target` adds (`add`) or copies a chunk of `source`'s data.
+
+    `target` and `source` are ranks, or -1 for the host. `chunk`: None for all chunks.
+    """
 
     target: int
     source: int

@@ -54,7 +54,7 @@ def measurable(task: Task) -> bool:
 
 
 def family(key: str) -> str:
-    """A key without its numbers: the family of the same op with the same arguments at any size."""
+    """The family of a key: the key without its numbers, shared by the same op with the same arguments at any size."""
     return _NUMBERS.sub("", key.rpartition("@")[0])
 
 

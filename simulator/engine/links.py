@@ -7,8 +7,8 @@ links that it uses. Transfers that move on one channel at the same time share it
 between switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one
 memory nothing moves (an alias).
 
-If the machine has measurements (`Machine.peer_transfers`, `Machine.collectives`), a transfer or collective alone takes the measured time, and
-loads a channel no more than that implies. Measured collectives of devices that no links join run one after another.
+If the machine has measurements (`Machine.peer_transfers`, `Machine.collectives`), a transfer or collective alone takes the measured time,
+and loads a channel no more than that implies. Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort

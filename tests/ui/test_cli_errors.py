@@ -223,7 +223,7 @@ def test_an_unusable_profile(stepcast, tmp_path):
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)).save(tmp_path / "gpu.json")
     refused(stepcast.call("predict", *options(machine=None, profile=gpu, precision="tf32")), "was measured in fp32")
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA B900", sms=132)).save(tmp_path / "unknown.json")
-    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "no preset is of this GPU")
+    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "this GPU has no preset")
 
 
 def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(stepcast, tmp_path):

@@ -15,7 +15,7 @@ from simulator.machine.measured_gpu import with_measured
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from tests.benchmarks.collectives import all_reduces, score
-from tests.support.laid import laid, link, moved
+from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, cpu, gpu, rows, task
 from traces.collectives import CollectiveLaw, LawPiece, law_name
 from traces.errors import StepcastError
@@ -99,7 +99,7 @@ def gpus(count: int) -> tuple[str, ...]:
 
 def measured(count: int, *links, ranks=(2,), **more) -> Machine:
     laws = {law_name("all-reduce", "nccl", n): LAW for n in ranks}
-    return replace(laid(count, *links), collectives=laws, **more)
+    return replace(linked_gpus(count, *links), collectives=laws, **more)
 
 
 @pytest.mark.parametrize("bandwidth", [1e3, 1e15])
@@ -110,7 +110,7 @@ def test_alone_a_collective_takes_the_laws_time_whatever_the_links(bandwidth):
 
 
 def test_a_law_of_nothing_but_latency_moves_nothing():
-    machine = replace(laid(2, link("switch")), collectives={"all-reduce|nccl|2": CollectiveLaw(pieces=[LawPiece(1.0, 0.5, 0.0)])})
+    machine = replace(linked_gpus(2, link("switch")), collectives={"all-reduce|nccl|2": CollectiveLaw(pieces=[LawPiece(1.0, 0.5, 0.0)])})
     assert reduced(machine, gpus(2)) == [("r", 0.0, 0.5)]
 
 
@@ -157,7 +157,7 @@ def test_a_server_is_not_priced_by_the_librarys_law():
 def test_a_copy_beside_a_measured_collective_shares_the_nic_with_it():
     links = link("bridge", 2, 1e12, 0.0), link("network", 2, 400.0, latency_s=0.0)
     law = CollectiveLaw(pieces=[LawPiece(1.0, 0.0, 1 / 400)])
-    machine = replace(laid(4, *links), collectives={"all-reduce|nccl|2/2": law})
+    machine = replace(linked_gpus(4, *links), collectives={"all-reduce|nccl|2/2": law})
     beside = copy("c", "cuda:1", "cuda:3", "x", "y", stream=5)
     ends = {name: end for name, _, end in reduced(machine, ("cuda:0", "cuda:2"), beside, length=100)}
     assert ends == {"r": pytest.approx(2.0), "c": pytest.approx(2.0)}  # 400 bytes each, 1 s alone
@@ -165,11 +165,11 @@ def test_a_copy_beside_a_measured_collective_shares_the_nic_with_it():
 
 def test_measured_transfers_between_gpus_replace_the_figures_of_the_links():
     transfer = Transfer(latency_s=1.0, bytes_per_s=100.0)
-    machine = replace(laid(3, link("switch")), peer_transfers={"cuda:0>cuda:1": transfer})
-    assert moved(machine, ("cuda:0", "cuda:1")) == [("cuda:0>cuda:1", 0.0, 5.0)]
-    assert moved(machine, ("cuda:1", "cuda:0")) == [("cuda:1>cuda:0", 0.0, 1.5)]
+    machine = replace(linked_gpus(3, link("switch")), peer_transfers={"cuda:0>cuda:1": transfer})
+    assert copy_spans(machine, ("cuda:0", "cuda:1")) == [("cuda:0>cuda:1", 0.0, 5.0)]
+    assert copy_spans(machine, ("cuda:1", "cuda:0")) == [("cuda:1>cuda:0", 0.0, 1.5)]
     faster = replace(machine, peer_transfers={"cuda:0>cuda:1": Transfer(latency_s=0.0, bytes_per_s=800.0)})
-    assert moved(faster, ("cuda:0", "cuda:1")) == [("cuda:0>cuda:1", 0.0, 0.5)]
+    assert copy_spans(faster, ("cuda:0", "cuda:1")) == [("cuda:0>cuda:1", 0.0, 0.5)]
 
 
 def test_a_profiles_laws_and_transfers_come_with_its_machine():

@@ -15,12 +15,12 @@ def link(kind: str, group: int = 0, bandwidth: float = BYTES_PER_S, latency_s: f
     return LinkEntry(kind=kind, group=group, latency_s=(latency_s, "eager"), bandwidth_bytes_per_s=(bandwidth, "eager"), duplex=duplex)
 
 
-def laid(count: int, *links: LinkEntry) -> Machine:
+def linked_gpus(count: int, *links: LinkEntry) -> Machine:
     """A machine of `count` GPUs with the given links. Launches cost nothing."""
-    return replace(preset("laid", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=())
+    return replace(preset("linked", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=())
 
 
-def moved(machine: Machine, *pairs: tuple[str, str]) -> list[tuple[str, float, float]]:
+def copy_spans(machine: Machine, *pairs: tuple[str, str]) -> list[tuple[str, float, float]]:
     """Spans of copies of one value per (source, target), all ready at once."""
     copies = [copy(f"{a}>{b}", a, b, f"x{i}", f"y{i}", on=b if a == HOST else a, stream=9 + i) for i, (a, b) in enumerate(pairs)]
     plan, costs = build(*copies)
