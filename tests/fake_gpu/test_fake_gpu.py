@@ -104,8 +104,8 @@ def test_reading_a_scalar_waits_for_its_stream_only(x):
 
 def test_kernels_slow_down_on_a_partition(x):
     with FakeGpu(Times(least_s=2 * US, kernel_s=lambda op, size: 12 * US)) as gpu:
-        (part, _) = gpu.partitions(2)
-        gpu.use(gpu.stream(partition=part))
+        (partition, _) = gpu.partitions(2)
+        gpu.use(gpu.stream(partition=partition))
         x.add(1)
         start, end = timeline(gpu)[0][2:]
         assert end - start == pytest.approx(2 + 10 * 132 / 64, abs=1e-3)
@@ -204,25 +204,25 @@ def captured(gpu: FakeGpu, body):
 
 def test_a_capture_does_not_execute(x):
     with FakeGpu() as gpu:
-        made, ints, empty = [], [], []
+        results, ints, empty = [], [], []
 
         def body() -> None:
             x.add_(1)
-            made.append(x * 2)
+            results.append(x * 2)
             ints.append(x.argmax())
             empty.append(torch.empty(3))
 
         graph = captured(gpu, body)
         assert x.eq(1).all()
-        assert made[0].isnan().all()
+        assert results[0].isnan().all()
         assert empty[0].isnan().all()
         assert ints[0].item() == torch.iinfo(torch.int64).max
-        address = made[0].data_ptr()
+        address = results[0].data_ptr()
         graph.replay()
         graph.replay()
         assert x.eq(3).all()
-        assert made[0].eq(6).all()
-        assert made[0].data_ptr() == address
+        assert results[0].eq(6).all()
+        assert results[0].data_ptr() == address
         assert ints[0].item() == 0
 
 
@@ -237,16 +237,16 @@ def test_host_values_are_fixed_at_capture(x):
 
 def test_every_replay_draws_new_random_numbers(x):
     with FakeGpu() as gpu:
-        made = []
+        results = []
         gpu.seed(7)
-        graph = captured(gpu, lambda: made.append(torch.rand(5)))
+        graph = captured(gpu, lambda: results.append(torch.rand(5)))
         graph.replay()
-        first = made[0].clone()
+        first = results[0].clone()
         graph.replay()
-        assert not torch.equal(first, made[0])
+        assert not torch.equal(first, results[0])
         gpu.seed(7)
         graph.replay()
-        assert torch.equal(first, made[0])  # the capture itself has not advanced the generator
+        assert torch.equal(first, results[0])  # the capture itself has not advanced the generator
 
 
 def test_batch_norm_statistics_are_restored_and_replayed():
@@ -260,11 +260,11 @@ def test_batch_norm_statistics_are_restored_and_replayed():
 
 def test_views_and_several_results(x):
     with FakeGpu() as gpu:
-        made = []
-        graph = captured(gpu, lambda: made.extend(x.t()[1:].reshape(-1).max(0)))
+        results = []
+        graph = captured(gpu, lambda: results.extend(x.t()[1:].reshape(-1).max(0)))
         x.copy_(torch.arange(16.0).view(4, 4))
         graph.replay()
-        assert made[0].item() == 15
+        assert results[0].item() == 15
 
 
 def test_timeline_of_a_replay(x):
