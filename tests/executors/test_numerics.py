@@ -17,8 +17,8 @@ LIMIT = 1e-10
 
 
 def planned(job: Job, strategy: str, machine):
-    module, options = strategies.parse(strategy)
-    return module.plan(job, machine, None, options)
+    found, options = strategies.parse(strategy)
+    return found.plan(job, machine, None, options)
 
 
 def job_of(path: Path, **fields) -> Job:
@@ -30,9 +30,9 @@ def job_of(path: Path, **fields) -> Job:
 def test_five_steps_equal_plain_pytorch(path, strategy, two_cores, backend):
     job = job_of(path)
     built = job.build()
-    errors = compare(job, built, planned(job, strategy, two_cores), backend, Expected.of(job, built))
-    assert errors.max_grad_error <= LIMIT
-    assert errors.max_param_error <= LIMIT
+    found = compare(job, built, planned(job, strategy, two_cores), backend, Expected.of(job, built))
+    assert found.max_grad_error <= LIMIT
+    assert found.max_param_error <= LIMIT
 
 
 @pytest.mark.parametrize("optimizer", STATE)
@@ -44,8 +44,8 @@ def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
         built = job.build()
         expected = Expected.of(job, built)
         for strategy, plan in default_plans(job, two_cores).items():
-            errors = compare(job, built, plan, backend, expected)
-            assert max(errors.max_grad_error, errors.max_param_error) <= LIMIT, (form, strategy)
+            found = compare(job, built, plan, backend, expected)
+            assert max(found.max_grad_error, found.max_param_error) <= LIMIT, (form, strategy)
 
 
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion"])
@@ -53,8 +53,8 @@ def test_clipping_and_accumulation(strategy, two_cores, backend):
     for path in MODELS:
         job = job_of(path, accumulate=2, clip_norm=0.05, optimizer="adam")
         built = job.build()
-        errors = compare(job, built, planned(job, strategy, two_cores), backend, Expected.of(job, built))
-        assert max(errors.max_grad_error, errors.max_param_error) <= LIMIT, path.stem
+        found = compare(job, built, planned(job, strategy, two_cores), backend, Expected.of(job, built))
+        assert max(found.max_grad_error, found.max_param_error) <= LIMIT, path.stem
 
 
 def test_backward_fusion_updates_on_the_last_micro_batch(two_cores, backend):
