@@ -17,9 +17,9 @@ def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor])
     worst = 0.0
     for name, value in binding.plan.values.items():
         if value.kind == PARAMETER and value.source is not None and value.source.value in expected and name in binding.carried:
-            wanted = apply_views(expected[value.source.value].detach(), value.source)
+            correct = apply_views(expected[value.source.value].detach(), value.source)
             actual = binding.carried[name]
-            difference = float((actual - wanted.to(actual.device)).abs().max()) if actual.numel() else 0.0
+            difference = float((actual - correct.to(actual.device)).abs().max()) if actual.numel() else 0.0
             if not difference <= worst:  # also true if the difference is NaN
                 worst = difference
             if worst != worst:

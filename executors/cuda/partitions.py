@@ -18,14 +18,14 @@ def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
         owner: dict[int, int] = {}
         for partition in partitions:
             try:
-                seen = driver.sm_ids(driver.stream(partition=partition), replayed)
+                sms = driver.sm_ids(driver.stream(partition=partition), replayed)
             except StepcastError as error:
                 log.warning("the GPU's partitions could not be checked to be disjoint: %s", error)
                 return False
             how = "in a graph" if replayed else "eagerly"
-            if len(seen) > partition.sms:
-                raise StepcastError(f"partition {partition.index} has {partition.sms} SMs and ran on {len(seen)} {how}; use --devices 1")
-            for sm in seen:
+            if len(sms) > partition.sms:
+                raise StepcastError(f"partition {partition.index} has {partition.sms} SMs and ran on {len(sms)} {how}; use --devices 1")
+            for sm in sms:
                 if owner.setdefault(sm, partition.index) != partition.index:
                     raise StepcastError(f"partitions {owner[sm]} and {partition.index} both ran on SM {sm} {how}; use --devices 1")
     return True

@@ -181,7 +181,7 @@ def _peer_errors() -> Iterator[None]:
 
 
 def _broadcast(content: bytes | None) -> bytes:
-    """Send `content` from rank 0, or receive it where `content` is None. Returns the content on every rank."""
+    """Send `content` from rank 0; the other ranks pass None. Returns the content on every rank."""
     size = torch.tensor([len(content) if content is not None else 0])
     dist.broadcast(size, 0)
     raw = torch.empty(int(size), dtype=torch.uint8)

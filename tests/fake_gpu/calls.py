@@ -1,4 +1,4 @@
-"""One aten op as the simulation sees it: what it reads, writes and allocates, and whether a GPU would run a kernel for it."""
+"""The simulation's view of an aten op: what it reads, writes and allocates, and whether a GPU would run a kernel for it."""
 
 from functools import cache
 from typing import Any
@@ -8,40 +8,40 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 
-#: Ops that make the host wait for the stream, as their result, or its shape, is needed at once.
+#: Ops that make the host wait for the stream, because the host needs their result or its shape at once.
 _SYNCHRONIZE = frozenset(
     f"aten.{name}"
     for name in ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount")
 )
 
-#: Ops that only allocate, or change where a tensor lies.
+#: Ops that only allocate memory, or change the memory of a tensor.
 _ALLOCATE = frozenset(
     f"aten.{name}"
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "set_")
 )
 
-#: Ops that do not read what they write.
+#: Ops that do not read the memory that they write.
 _OVERWRITE = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"))
 
-#: Ops that update running statistics without their schema saying so: the positions of those, and of the switch for training.
+#: Ops that update running statistics although their schema does not say so: the positions of the statistics and of the argument `training`.
 _BATCH_NORMS = {"aten.native_batch_norm": ((3, 4), 5), "aten.cudnn_batch_norm": ((3, 4), 5)}
 
 
 def tensors_in(*trees: Any) -> list[Tensor]:
     """The tensors in nested arguments or results."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for tree in trees:
         if isinstance(tree, Tensor):
-            found.append(tree)
+            tensors.append(tree)
         elif isinstance(tree, list | tuple):
-            found += tensors_in(*tree)
+            tensors += tensors_in(*tree)
         elif isinstance(tree, dict):
-            found += tensors_in(*tree.values())
-    return found
+            tensors += tensors_in(*tree.values())
+    return tensors
 
 
 def is_simulated(args: tuple, kwargs: dict) -> bool:
-    """Whether the op is on real CPU tensors; shape propagation is not."""
+    """Whether the op runs on real CPU tensors. Ops of shape propagation do not."""
     if any(isinstance(leaf, FakeTensor) or leaf.device.type != "cpu" for leaf in tensors_in(args, kwargs)):
         return False
     device = kwargs.get("device")
@@ -64,13 +64,13 @@ class Call:
         if positions and args[training]:
             self.writes += [args[p] for p in positions if args[p] is not None]
         self.results: Any = None
-        self.made: list[Tensor] = []
+        self.allocated: list[Tensor] = []
 
     def finish(self, results: Any) -> None:
-        """Take the results; those that share no storage with an argument are new memory."""
+        """Add the results. Those that share no storage with an argument are new memory."""
         self.results = results
-        given = {t.untyped_storage()._cdata for t in (*self.reads, *self.writes)}
-        self.made = [t for t in tensors_in(results) if t.untyped_storage()._cdata not in given]
+        arguments = {t.untyped_storage()._cdata for t in (*self.reads, *self.writes)}
+        self.allocated = [t for t in tensors_in(results) if t.untyped_storage()._cdata not in arguments]
 
     @property
     def synchronizes(self) -> bool:
@@ -81,22 +81,22 @@ class Call:
 
     @property
     def has_kernel(self) -> bool:
-        """Whether a GPU would run something for it: not for views, metadata and allocation."""
-        return self.name not in _ALLOCATE and bool(self.made or self.writes or self.synchronizes)
+        """Whether a GPU would run a kernel for the op. It does not for views, metadata and allocation."""
+        return self.name not in _ALLOCATE and bool(self.allocated or self.writes or self.synchronizes)
 
     @property
     def overwrites(self) -> bool:
-        """Whether it does not read what it writes."""
+        """Whether the op does not read the memory that it writes."""
         return self.name in _OVERWRITE or self.func._overloadname.endswith("out")
 
     @property
     def elements(self) -> int:
-        """The number of elements that it computes."""
-        return sum(t.numel() for t in (*self.made, *self.writes)) or 1
+        """The number of elements that the op computes."""
+        return sum(t.numel() for t in (*self.allocated, *self.writes)) or 1
 
     @property
     def non_blocking(self) -> bool:
-        """Whether a copy need not have ended when it returns."""
+        """Whether a copy may return before it has ended."""
         return bool(self.kwargs.get("non_blocking") or (self.name == "aten.copy_" and len(self.args) > 2 and self.args[2]))
 
 

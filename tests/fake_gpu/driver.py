@@ -1,8 +1,7 @@
-"""The simulated GPU itself: it sees every aten op while it is active, and answers as a `Driver`."""
+"""The simulated GPU, which implements `Driver` and receives every aten op while it is active."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from types import ModuleType, TracebackType
 
 import torch
@@ -13,21 +12,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from executors.cuda.driver import GpuFacts, Kernel, Partition
 from tests.fake_gpu.calls import Call, is_simulated, tensors_in
 from tests.fake_gpu.errors import FakeGpuError
-from tests.fake_gpu.graphs import HOST_CALL, Capture, FakeGraph
+from tests.fake_gpu.graphs import HOST_CALL, Capture, FakeGraph, Work
 from tests.fake_gpu.memory import Memories, Memory, Region
 from tests.fake_gpu.races import Order, Race
-from tests.fake_gpu.streams import Clock, FakeEvent, FakeStream, Mark, Ran
+from tests.fake_gpu.streams import Clock, FakeEvent, FakeStream, KernelRun, Mark
 from tests.fake_gpu.times import KernelTimes, Times
 from traces.errors import StepcastError
 
 FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
 
-#: SMs come in groups of this many.
+#: Partitions have a multiple of this number of SMs.
 _GROUP = 8
 
 Launch = Callable[[str, int], tuple[int, int, int, int]]
 
-#: torch.optim refuses its capturable forms on CPU tensors; while the simulation is active these modules accept them.
+#: Modules of torch.optim that refuse their capturable forms on CPU tensors. While the simulation is active, they accept them.
 _CAPTURABLE: tuple[ModuleType, ...] = (adam, rmsprop, adadelta)
 
 
@@ -36,24 +35,12 @@ def default_launch(op: str, elements: int) -> tuple[int, int, int, int]:
     return -(-elements // 1024), 128, 32, 0
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
-    """A kernel's share of an op: what it touches, as far as time and profile need it."""
-
-    func: Callable
-    name: str
-    elements: int
-    reads: list[tuple[Memory, int]]
-    writes: list[tuple[Memory, int]]
-    link: str | None  # "pinned" or "pageable": a copy between host and device
-
-
 class FakeGpu:
-    """A `Driver` on CPU tensors in virtual time. See `times.Times` for what things take.
+    """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
-    `profiler=False`, `partitionable=False`, `compiler=False`, `callbacks=False`: `kernels` is refused, `partitions`, `sm_ids` and
-    `call_host` raise. `streams`: how many can be had. `round_bytes`: the allocator's granularity. `timeline` lists the kernels
-    and host calls that ran, `races` the races found.
+    `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
+    `call_host` raise StepcastError. `streams`: how many streams there are. `round_bytes`: the allocator's granularity. `timeline` lists the
+    kernels and host calls that ran, and `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -77,7 +64,7 @@ class FakeGpu:
         self.callbacks = callbacks
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
         self.races: list[Race] = []
-        self.timeline: list[Ran] = []
+        self.timeline: list[KernelRun] = []
         self.clock = Clock(self.times.queue_depth)
         self.order = Order(self.races)
         self.memories = Memories(self._released)
@@ -91,7 +78,7 @@ class FakeGpu:
     # Activation
 
     def activate(self) -> None:
-        """From now on, ops of this thread are issued to the GPU."""
+        """Issue the ops of this thread to the GPU from now on."""
         with ExitStack() as stack:
             stack.enter_context(_Mode(self))
             for module in _CAPTURABLE:
@@ -100,17 +87,17 @@ class FakeGpu:
             self._active = stack.pop_all()
 
     def deactivate(self) -> None:
-        """Ops are torch's own again."""
+        """Let torch run the ops of this thread again."""
         self._active.close()
         self._active = None
 
     def __enter__(self) -> "FakeGpu":
-        """Activate it."""
+        """Activate the GPU."""
         self.activate()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Deactivate it, and fail if streams raced."""
+        """Deactivate the GPU, and raise AssertionError if streams raced."""
         self.deactivate()
         if kind is None and self.races and not self.races_allowed:
             raise AssertionError("races on the simulated GPU:\n" + "\n".join(map(str, self.races)))
@@ -118,15 +105,15 @@ class FakeGpu:
     # The Driver protocol
 
     def software(self) -> dict[str, str]:
-        """Versions; no cuDNN and no NCCL."""
+        """See Driver. Without cuDNN and NCCL."""
         return {"driver": "fake", "cuda": "0.0", "torch": torch.__version__}
 
     def set_precision(self, precision: str) -> dict[str, object]:
-        """Says what the flags would be; nothing is changed."""
+        """See Driver. Returns the flags without setting them."""
         return {"matmul.allow_tf32": precision == "tf32", "cudnn.allow_tf32": precision == "tf32"}
 
     def stream(self, priority: int = 0, partition: Partition | None = None) -> FakeStream:
-        """A new stream."""
+        """See Driver."""
         if len(self.streams) > self._stream_limit:
             raise StepcastError(f"{self.facts.name} has {self._stream_limit} streams, and all are taken")
         stream = FakeStream(self, len(self.streams), min(0, max(priority, 1 - self.facts.priority_levels)), partition)
@@ -134,16 +121,16 @@ class FakeGpu:
         return stream
 
     def use(self, stream: FakeStream) -> None:
-        """Issue what follows to `stream`."""
+        """See Driver."""
         self.current = stream
 
     def event(self, timing: bool = False, external: bool = False) -> FakeEvent:
-        """An event."""
+        """See Driver."""
         return FakeEvent(self, timing, external)
 
     @contextmanager
     def capture(self, stream: FakeStream) -> Iterator[FakeGraph]:
-        """Capture from `stream`, which is the current stream within; afterwards, the one before is."""
+        """See Driver. `stream` is the current stream within the context."""
         if self.capture_now is not None:
             self.capture_now.fail("a capture during a capture")
         with self._outside():
@@ -162,7 +149,7 @@ class FakeGpu:
         graph.finish(capture)
 
     def call_host(self, duration_s: float) -> None:
-        """The current stream is busy with it, and the host for no longer than it takes to issue the call. It touches no memory."""
+        """See Driver. The host is busy only while it issues the call. The call touches no memory."""
         if not self.callbacks:
             raise StepcastError(f"streams of {self.facts.name} cannot call the host")
         self.clock.spend(self.times.call_s)
@@ -170,16 +157,16 @@ class FakeGpu:
         if self.capture_now is not None:
             self.capture_now.add_host_call(stream, seconds)
         else:
-            self.timeline.append(Ran(HOST_CALL, stream.index, *self.clock.launch(stream, seconds)))
+            self.timeline.append(KernelRun(HOST_CALL, stream.index, *self.clock.launch(stream, seconds)))
             self.order.op(HOST_CALL, stream.index, ())
 
     def synchronize(self) -> None:
-        """The host waits for all streams."""
+        """See Driver."""
         self._not_in_capture("synchronize")
         self._host_waits(self.streams)
 
     def now_s(self) -> float:
-        """The host's virtual time. Looking at it takes none: a loop that only polls the clock never ends."""
+        """The host's virtual time. Reading it takes no time, so a loop that only polls the clock never ends."""
         return self.clock.now_s
 
     def seed(self, value: int) -> None:
@@ -188,25 +175,25 @@ class FakeGpu:
         torch.default_generator.manual_seed(value)
 
     def allocated_bytes(self) -> int:
-        """Bytes of the storages that ops made and that are alive."""
+        """The bytes of the live storages that ops have allocated."""
         return self.memories.live_bytes
 
     def peak_bytes(self, reset: bool = False) -> int:
-        """The most of these."""
+        """See Driver."""
         peak = self.memories.peak_bytes
         if reset:
             self.memories.peak_bytes = self.memories.live_bytes
         return peak
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> Tensor:
-        """A tensor that `copy_` takes over a link; a copy waits for its end unless it is pinned and the copy non-blocking."""
+        """See Driver. `copy_` to or from it uses a link. The host waits for the copy, unless it is non-blocking and the memory pinned."""
         with self._outside():
             tensor = torch.zeros(size_bytes, dtype=torch.uint8)
         self.memories.of(tensor).host = "pinned" if pinned else "pageable"
         return tensor
 
     def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
-        """One kernel for each op that has one; copies over a link are none."""
+        """See Driver. Every op with a kernel has one; copies over a link have none."""
         if not self.profiler:
             return None
         sessions = []
@@ -221,7 +208,7 @@ class FakeGpu:
         return sessions
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Equal parts in whole groups of SMs; those left over belong to none. `handle` is the range of SM ids."""
+        """See Driver. `handle` is the range of the partition's SM ids. SMs that are left over belong to no partition."""
         if not self.partitionable:
             raise StepcastError(f"{self.facts.name} cannot be partitioned")
         size = self.facts.sms // count // _GROUP * _GROUP
@@ -230,16 +217,16 @@ class FakeGpu:
         return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
 
     def peers(self) -> tuple["FakeGpu", ...]:
-        """It is the only one."""
+        """See Driver. There are none."""
         return ()
 
     def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
-        """The SMs of the stream's partition, or all."""
+        """See Driver."""
         if not self.compiler:
             raise StepcastError(f"no kernel can be compiled for {self.facts.name}")
         return frozenset(stream.partition.handle if stream.partition else range(self.facts.sms))
 
-    # What streams, events, graphs and the dispatch mode call
+    # Called by streams, events, graphs and the dispatch mode
 
     def _record(self, stream: FakeStream, event: FakeEvent) -> None:
         self.clock.spend(self.times.record_s)
@@ -260,11 +247,11 @@ class FakeGpu:
                 self.order.join(stream.index, event.mark.ticks)
 
     def _issue(self, func: Callable, args: tuple, kwargs: dict) -> object:
-        """Run one op and account for it."""
+        """Run one op, and record its time, memory and accesses."""
         if not is_simulated(args, kwargs):
             return func(*args, **kwargs)
         call, stream, capture = Call(func, args, kwargs), self.current, self.capture_now
-        if call.has_kernel and self._is_the_hosts(call):
+        if call.has_kernel and self._runs_on_host(call):
             return self._run_on_host(call)
         link = self._link(call)
         blocking = call.synchronizes or (link is not None and not (link == "pinned" and call.non_blocking))
@@ -272,7 +259,7 @@ class FakeGpu:
             self._check_capturable(call, blocking)
             capture.save(call)
         call.finish(func(*args, **kwargs))
-        for tensor in call.made:
+        for tensor in call.allocated:
             self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
         for tensor in tensors_in(call.results):
             self.memories.of(tensor)
@@ -293,31 +280,35 @@ class FakeGpu:
         of = self.memories.of
         read = call.reads if call.overwrites else [*call.reads, *call.writes]
         reads = [(of(t), t.numel() * t.element_size()) for t in read]
-        writes = [(of(t), t.numel() * t.element_size()) for t in (*call.writes, *call.made)]
+        writes = [(of(t), t.numel() * t.element_size()) for t in (*call.writes, *call.allocated)]
         work = Work(call.func, call.name, call.elements, reads, writes, link)
-        touched = [(of(t), Region.of(t), False) for t in call.reads] + [(of(t), Region.of(t), True) for t in (*call.writes, *call.made)]
+        touched = [(of(t), Region.of(t), False) for t in call.reads] + [
+            (of(t), Region.of(t), True) for t in (*call.writes, *call.allocated)
+        ]
         if self.capture_now is not None:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)
             return
         seconds = self._seconds(work, stream)
-        self.timeline.append(Ran(call.name, stream.index, *self.clock.launch(stream, seconds)))
+        self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
         self.order.op(call.name, stream.index, touched)
 
-    def _is_the_hosts(self, call: Call) -> bool:
-        """Whether it is a copy within the host's memory, where tensors lie that a copy to it comes from and no op of the GPU has made."""
+    def _runs_on_host(self, call: Call) -> bool:
+        """Whether the op is a copy within host memory. A tensor that no op of the GPU has allocated counts as host memory if it is copied
+        to a host tensor. Raises FakeGpuError for any other op on host memory.
+        """
         reads, writes = ([self.memories.find(t) for t in tensors] for tensors in (call.reads, call.writes))
         on_host = [memory is not None and memory.host is not None for memory in (*reads, *writes)]
         if call.name == "aten.copy_":
-            made = any(memory is not None and memory.owner is not None for memory in reads)
-            return all(on_host) or (on_host[-1] and not made)
+            from_gpu = any(memory is not None and memory.owner is not None for memory in reads)
+            return all(on_host) or (on_host[-1] and not from_gpu)
         if any(on_host) and call.name != "aten._to_copy":
-            raise FakeGpuError(f"{call.name} on memory of the host, of which a GPU's kernel knows nothing")
+            raise FakeGpuError(f"{call.name} on memory of the host, which a GPU's kernel cannot access")
         return False
 
     def _run_on_host(self, call: Call) -> object:
-        """The host does it at once, whatever the GPU is at, and nothing of it is captured."""
+        """Run the op on the host at once, independently of the GPU's streams and of a capture."""
         of = self.memories.of
         touched = [(of(t), Region.of(t), False) for t in call.reads] + [(of(t), Region.of(t), True) for t in call.writes]
         self.clock.spend(sum(t.numel() * t.element_size() for t in call.writes) / self.times.host_bytes_per_s)
@@ -332,11 +323,11 @@ class FakeGpu:
             capture.fail(f"{call.name} between host and device makes the host wait, which a capture does not permit")
 
     def _link(self, call: Call) -> str | None:
-        """What kind of host memory a copy comes from or goes to, if any."""
+        """The kind of host memory that a copy reads or writes; None if the op is no copy, or uses no host memory."""
         if call.name not in ("aten.copy_", "aten._to_copy"):
             return None
-        found = [self.memories.find(t) for t in (*call.reads, *call.writes)]
-        return next((memory.host for memory in found if memory is not None and memory.host), None)
+        memories = [self.memories.find(t) for t in (*call.reads, *call.writes)]
+        return next((memory.host for memory in memories if memory is not None and memory.host), None)
 
     def _seconds(self, work: Work, stream: FakeStream) -> float:
         return self.kernel_times.seconds(work.name, work.reads, work.writes, stream.sms / self.facts.sms, work.link)
@@ -365,18 +356,18 @@ class FakeGpu:
             if memory.owner is not None:
                 self.order.release(memory)
             self.order.accesses.pop(memory, None)
-        elif capture.open:  # later on it is the graph's, whoever uses it
+        elif capture.open:  # after the capture the memory belongs to the graph
             capture.order.release(memory)
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
-        """Ops within are not the GPU's."""
+        """A context whose ops are not issued to the GPU."""
         with _disable_current_modes(), torch.no_grad():
             yield
 
 
 class _Mode(TorchDispatchMode):
-    """Hands every op of this thread to the GPU."""
+    """Passes every op of this thread to the GPU."""
 
     def __init__(self, gpu: FakeGpu):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What goes wrong as it would in CUDA."""
+"""The error of the simulated GPU."""
 
 
 class FakeGpuError(RuntimeError):

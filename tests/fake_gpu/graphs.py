@@ -1,13 +1,13 @@
-"""CUDA graphs: a capture notes what is issued instead of running it, a replay runs it again on the very same tensors.
+"""CUDA graphs: a capture records the issued work, and a replay runs it on the same tensors.
 
-Ops do run while they are captured, since shapes come from running; when the capture ends, what they mutated is put back and what they made
-is poisoned, so that nothing can come to depend on it.
+Ops do run while they are captured, because their results' shapes are needed. When the capture ends, the tensors that they mutated are
+restored and the tensors that they allocated are poisoned, so that no code can depend on their values.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,21 +15,52 @@ from torch.utils._pytree import tree_map_only
 
 from tests.fake_gpu.calls import Call, tensors_in
 from tests.fake_gpu.errors import FakeGpuError
-from tests.fake_gpu.memory import Memory, Region
-from tests.fake_gpu.races import Order, Ticks
-from tests.fake_gpu.streams import FakeEvent, FakeStream, Mark, Ran
+from tests.fake_gpu.memory import Memories, Memory, Region
+from tests.fake_gpu.races import Order, Race, Ticks
+from tests.fake_gpu.streams import Clock, FakeEvent, FakeStream, KernelRun, Mark
+from tests.fake_gpu.times import Times
 
-if TYPE_CHECKING:
-    from tests.fake_gpu.driver import FakeGpu, Work
-
-
-#: What the timeline calls a host call.
+#: The name of a host call in the timeline.
 HOST_CALL = "host call"
 
 
 @dataclass(frozen=True, eq=False)
+class Work:
+    """The part of an op that determines its kernel's time and its entry in a profile."""
+
+    func: Callable
+    name: str
+    elements: int
+    reads: list[tuple[Memory, int]]
+    writes: list[tuple[Memory, int]]
+    link: str | None  # "pinned" or "pageable": a copy between host and device
+
+
+class Gpu(Protocol):
+    """The parts of the simulated GPU that captures and graphs use."""
+
+    times: Times
+    clock: Clock
+    order: Order
+    memories: Memories
+    races: list[Race]
+    timeline: list[KernelRun]
+    current: FakeStream
+    capture_now: "Capture | None"
+
+    def _outside(self) -> AbstractContextManager[None]: ...
+
+    def _seconds(self, work: Work, stream: FakeStream) -> float: ...
+
+    def _profile(self, work: Work, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
-    """A kernel (`work`), the record of an external event or, without either, a host call of `call_s` seconds, after other nodes."""
+    """A node of a graph: a kernel (`work`), the record of an external event (`event`), or without either a host call of `call_s` seconds.
+
+    `after`: the nodes that it waits for.
+    """
 
     stream: FakeStream
     after: frozenset[int]
@@ -37,19 +68,19 @@ class Node:
     args: tuple = ()
     kwargs: Any = None
     results: Any = None
-    made: tuple[Tensor, ...] = ()  # those of the results that are the graph's own memory
+    allocated: tuple[Tensor, ...] = ()  # the results that are in the graph's own memory
     event: FakeEvent | None = None
     call_s: float = 0.0
 
 
 class Capture:
-    """A capture that is going on, from `origin`."""
+    """A capture in progress, which began on the stream `origin`."""
 
-    def __init__(self, gpu: FakeGpu, origin: FakeStream):
+    def __init__(self, gpu: Gpu, origin: FakeStream):
         self.gpu, self.origin = gpu, origin
         self.order = Order(gpu.races)
         self.nodes: list[Node] = []
-        self.ends: dict[FakeStream, frozenset[int]] = {origin: frozenset()}  # by stream of the capture, what its next node comes after
+        self.ends: dict[FakeStream, frozenset[int]] = {origin: frozenset()}  # by stream, the nodes that its next node waits for
         self.open = True
         self.invalid: str | None = None
         self._saved: dict[Memory, tuple[Tensor, Tensor]] = {}
@@ -57,24 +88,24 @@ class Capture:
         self._generator_state = torch.get_rng_state()
 
     def check_stream(self, stream: FakeStream) -> None:
-        """Refuse a stream that does not take part."""
+        """Raise FakeGpuError for a stream that does not take part in the capture."""
         if stream not in self.ends:
             self.fail(f"stream {stream.index} is used in a capture from stream {self.origin.index} without waiting for an event of it")
 
     def check_call(self, call: Call) -> None:
-        """Refuse what cannot be captured."""
+        """Raise FakeGpuError for an op that cannot be captured."""
         if call.synchronizes:
             self.fail(f"{call.name} makes the host wait, which a capture does not permit")
         if call.kwargs.get("generator") is not None:
             self.fail(f"{call.name} draws from a generator that is not the graph's")
 
     def fail(self, message: str) -> None:
-        """CUDA would refuse this, and end the capture without a graph."""
+        """Raise FakeGpuError for a call that CUDA would refuse, and let the capture end without a graph."""
         self.invalid = message
         raise FakeGpuError(message)
 
     def save(self, call: Call) -> None:
-        """Remember what the op is about to overwrite in memory that was there before the capture."""
+        """Save the contents that the op is about to overwrite in memory that existed before the capture."""
         for tensor in call.writes:
             memory = self.gpu.memories.of(tensor)
             if memory.capture is not self and memory not in self._saved:
@@ -83,28 +114,28 @@ class Capture:
                 memory.held = True
 
     def add_kernel(self, stream: FakeStream, call: Call, work: Work) -> None:
-        """The op becomes a node."""
+        """Add a node for the op's kernel."""
         self.check_stream(stream)
         hold = self.gpu.memories.hold
         args, kwargs, results = tree_map_only(Tensor, hold, (call.args, call.kwargs, call.results))
-        made_ids = {id(t) for t in call.made}
-        made = [kept for kept, given in zip(tensors_in(results), tensors_in(call.results), strict=True) if id(given) in made_ids]
-        self._add(Node(stream, self.ends[stream], work, args, kwargs, results, tuple(made)))
+        new_ids = {id(t) for t in call.allocated}
+        allocated = [held for held, result in zip(tensors_in(results), tensors_in(call.results), strict=True) if id(result) in new_ids]
+        self._add(Node(stream, self.ends[stream], work, args, kwargs, results, tuple(allocated)))
 
     def add_host_call(self, stream: FakeStream, seconds: float) -> None:
-        """The call becomes a node that takes so long."""
+        """Add a node for a call of the host that takes `seconds`."""
         self.check_stream(stream)
         self._add(Node(stream, self.ends[stream], call_s=seconds))
         self.order.op(HOST_CALL, stream.index, ())
 
     def add_allocation(self, stream: FakeStream, call: Call) -> None:
-        """The memory that an op without a kernel made becomes the graph's."""
-        if call.made:
+        """Make the memory that an op without a kernel allocated part of the graph."""
+        if call.allocated:
             self.check_stream(stream)
-        self._allocated.extend(self.gpu.memories.hold(t) for t in call.made)
+        self._allocated.extend(self.gpu.memories.hold(t) for t in call.allocated)
 
     def record(self, stream: FakeStream, event: FakeEvent) -> None:
-        """Mark a place, or make it a node if the event is external."""
+        """Mark a point of the capture, or add a node if the event is external."""
         self.check_stream(stream)
         if event.external:
             self._add(Node(stream, self.ends[stream], event=event))
@@ -125,7 +156,7 @@ class Capture:
         self.order.join(stream.index, event.mark.ticks)
 
     def end(self) -> None:
-        """Nothing was executed: put contents back, poison what was made, and check that all streams were joined."""
+        """End the capture: undo the effects of the captured ops, and check that all streams were joined."""
         self.undo()
         if self.invalid:
             raise FakeGpuError(f"the capture was invalidated: {self.invalid}")
@@ -136,7 +167,7 @@ class Capture:
                 raise FakeGpuError(self.invalid)
 
     def undo(self) -> None:
-        """Take back what running the captured ops did."""
+        """Restore the mutated tensors and the generator, and poison the allocated tensors."""
         self.open = False
         for whole, contents in self._saved.values():
             whole.copy_(contents)
@@ -144,7 +175,7 @@ class Capture:
         for tensor in self._allocated:
             _poison(tensor)
         for node in self.nodes:
-            for tensor in node.made:
+            for tensor in node.allocated:
                 _poison(tensor)
         torch.set_rng_state(self._generator_state)
 
@@ -156,30 +187,30 @@ class Capture:
 class FakeGraph:
     """A captured graph."""
 
-    def __init__(self, gpu: FakeGpu):
+    def __init__(self, gpu: Gpu):
         self.gpu = gpu
         self.replays = 0
         self.nodes: list[Node] | None = None
         self._touched: list[tuple[Memory, Region, bool]] = []
-        self._own: Capture | None = None
+        self._capture: Capture | None = None
         self._end_s = 0.0
         self._end_ticks: Ticks = {}
 
     def finish(self, capture: Capture) -> None:
-        """Take over a capture that has ended well."""
-        self.nodes, self._own = capture.nodes, capture
+        """Take the nodes of a capture that ended without an error."""
+        self.nodes, self._capture = capture.nodes, capture
         self._touched = [(memory, a.region, a.write) for memory, accesses in capture.order.accesses.items() for a in accesses]
 
     def replay(self) -> None:
-        """Launch it on the current stream."""
+        """Launch the graph on the current stream."""
         gpu, stream = self.gpu, self.gpu.current
         if gpu.capture_now is not None:
             gpu.capture_now.fail("replay of a graph during a capture")
         if self.nodes is None:
             raise FakeGpuError("replay of a graph whose capture did not end well")
         for memory, _, _ in self._touched:
-            if memory.released and memory.capture is not self._own:
-                op = self._own.order.accesses[memory][0].op
+            if memory.released and memory.capture is not self._capture:
+                op = self._capture.order.accesses[memory][0].op
                 raise FakeGpuError(f"replay of a graph after memory that it does not own was freed: {memory.bytes} bytes that {op} uses")
         with gpu._outside():
             for node in self.nodes:
@@ -192,7 +223,7 @@ class FakeGraph:
         self.replays += 1
 
     def _time(self, stream: FakeStream) -> None:
-        """One launch; nodes start after those they wait for, the stream's earlier work and the graph's previous replay."""
+        """Time one launch. A node starts after those it waits for, the stream's earlier work and the graph's previous replay."""
         gpu, times = self.gpu, self.gpu.times
         gpu.clock.spend(times.replay_s)
         gpu.clock.make_room(stream)
@@ -201,29 +232,29 @@ class FakeGraph:
         several = len({node.stream for node in self.nodes if node.work is not None}) > 1
         for node in self.nodes:
             gaps = ((ends[i], 0.0 if self.nodes[i].stream is node.stream else times.cross_gap_s) for i in node.after)
-            start_s = max([begin_s, *(end + times.gap_s + more for end, more in gaps)])
+            start_s = max([begin_s, *(end + times.gap_s + cross_s for end, cross_s in gaps)])
             end_s = start_s
             if node.work is not None:
                 end_s += gpu._seconds(node.work, node.stream) * (times.beside.get(node.work.name, 1.0) if several else 1.0)
-                gpu.timeline.append(Ran(node.work.name, node.stream.index, start_s, end_s))
+                gpu.timeline.append(KernelRun(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
             elif node.event is not None:
                 node.event.mark = Mark(end_s, self._end_ticks)
             else:
                 end_s += node.call_s
-                gpu.timeline.append(Ran(HOST_CALL, node.stream.index, start_s, end_s))
+                gpu.timeline.append(KernelRun(HOST_CALL, node.stream.index, start_s, end_s))
             ends.append(end_s)
         self._end_s = stream.tail_s = max(ends, default=begin_s)
         stream.outstanding.append(stream.tail_s)
 
 
 def _run(node: Node) -> None:
-    """The op again on the same memory; what it makes goes where the capture's results lie."""
+    """Run the op again on the same memory, and copy its new results to the memory of the capture's results."""
     results = node.work.func(*node.args, **node.kwargs)
-    made = {id(t) for t in node.made}
-    for kept, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
-        if id(kept) in made:
-            kept.copy_(new)
+    allocated = {id(t) for t in node.allocated}
+    for captured, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
+        if id(captured) in allocated:
+            captured.copy_(new)
 
 
 def _poison(tensor: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Which memory a tensor lies in, whose stream it belongs to, and when it goes back to the allocator."""
+"""Tracks the memory of tensors: which stream's pool it comes from, and when it returns to the allocator."""
 
 import weakref
 from collections.abc import Callable
@@ -11,21 +11,21 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class Memory:
-    """One storage. `owner`: the stream whose pool it came from; None where it was made outside of the simulation."""
+    """One storage. `owner`: the stream whose pool it comes from; None if it was allocated outside of the simulation."""
 
     serial: int
     bytes: int
     owner: int | None = None
     capture: object = None  # the capture that allocated it, if any did
-    host: str | None = None  # "pinned" or "pageable": not the GPU's
-    tensors: int = 0  # alive and known, graphs' own not counted
-    held: bool = False  # a graph keeps the storage itself alive
+    host: str | None = None  # "pinned" or "pageable" host memory; None for the GPU's
+    tensors: int = 0  # how many known tensors on it are alive, without those that graphs keep
+    held: bool = False  # whether a graph keeps the storage alive
     released: bool = False
 
 
 @dataclass(frozen=True)
 class Region:
-    """The bytes [first, end) of a memory that a view spans; the view itself says which of them, where it has holes."""
+    """The bytes [first, end) of a memory that a view spans. Shape and strides say which of them belong to the view."""
 
     first: int
     end: int
@@ -44,18 +44,18 @@ class Region:
 
     @property
     def dense(self) -> bool:
-        """Whether every byte between the ends is the view's."""
+        """Whether every byte of the span belongs to the view."""
         count = self.item_bytes
         for n in self.shape:
             count *= n
         return count >= self.end - self.first and 0 not in self.strides
 
     def covers(self, other: "Region") -> bool:
-        """Whether it certainly has all of `other`'s bytes."""
+        """Whether the region contains all of `other`'s bytes. May return False for a region with gaps that does."""
         return self == other or (self.dense and self.first <= other.first and other.end <= self.end)
 
     def overlaps(self, other: "Region") -> bool:
-        """Whether they share a byte."""
+        """Whether the two regions share a byte."""
         if self.first >= other.end or other.first >= self.end:
             return False
         if self.dense and other.dense:
@@ -65,7 +65,7 @@ class Region:
         return bool((self._used(first, unit, units) & other._used(first, unit, units)).any())
 
     def _used(self, first: int, unit: int, units: int) -> Tensor:
-        """Which of `units` pieces of `unit` bytes from `first` it has."""
+        """Which of the `units` units of `unit` bytes from `first` on belong to the region."""
         used, item = torch.zeros(units, dtype=torch.bool), self.item_bytes // unit
         shape, strides = (*self.shape, item), (*(s * item for s in self.strides), 1)
         used[torch.as_strided(torch.arange(units), shape, strides, (self.first - first) // unit).reshape(-1)] = True
@@ -73,38 +73,38 @@ class Region:
 
 
 class Memories:
-    """All memories that simulated ops touched. `released(memory)` is called once for each when its last user is gone.
+    """All memories that simulated ops have touched. `released(memory)` is called once for each, when its last tensor is gone.
 
-    A storage's own end says when that is; where a graph keeps the storage, the number of known tensors on it does.
+    That is when the storage is freed, or if a graph keeps the storage, when no known tensor is on it any more.
     """
 
     def __init__(self, released: Callable[[Memory], None]):
         self._released = released
         self._by_storage: dict[int, Memory] = {}
-        self._known: dict[int, weakref.finalize] = {}  # by id of the tensor
+        self._finalizers: dict[int, weakref.finalize] = {}  # by id of the tensor
         self._serial = 0
         self.live_bytes = self.peak_bytes = 0
 
     def find(self, tensor: Tensor) -> Memory | None:
-        """The memory of a tensor, if it was seen before."""
+        """The memory of a tensor; None if no op has used it before."""
         return self._by_storage.get(tensor.untyped_storage()._cdata)
 
     def of(self, tensor: Tensor) -> Memory:
-        """The memory of a tensor that an op takes; one not seen before has no owner."""
+        """The memory of a tensor that an op uses. A memory that is not known yet has no owner."""
         memory = self.find(tensor) or self._add(tensor, None, None, 0)
-        self._know(tensor, memory)
+        self._count(tensor, memory)
         return memory
 
     def allocate(self, tensor: Tensor, owner: int, capture: object, round_bytes: int) -> Memory:
-        """The memory of a tensor that an op made."""
+        """The new memory of a tensor that an op allocated."""
         memory = self._add(tensor, owner, capture, round_bytes)
-        self._know(tensor, memory)
+        self._count(tensor, memory)
         self.live_bytes += memory.bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return memory
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """The same memory as a tensor that does not count as a user, for a graph to keep."""
+        """A tensor on the same memory that does not count as a user, for a graph to keep."""
         self.of(tensor).held = True
         with torch.no_grad():
             return tensor.detach()
@@ -119,14 +119,14 @@ class Memories:
         weakref.finalize(storage, self._ended, storage._cdata, memory).atexit = False
         return memory
 
-    def _know(self, tensor: Tensor, memory: Memory) -> None:
-        if id(tensor) not in self._known:
+    def _count(self, tensor: Tensor, memory: Memory) -> None:
+        if id(tensor) not in self._finalizers:
             memory.tensors += 1
-            self._known[id(tensor)] = finalizer = weakref.finalize(tensor, self._forget, id(tensor), memory)
+            self._finalizers[id(tensor)] = finalizer = weakref.finalize(tensor, self._forget, id(tensor), memory)
             finalizer.atexit = False
 
     def _forget(self, tensor_id: int, memory: Memory) -> None:
-        del self._known[tensor_id]
+        del self._finalizers[tensor_id]
         memory.tensors -= 1
         if not memory.tensors and memory.held:
             self._release(memory)

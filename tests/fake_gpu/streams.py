@@ -1,24 +1,31 @@
 """Virtual time: the host's clock, streams and events."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from executors.cuda.driver import Partition
+from executors.cuda.driver import GpuFacts, Partition
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.races import Ticks
 
-if TYPE_CHECKING:
-    from tests.fake_gpu.driver import FakeGpu
-    from tests.fake_gpu.graphs import Capture
+
+class Gpu(Protocol):
+    """The parts of the simulated GPU that streams and events use."""
+
+    facts: GpuFacts
+    clock: "Clock"
+
+    def _wait(self, stream: "FakeStream", event: "FakeEvent") -> None: ...
+
+    def _record(self, stream: "FakeStream", event: "FakeEvent") -> None: ...
+
+    def _host_waits_for(self, event: "FakeEvent") -> None: ...
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A kernel as it ran in virtual time."""
+class KernelRun:
+    """A kernel or a host call that ran, with its virtual times."""
 
     op: str
     stream: int
@@ -28,32 +35,32 @@ class Ran:
 
 @dataclass(eq=False)
 class FakeStream:
-    """A serial queue. `tail_s`: when all that was issued to it, and all it waits for, has ended."""
+    """A serial queue. `tail_s`: when all work that was issued to it, and all events that it waits for, have ended."""
 
-    gpu: FakeGpu = field(repr=False)
+    gpu: Gpu = field(repr=False)
     index: int
     priority: int
     partition: Partition | None
     tail_s: float = 0.0
-    outstanding: deque[float] = field(default_factory=deque, repr=False)  # ends of what it was given, in order
+    outstanding: deque[float] = field(default_factory=deque, repr=False)  # the ends of its launches, in order
 
     @property
     def sms(self) -> int:
-        """How many SMs its kernels run on."""
+        """The number of SMs that its kernels run on."""
         return self.partition.sms if self.partition else self.gpu.facts.sms
 
-    def wait_event(self, event: FakeEvent) -> None:
-        """What is issued from now on waits for the point that the event marks now."""
+    def wait_event(self, event: "FakeEvent") -> None:
+        """Let all later work wait for the point that the event marks now."""
         self.gpu._wait(self, event)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where an event was recorded: a time, what is ordered before it, and, in a capture, the nodes it comes after."""
+    """The point at which an event was recorded: its time, the ops ordered before it, and in a capture the nodes before it."""
 
     time_s: float | None
     ticks: Ticks
-    capture: Capture | None = None
+    capture: object = None  # the capture, or None
     nodes: frozenset[int] = frozenset()
 
 
@@ -61,26 +68,26 @@ class Mark:
 class FakeEvent:
     """A point in a stream."""
 
-    gpu: FakeGpu = field(repr=False)
+    gpu: Gpu = field(repr=False)
     timing: bool
     external: bool
     mark: Mark | None = None
 
     def record(self, stream: FakeStream) -> None:
-        """Mark the stream's end as it is now."""
+        """Mark the current end of the stream."""
         self.gpu._record(stream, self)
 
-    def elapsed_time(self, end: FakeEvent) -> float:
+    def elapsed_time(self, end: "FakeEvent") -> float:
         """Milliseconds from this event to `end`, in virtual time."""
         return (end._reached_s() - self._reached_s()) * 1e3
 
     def synchronize(self) -> None:
-        """The host waits until it has been reached."""
+        """Let the host wait until the event has been reached."""
         self.gpu._host_waits_for(self)
 
     def _reached_s(self) -> float:
         if not self.timing:
-            raise FakeGpuError("elapsed_time of an event made without timing")
+            raise FakeGpuError("elapsed_time of an event created without timing")
         if self.mark is None or self.mark.time_s is None:
             raise FakeGpuError("elapsed_time of an event that was not recorded, or recorded in a capture and not reached in a replay")
         if self.mark.time_s > self.gpu.clock.now_s:
@@ -89,18 +96,18 @@ class FakeEvent:
 
 
 class Clock:
-    """The host's time, and what it does to streams."""
+    """The host's clock, and the launches that it issues to streams."""
 
     def __init__(self, queue_depth: int):
         self.now_s = 0.0
         self.queue_depth = queue_depth
 
     def spend(self, seconds: float) -> None:
-        """The host is busy."""
+        """Advance the host's time."""
         self.now_s += seconds
 
     def make_room(self, stream: FakeStream) -> None:
-        """The host blocks until the stream takes one launch more."""
+        """Block the host until the stream's queue has room for one more launch."""
         queue = stream.outstanding
         while queue and queue[0] <= self.now_s:
             queue.popleft()
@@ -108,7 +115,7 @@ class Clock:
             self.now_s = queue.popleft()
 
     def launch(self, stream: FakeStream, seconds: float) -> tuple[float, float]:
-        """Issue one kernel; returns its start and end."""
+        """Issue one kernel. Returns its start and end in s."""
         self.make_room(stream)
         start_s = max(self.now_s, stream.tail_s)
         stream.tail_s = start_s + seconds
@@ -116,5 +123,5 @@ class Clock:
         return start_s, stream.tail_s
 
     def wait_for(self, streams: Iterable[FakeStream]) -> None:
-        """The host waits until streams have ended."""
+        """Let the host wait until the streams have ended."""
         self.now_s = max(self.now_s, *(stream.tail_s for stream in streams))

@@ -1,4 +1,4 @@
-"""The simulated GPU: exact timelines in virtual time, graphs that behave as CUDA's, and races found where nothing orders two streams."""
+"""The simulated GPU: exact timelines in virtual time, graphs that behave like CUDA's, and detection of races between streams."""
 
 import inspect
 from functools import partial
@@ -14,18 +14,18 @@ from traces.errors import StepcastError
 
 US = 1e-6
 
-#: Kernels of 10 us, whatever they touch, except for mm, which takes 50.
+#: Every kernel takes 10 us, except mm, which takes 50 us.
 EXACT = Times(kernel_s=lambda op, size: 50 * US if op == "aten.mm" else 10 * US)
 
 
 def timeline(gpu: FakeGpu) -> list[tuple[str, int, float, float]]:
-    """Op, stream, start and end in microseconds of every kernel so far."""
+    """(op, stream, start, end) of every kernel so far, in microseconds."""
     return [(r.op.removeprefix("aten."), r.stream, round(r.start_s / US, 3), round(r.end_s / US, 3)) for r in gpu.timeline]
 
 
 @pytest.fixture
 def x() -> torch.Tensor:
-    """Made before the GPU is there."""
+    """A tensor allocated outside of the simulation."""
     return torch.ones(4, 4)
 
 
@@ -36,13 +36,13 @@ def test_a_stream_is_serial_and_the_host_runs_ahead(x):
     with FakeGpu(EXACT) as gpu:
         y = x.mm(x)
         y.t().add_(1)
-        assert timeline(gpu) == [("mm", 0, 8, 58), ("add_", 0, 58, 68)]  # the view is no kernel
+        assert timeline(gpu) == [("mm", 0, 8, 58), ("add_", 0, 58, 68)]  # the view has no kernel
         assert gpu.now_s() == pytest.approx(17 * US)
         gpu.synchronize()
         assert gpu.now_s() == pytest.approx(68 * US)
 
 
-def test_issue_bounds_small_kernels(x):
+def test_small_kernels_are_limited_by_the_host(x):
     with FakeGpu(Times(kernel_s=lambda op, size: 2 * US, op_s_by_name={"aten.neg": 20 * US})) as gpu:
         x.add(1)
         x.neg()
@@ -104,8 +104,8 @@ def test_reading_a_scalar_waits_for_its_stream_only(x):
 
 def test_kernels_slow_down_on_a_partition(x):
     with FakeGpu(Times(least_s=2 * US, kernel_s=lambda op, size: 12 * US)) as gpu:
-        (part, _) = gpu.partitions(2)
-        gpu.use(gpu.stream(partition=part))
+        (partition, _) = gpu.partitions(2)
+        gpu.use(gpu.stream(partition=partition))
         x.add(1)
         start, end = timeline(gpu)[0][2:]
         assert end - start == pytest.approx(2 + 10 * 132 / 64, abs=1e-3)
@@ -118,7 +118,7 @@ def test_default_times_count_bytes(x):
         x.add_(x)
         torch.empty(3)
         lengths = [round(r.end_s - r.start_s, 9) for r in gpu.timeline]
-        assert lengths == pytest.approx([4 * US, 8 * US, 5 * US])  # one, one and two reads, and a write, of 64 bytes each
+        assert lengths == pytest.approx([4 * US, 8 * US, 5 * US])  # one, one and two reads, and one write each, of 64 bytes
 
 
 def test_warm_reads_are_cheaper():
@@ -156,7 +156,7 @@ def test_copies_over_a_link():
 
 
 def test_the_host_copies_within_its_memory_at_once(x):
-    """It waits for nothing, and no stream is given anything; x, which no op of the GPU has made, is the host's."""
+    """It waits for no stream and issues nothing. x counts as host memory, because no op of the GPU has allocated it."""
     with FakeGpu() as gpu:
         first, second = (gpu.host_tensor(64, True).view(torch.float32).view(4, 4) for _ in range(2))
         begin = gpu.now_s()
@@ -167,7 +167,7 @@ def test_the_host_copies_within_its_memory_at_once(x):
         assert second.eq(1).all()
 
 
-def test_the_host_must_not_write_what_a_stream_still_reads(x):
+def test_a_host_write_to_memory_that_a_stream_still_reads_is_a_race(x):
     with FakeGpu(races_allowed=True) as gpu:
         pinned = gpu.host_tensor(64, True).view(torch.float32).view(4, 4)
         pinned.copy_(x)
@@ -185,7 +185,7 @@ def test_the_host_must_not_write_what_a_stream_still_reads(x):
         assert gpu.races == []
 
 
-def test_kernels_know_nothing_of_the_hosts_memory(x):
+def test_kernels_cannot_access_host_memory(x):
     with FakeGpu() as gpu, pytest.raises(FakeGpuError, match=r"aten.add_ on memory of the host"):
         (x + 1).view(torch.uint8).view(-1).add_(gpu.host_tensor(64, True))
 
@@ -204,29 +204,29 @@ def captured(gpu: FakeGpu, body):
 
 def test_a_capture_does_not_execute(x):
     with FakeGpu() as gpu:
-        made, ints, empty = [], [], []
+        results, ints, empty = [], [], []
 
         def body() -> None:
             x.add_(1)
-            made.append(x * 2)
+            results.append(x * 2)
             ints.append(x.argmax())
             empty.append(torch.empty(3))
 
         graph = captured(gpu, body)
         assert x.eq(1).all()
-        assert made[0].isnan().all()
+        assert results[0].isnan().all()
         assert empty[0].isnan().all()
         assert ints[0].item() == torch.iinfo(torch.int64).max
-        address = made[0].data_ptr()
+        address = results[0].data_ptr()
         graph.replay()
         graph.replay()
         assert x.eq(3).all()
-        assert made[0].eq(6).all()
-        assert made[0].data_ptr() == address
+        assert results[0].eq(6).all()
+        assert results[0].data_ptr() == address
         assert ints[0].item() == 0
 
 
-def test_what_the_host_knows_is_frozen(x):
+def test_host_values_are_fixed_at_capture(x):
     with FakeGpu() as gpu:
         rate = 0.5
         graph = captured(gpu, lambda: x.mul_(rate))
@@ -235,18 +235,18 @@ def test_what_the_host_knows_is_frozen(x):
         assert x.eq(0.5).all()
 
 
-def test_replays_draw_anew(x):
+def test_every_replay_draws_new_random_numbers(x):
     with FakeGpu() as gpu:
-        made = []
+        results = []
         gpu.seed(7)
-        graph = captured(gpu, lambda: made.append(torch.rand(5)))
+        graph = captured(gpu, lambda: results.append(torch.rand(5)))
         graph.replay()
-        first = made[0].clone()
+        first = results[0].clone()
         graph.replay()
-        assert not torch.equal(first, made[0])
+        assert not torch.equal(first, results[0])
         gpu.seed(7)
         graph.replay()
-        assert torch.equal(first, made[0])  # the capture itself has drawn nothing
+        assert torch.equal(first, results[0])  # the capture itself has not advanced the generator
 
 
 def test_batch_norm_statistics_are_restored_and_replayed():
@@ -260,11 +260,11 @@ def test_batch_norm_statistics_are_restored_and_replayed():
 
 def test_views_and_several_results(x):
     with FakeGpu() as gpu:
-        made = []
-        graph = captured(gpu, lambda: made.extend(x.t()[1:].reshape(-1).max(0)))
+        results = []
+        graph = captured(gpu, lambda: results.extend(x.t()[1:].reshape(-1).max(0)))
         x.copy_(torch.arange(16.0).view(4, 4))
         graph.replay()
-        assert made[0].item() == 15
+        assert results[0].item() == 15
 
 
 def test_timeline_of_a_replay(x):
@@ -318,13 +318,13 @@ def test_external_events_are_reached_in_every_replay(x):
         graph.replay()
         gpu.synchronize()
         assert end.mark.time_s > before
-        start.record(stream)  # outside of a capture it is an event as any other
+        start.record(stream)  # outside of a capture an external event is like any other
         end.record(stream)
         gpu.synchronize()
         assert start.elapsed_time(end) == pytest.approx(0.001)
 
 
-def test_wait_for_an_event_of_before_the_capture(x):
+def test_waiting_in_a_capture_for_an_earlier_event_is_refused(x):
     with FakeGpu() as gpu:
         stream, event = gpu.stream(), gpu.event()
         event.record(gpu.current)
@@ -362,7 +362,7 @@ def test_an_error_in_a_capture_cannot_be_ignored(x):
         (lambda gpu, x: x.view(torch.uint8).view(-1).copy_(gpu.host_tensor(64, False), non_blocking=True), "between host and device"),
     ],
 )
-def test_not_during_a_capture(misuse, message, x):
+def test_calls_that_a_capture_refuses(misuse, message, x):
     with FakeGpu() as gpu, pytest.raises(FakeGpuError, match=message), gpu.capture(gpu.stream()):
         misuse(gpu, x)
 
@@ -395,7 +395,7 @@ def test_no_replay_during_a_capture(x):
             graph.replay()
 
 
-def test_an_event_of_a_capture_is_of_no_use_outside(x):
+def test_an_event_of_a_capture_is_unusable_outside(x):
     with FakeGpu() as gpu:
         event, stream = gpu.event(True), gpu.stream()
         with gpu.capture(stream):
@@ -407,7 +407,7 @@ def test_an_event_of_a_capture_is_of_no_use_outside(x):
             event.elapsed_time(event)
 
 
-def test_a_graph_does_not_keep_what_it_reads():
+def test_a_graph_does_not_keep_its_inputs_alive():
     with FakeGpu() as gpu:
         x = torch.ones(3)
         gpu.synchronize()
@@ -431,7 +431,7 @@ def test_a_stream_may_be_forked_twice_and_unused(x):
 # Races
 
 
-def found(gpu: FakeGpu) -> list[tuple[str, str, str]]:
+def races(gpu: FakeGpu) -> list[tuple[str, str, str]]:
     return [(race.kind, race.first_op.removeprefix("aten."), race.second_op.removeprefix("aten.")) for race in gpu.races]
 
 
@@ -446,8 +446,8 @@ ACCESSES = {
 @pytest.mark.parametrize(
     ("in_capture", "ordered_by"),
     [
-        *((False, way) for way in ("nothing", "event", "stream", "synchronize")),
-        *((True, way) for way in ("nothing", "event", "stream")),
+        *((False, order) for order in ("nothing", "event", "stream", "synchronize")),
+        *((True, order) for order in ("nothing", "event", "stream")),
     ],
 )
 def test_conflicting_accesses(kind, ordered_by, in_capture, x):
@@ -464,7 +464,7 @@ def test_conflicting_accesses(kind, ordered_by, in_capture, x):
         def body() -> None:
             gpu.use(main)
             wait(side, main)
-            results.append(earlier(x))  # kept, so that its memory is not reused
+            results.append(earlier(x))  # keeps the result alive, so that its memory is not reused
             if ordered_by == "event":
                 wait(side, main)
             if ordered_by == "synchronize":
@@ -479,7 +479,7 @@ def test_conflicting_accesses(kind, ordered_by, in_capture, x):
         else:
             body()
         expected = [(kind, *ops)] if ordered_by == "nothing" else []
-        assert found(gpu) == expected
+        assert races(gpu) == expected
 
 
 def test_a_race_fails_the_block(x):
@@ -508,9 +508,9 @@ def test_slices_that_do_not_overlap(x):
         x[:2].add_(1)
         gpu.use(gpu.stream())
         x[2:].mul_(2)
-        assert found(gpu) == []
+        assert races(gpu) == []
         x[1:3].sub_(1)
-        assert found(gpu) == [("write after write", "add_", "sub_")]
+        assert races(gpu) == [("write after write", "add_", "sub_")]
 
 
 def test_columns_that_do_not_overlap(x):
@@ -519,9 +519,9 @@ def test_columns_that_do_not_overlap(x):
         x[:, :2].add_(1)
         gpu.use(gpu.stream())
         x[:, 2:].mul_(2)
-        assert found(gpu) == []
+        assert races(gpu) == []
         x.view(torch.int32)[:, 1].sub_(1)
-        assert found(gpu) == [("write after write", "add_", "sub_")]
+        assert races(gpu) == [("write after write", "add_", "sub_")]
 
 
 def test_views_that_overlap_themselves():
@@ -530,10 +530,10 @@ def test_views_that_overlap_themselves():
         gpu.use(gpu.stream())
         x[8:].add_(1)
         gpu.use(gpu.stream())
-        kept = [x[:8].unfold(0, 4, 2) * 2, x[:1].expand(3) * 2]
-        assert found(gpu) == []
-        kept.append(x.unfold(0, 4, 2) * 2)
-        assert found(gpu) == [("read after write", "add_", "mul")]
+        results = [x[:8].unfold(0, 4, 2) * 2, x[:1].expand(3) * 2]
+        assert races(gpu) == []
+        results.append(x.unfold(0, 4, 2) * 2)
+        assert races(gpu) == [("read after write", "add_", "mul")]
 
 
 @pytest.mark.parametrize("in_capture", [False, True])
@@ -565,10 +565,10 @@ def test_memory_is_reused_by_the_stream_that_allocated_it(in_capture, joined, x)
                 body()
         else:
             body()
-        assert found(gpu) == ([] if joined else [("reuse", "mul", "released")])
+        assert races(gpu) == ([] if joined else [("reuse", "mul", "released")])
 
 
-def test_a_view_keeps_its_memory(x):
+def test_a_view_keeps_its_memory_alive(x):
     with FakeGpu(races_allowed=True) as gpu:
         main, side, event = gpu.stream(), gpu.stream(), gpu.event()
         with gpu.capture(main):
@@ -582,7 +582,7 @@ def test_a_view_keeps_its_memory(x):
             event.record(side)
             main.wait_event(event)
             del view, z
-        assert found(gpu) == []
+        assert races(gpu) == []
 
 
 def test_replays_race_with_eager_work(x):
@@ -590,18 +590,18 @@ def test_replays_race_with_eager_work(x):
         graph = captured(gpu, lambda: x.add_(1))
         graph.replay()
         gpu.use(gpu.stream())
-        graph.replay()  # after its previous replay, wherever that was launched
-        assert found(gpu) == []
+        graph.replay()  # runs after the graph's previous replay, on whichever stream that was launched
+        assert races(gpu) == []
         gpu.use(gpu.stream())
         x.neg()
-        assert found(gpu) == [("read after write", "graph", "neg")]
+        assert races(gpu) == [("read after write", "graph", "neg")]
 
 
 # The rest of the driver
 
 
 @pytest.mark.parametrize(("protocol", "fake"), [(driver.Driver, FakeGpu), (driver.Stream, FakeStream), (driver.Event, FakeEvent)])
-def test_it_is_a_driver(protocol, fake):
+def test_methods_have_the_parameters_of_the_protocol(protocol, fake):
     for name, method in inspect.getmembers(protocol, inspect.isfunction):
         if not name.startswith("_"):
             assert list(inspect.signature(getattr(fake, name)).parameters) == list(inspect.signature(method).parameters), name
@@ -618,15 +618,15 @@ def test_kernels_are_reported_per_op(x):
 
 def test_partitions_are_disjoint():
     gpu = FakeGpu()
-    parts = gpu.partitions(4)
-    ids = [gpu.sm_ids(gpu.stream(partition=part)) for part in parts]
-    assert [part.sms for part in parts] == [32] * 4
+    partitions = gpu.partitions(4)
+    ids = [gpu.sm_ids(gpu.stream(partition=partition)) for partition in partitions]
+    assert [partition.sms for partition in partitions] == [32] * 4
     assert len(frozenset().union(*ids)) == 128
     assert len(gpu.sm_ids(gpu.stream())) == 132
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "call",
     [
         lambda: FakeGpu(partitionable=False).partitions(2),
         lambda: FakeGpu().partitions(17),
@@ -634,12 +634,12 @@ def test_partitions_are_disjoint():
         lambda: FakeGpu(streams=0).stream(),
     ],
 )
-def test_refusals(refused):
+def test_missing_capabilities_are_refused(call):
     with pytest.raises(StepcastError):
-        refused()
+        call()
 
 
-def test_priorities_are_cut():
+def test_priorities_are_clipped():
     gpu = FakeGpu()
     assert [gpu.stream(priority).priority for priority in (0, -2, -9, 3)] == [0, -2, -5, 0]
 
@@ -664,7 +664,7 @@ def test_memory_is_counted():
             torch.empty(9 << 30, dtype=torch.uint8)
 
 
-def test_ops_outside_of_the_block_are_not_the_gpus(x):
+def test_ops_outside_of_the_block_are_not_issued_to_the_gpu(x):
     gpu = FakeGpu()
     x.add(1)
     gpu.activate()
@@ -689,7 +689,7 @@ def test_capturable_adam_runs():
     assert [step.item() for step in steps] == [2, 2]
 
 
-def test_two_thousand_ops_take_seconds(x):
+def test_a_graph_of_two_thousand_ops(x):
     with FakeGpu() as gpu:
 
         def body() -> None:

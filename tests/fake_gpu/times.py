@@ -1,4 +1,4 @@
-"""How long things take on the simulated GPU. All of it is fixed by the constructor's arguments."""
+"""The times of the simulated GPU. They depend only on the constructor's arguments."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -17,31 +17,31 @@ class Times:
     record_s: float = 1e-6
     wait_s: float = 1e-6
     replay_s: float = 10e-6
-    call_s: float = 3e-6  # host, per call of the host by a stream
+    call_s: float = 3e-6  # host, per issued call of the host by a stream
     queue_depth: int = 1000  # kernels outstanding per stream before the host blocks
 
     least_s: float = 2e-6  # the part of a kernel that no number of SMs shortens
     bytes_per_s: float = 2e12
     factors: Mapping[str, float] = field(default_factory=dict)  # multiplies the rest of a kernel, by op
-    kernel_s: Callable[[str, float], float] | None = None  # (op, bytes) -> seconds on all SMs, in place of the three above
-    warm_factor: float = 1.0  # what a byte counts that is read while still in the cache
-    noise: float = 0.0  # relative standard deviation, drawn anew for every kernel from `noise_seed`
+    kernel_s: Callable[[str, float], float] | None = None  # (op, bytes) -> seconds on all SMs, instead of the three above
+    warm_factor: float = 1.0  # the weight of a byte that is read from the cache
+    noise: float = 0.0  # relative standard deviation; every kernel draws its own, from `noise_seed`
     noise_seed: int = 0
 
-    callback_s: float = 12e-6  # what a stream that calls the host stands still, besides the call's duration
+    callback_s: float = 12e-6  # how long a stream that calls the host stops in addition to the call's duration
 
     pinned_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 10e9
-    host_bytes_per_s: float = 20e9  # what the host itself copies within its memory
+    host_bytes_per_s: float = 20e9  # copies by the host within its memory
 
-    beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in graphs of several streams, by op
+    beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in a graph with several streams, by op
 
     gap_s: float = 1e-6  # from the end of a graph's node to the start of the next
-    cross_gap_s: float = 1.5e-6  # in addition where the next is on another stream
+    cross_gap_s: float = 1.5e-6  # in addition if the next node is on another stream
 
 
 class KernelTimes:
-    """Times kernels in the order in which they run: the cache remembers what was touched, the noise generator moves on."""
+    """Times kernels in the order in which they run. Keeps the state of the cache and of the noise generator."""
 
     def __init__(self, times: Times, cache_bytes: int):
         self.times, self.cache_bytes = times, cache_bytes
@@ -50,7 +50,7 @@ class KernelTimes:
         self.touched: dict[int, int] = {}  # by memory, the traffic at its last touch
 
     def seconds(self, op: str, reads: list[tuple[Memory, int]], writes: list[tuple[Memory, int]], share: float, link: str | None) -> float:
-        """One kernel on `share` of the SMs, or one copy over the `link`; operands are (memory, bytes)."""
+        """The seconds of one kernel on `share` of the SMs, or of one copy over the `link`. Operands are (memory, bytes)."""
         times = self.times
         counted = sum(size * (times.warm_factor if self._warm(memory, size) else 1.0) for memory, size in reads) + sum(s for _, s in writes)
         for memory, size in (*reads, *writes):

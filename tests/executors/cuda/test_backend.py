@@ -95,7 +95,7 @@ def test_partitions_are_devices_that_share_no_sm(mode, steps):
 def test_partitions_that_share_sms_are_refused():
     class Overlapping(FakeGpu):
         def partitions(self, count: int):
-            return tuple(replace(part, handle=range(64)) for part in super().partitions(count))
+            return tuple(replace(partition, handle=range(64)) for partition in super().partitions(count))
 
     with Overlapping() as gpu, pytest.raises(StepcastError, match=r"partitions 0 and 1 both ran on SM \d+ eagerly"):
         CudaBackend(halves(gpu), gpu)

@@ -156,13 +156,13 @@ def test_memory_does_not_grow(options):
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, tensors, job.seed)
         program.run(8)
-        peaks = []
+        held = []
         for steps in (8, 40):
             program.losses.clear()
             gpu.peak_bytes(reset=True)
             program.run(steps)
-            peaks.append(gpu.peak_bytes() - steps * 2 * 8)  # without the loss of each device
-    assert peaks[0] == peaks[1]
+            held.append(gpu.peak_bytes() - steps * 2 * 8)  # a loss of each device
+    assert held[0] == held[1]
     assert program._compiled.releases.held == frozenset()
 
 

@@ -14,10 +14,10 @@ from traces.errors import StepcastError
 @pytest.mark.parametrize(("count", "sms"), [(1, 128), (2, 64), (4, 32), (8, 16)])
 def test_the_sms_of_an_h200_are_split_once_into_equal_disjoint_parts(count, sms):
     bindings = Bindings(132)
-    parts = green.split(DriverApi(bindings), 0, count)
-    assert [(part.index, part.sms) for part in parts] == [(index, sms) for index in range(count)]
+    partitions = green.split(DriverApi(bindings), 0, count)
+    assert [(partition.index, partition.sms) for partition in partitions] == [(index, sms) for index in range(count)]
     assert bindings.calls == ["resource", f"split {count} x {sms}", *["context"] * count]
-    assert len(frozenset().union(*(part.handle.sms for part in parts))) == count * sms
+    assert len(frozenset().union(*(partition.handle.sms for partition in partitions))) == count * sms
 
 
 def test_partitions_keep_their_contexts_and_are_created_once(monkeypatch):
@@ -33,9 +33,9 @@ def test_a_partitions_streams_belong_to_its_context(monkeypatch):
     bindings = _driver(monkeypatch, Bindings())
     driver = torch_driver.TorchDriver()
     first, second = driver.partitions(2)
-    streams = [driver.stream(priority, part) for part in (first, second) for priority in (0, -1, -99)]
+    streams = [driver.stream(priority, partition) for partition in (first, second) for priority in (0, -1, -99)]
     assert len({stream.cuda_stream for stream in streams}) == 6
-    expected = [(part.handle, priority) for part in (first, second) for priority in (0, -1, -5)]
+    expected = [(partition.handle, priority) for partition in (first, second) for priority in (0, -1, -5)]
     assert [bindings.on_stream[stream.cuda_stream] for stream in streams] == expected
 
 
@@ -87,11 +87,11 @@ def _driver(monkeypatch, bindings: Bindings) -> Bindings:
 def test_partitions_of_a_real_gpu_are_disjoint_eager_and_replayed(count):
     driver = torch_driver.gpu()
     try:
-        parts = driver.partitions(count)
+        partitions = driver.partitions(count)
     except StepcastError as error:
         pytest.skip(str(error))
     for replayed in (False, True, False):
-        seen = [driver.sm_ids(driver.stream(0, part), replayed) for part in parts]
-        assert [len(ids) for ids in seen] == [part.sms for part in parts]
-        assert len(frozenset().union(*seen)) == sum(part.sms for part in parts)
+        sm_ids = [driver.sm_ids(driver.stream(0, partition), replayed) for partition in partitions]
+        assert [len(ids) for ids in sm_ids] == [partition.sms for partition in partitions]
+        assert len(frozenset().union(*sm_ids)) == sum(partition.sms for partition in partitions)
     assert len(driver.sm_ids(driver.stream())) == driver.facts.sms

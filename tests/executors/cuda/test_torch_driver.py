@@ -118,10 +118,11 @@ def test_with_bindings_priorities_reach_the_drivers_limit(bindings):
 def test_an_unused_queue_is_reused_for_its_partition_and_priority(bindings):
     driver = torch_driver.TorchDriver()
     for _program in range(50):
-        lanes = [driver.stream(-4)] + [driver.stream(priority, part) for part in driver.partitions(2) for priority in (0, -1)]
+        partitions = driver.partitions(2)
+        lanes = [driver.stream(-4)] + [driver.stream(priority, partition) for partition in partitions for priority in (0, -1)]
         assert len({lane.cuda_stream for lane in lanes}) == 5
-        parts = [bindings.on_stream[lane.cuda_stream] for lane in lanes[1:]]
-        assert parts == [(part.handle, priority) for part in driver.partitions(2) for priority in (0, -1)]
+        on_stream = [bindings.on_stream[lane.cuda_stream] for lane in lanes[1:]]
+        assert on_stream == [(partition.handle, priority) for partition in driver.partitions(2) for priority in (0, -1)]
         del lanes
     assert len(bindings.priorities) == 5
 
