@@ -137,4 +137,4 @@ def machines_table(scope: Scope, predicted: TimesByCase, other: TimesByCase, mac
         )
         rows.append(Row(labels=_labels(case), figures=figures))
     about = "Both with the host and the launches of table 4's machine: only FLOP/s, bandwidth and cache differ."
-    return Table(name="machines", title=f"{scope.other_machine} beside {machine}", about=about, rows=tuple(rows))
+    return Table(name="machines", title=f"{scope.other_machine} compared with {machine}", about=about, rows=tuple(rows))

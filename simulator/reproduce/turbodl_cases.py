@@ -14,7 +14,7 @@ from simulator.strategies import registry as strategies
 CUDNN, ASYNC, TURBODL = strategies.get("turbodl").steps
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 
-#: Section 4.2, P100: speed-ups of TurboDL over Caffe+cuDNN, by model here.
+#: Section 4.2, P100: speed-ups of TurboDL over Caffe+cuDNN, by built-in model.
 SPEEDUPS = {"lenet5": 1.38, "vgg16": 1.27, "alexnet_grouped": 1.21, "googlenet": 1.30, "resnet50": 1.35, "caffenet": 1.31}
 #: Figure 11b: asynchronous layers without priorities.
 ASYNC_SPEEDUPS = {"resnet50": 1.15}

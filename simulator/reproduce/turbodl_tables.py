@@ -88,4 +88,4 @@ def machines_table(networks: Mapping[Case, StepsByStrategy], others: Mapping[Cas
         status = steps[TURBODL].status if same else "; ".join(f"{name} {why}" for name, why in failures.items()) or OK
         rows.append(Row(labels={"network": model, "batch": str(batch)}, figures=figures, status=status))
     about = "Figure 10 has bars without numbers. Gain: TurboDL over Caffe+cuDNN on the same card."
-    return Table(name="machines", title=f"{other} beside {machine}", about=about, rows=tuple(rows))
+    return Table(name="machines", title=f"{other} compared with {machine}", about=about, rows=tuple(rows))

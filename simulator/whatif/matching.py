@@ -23,8 +23,8 @@ _SEARCH = """
 import json, re, sys
 regex, names = json.load(sys.stdin)
 try:
-    found = re.compile(regex)
-    json.dump([number for number, name in enumerate(names) if found.search(name)], sys.stdout)
+    pattern = re.compile(regex)
+    json.dump([number for number, name in enumerate(names) if pattern.search(name)], sys.stdout)
 except (re.error, OverflowError, RecursionError, MemoryError) as error:
     json.dump(str(error), sys.stdout)
 """
