@@ -75,7 +75,7 @@ def machines(as_json: bool) -> None:
          f"{m.memories[0].bandwidth_bytes_per_s / 1e9:.0f}", units.memory_digits(m.memories[0].size_bytes, 2**30), date)
         for m, date in zip(machines, calibrated, strict=True)
     ]  # fmt: skip
-    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "memory GB/s", "memory GiB", "calibrated"), rows)
+    table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GiB", "calibrated"), rows)
 
 
 def profiles(as_json: bool) -> None:

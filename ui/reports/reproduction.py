@@ -24,14 +24,14 @@ def write(folder: Path | str, document: Reproduction) -> Path:
     folder = Path(folder)
     check_writable(folder, folder=True)
     for paper in document.papers:
-        for chart in drawn(paper):
+        for chart in charts_with_points(paper):
             for kind in ("png", "svg"):
                 chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
     document.save(folder / DOCUMENT)
     return write_atomic(folder / "index.html", page(document))
 
 
-def drawn(paper: Paper) -> list[Chart]:
+def charts_with_points(paper: Paper) -> list[Chart]:
     """The charts of `paper` that have points to draw."""
     return [chart for chart in paper.charts if any(series.x for panel in chart.panels for series in panel.series)]
 
@@ -51,7 +51,7 @@ def _paper_values(paper: Paper) -> dict[str, Any]:
         "words": " ".join(reproduction_tables.about_words(paper)),
         "tables": [_table_values(table) for table in paper.tables],
         "checks": [reproduction_tables.check_words(check) for check in paper.checks],
-        "charts": [(_stem(paper, chart), chart.title) for chart in drawn(paper)],
+        "charts": [(_stem(paper, chart), chart.title) for chart in charts_with_points(paper)],
         "measured": [_measured_values(Validation.model_validate(measured)) for measured in paper.measured],
         "notes": paper.notes,
     }
@@ -59,7 +59,7 @@ def _paper_values(paper: Paper) -> dict[str, Any]:
 
 def _table_values(table: Table) -> dict[str, Any]:
     rows = reproduction_tables.cells(table)
-    return {"title": table.title, "rows": rows, "text_columns": reproduction_tables.worded(rows), "about": table.about}
+    return {"title": table.title, "rows": rows, "text_columns": reproduction_tables.text_columns(rows), "about": table.about}
 
 
 def _measured_values(validation: Validation) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _rich(table: Table) -> RichTable:
     """The table for a terminal, with numbers aligned at the right. A row without a result is dim; its note is printed below the table."""
     rows = cells(table)
     shown = RichTable(title=Text(table.title, style="bold"), title_justify="left", header_style="bold")
-    heads, left = [head for head in (rows[0] if rows else ()) if head != NOTE], worded(rows)
+    heads, left = [head for head in (rows[0] if rows else ()) if head != NOTE], text_columns(rows)
     for head in heads:
         justify = "left" if head in left else "right"
         shown.add_column(fill(head, _HEAD_WIDTH, break_long_words=False, break_on_hyphens=False), justify=justify, overflow="fold")
@@ -146,7 +146,7 @@ def _notes(table: Table) -> list[str]:
     return [f"{'; '.join(names)}: {status}" for status, names in rows_by_status.items()]
 
 
-def worded(rows: list[dict[str, str]]) -> set[str]:
+def text_columns(rows: list[dict[str, str]]) -> set[str]:
     """The columns whose cells are words instead of numbers."""
     return {head for head in (rows[0] if rows else ()) if head == NOTE or not _numeric([row[head] for row in rows])}
 

@@ -82,19 +82,21 @@ def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
 def validation_table(validations: Sequence[Validation]) -> Table:
     """Predicted against measured step times, for the terminal, with plain PyTorch as the first row of each job.
 
-    If there are several jobs, a first column names them. The caption says which strategies were skipped, and why.
+    If there are several jobs, each has a section that begins with its name. The caption says which strategies were skipped, and why.
     """
     table = Table(header_style="bold", caption_justify="left")
-    several = len(validations) > 1
-    for head in (*(("job",) if several else ()), *TERMINAL.values()):
-        table.add_column(head, justify="left" if head in ("job", "strategy") else "right", overflow="fold")
+    for head in TERMINAL.values():
+        table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
     skipped = []
     for validation in validations:
-        job = (f"{validation.model} {validation.precision} {validation.mode}",) if several else ()
+        job = (f"{validation.model} {validation.precision} {validation.mode}",) if len(validations) > 1 else ()
+        if job:
+            table.add_section()
+            table.add_row(Text(*job, style="bold"))
         for cells in validation_cells(validation):
             ran = cells["status"] == "ok"
             row = cells if ran else {**cells, "measured ms": "skipped"}
-            table.add_row(*map(Text, (*job, *(row[head] for head in TERMINAL))), style=None if ran else "dim")
+            table.add_row(*(Text(row[head]) for head in TERMINAL), style=None if ran else "dim")
             if not ran:
                 skipped.append(" ".join((*job, f"{cells['strategy']} {cells['status']}")))
     table.caption = Text("\n".join(skipped)) if skipped else None

@@ -8,8 +8,8 @@ from matplotlib.image import imread
 
 from tests.support.sample_trainings import training
 from traces.training import TrainingRun
-from ui.app import training_page
 from ui.figures import training_curves
+from ui.figures.training_chart import training_figure
 from ui.figures.training_picture import training_picture
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
@@ -39,7 +39,7 @@ def test_the_folder(tmp_path):
 @pytest.mark.parametrize("document", [training(3, "a", worst=None), training(2), training(2, "a", worst=None, complete=False)])
 def test_odd_trainings_are_drawn_too(tmp_path, document):
     assert training_report.write(tmp_path, document).exists()
-    assert training_page.training_figure(document).layout.title.text
+    assert training_figure(document).layout.title.text
 
 
 def test_long_curves_are_means_over_neighbors_with_few_points():
@@ -73,7 +73,7 @@ def test_words():
 
 
 def test_the_apps_chart_has_all_curves_twice():
-    figure = training_page.training_figure(training(300, "baseline", "autograd"))
+    figure = training_figure(training(300, "baseline", "autograd"))
     named = [trace.name for trace in figure.data if trace.name]
     assert named == ["baseline", "baseline", "autograd", "autograd"]
     assert len(figure.data) == 8  # and the faint losses of each
