@@ -1,6 +1,6 @@
-"""How long a user waits: `stepcast --help`, capturing ResNet-50, reading it from the cache; and what simulating ResNet-152 adds in memory.
+"""Times of `stepcast --help`, of capturing ResNet-50 and of reading it from the cache, and the memory to simulate ResNet-152.
 
-Stated: help under 0.5 s, capture under 8 s, cache under 1 s, simulation under 300 MB.
+Targets: help in less than 0.5 s, capture in less than 8 s, cache in less than 1 s, simulation in less than 300 MB.
 """
 
 import os
@@ -15,7 +15,7 @@ HELP = "from ui.cli import main; main()"
 
 
 def help_s() -> float:
-    """Median of five whole processes."""
+    """Median time of five processes."""
     times = []
     for _ in range(5):
         begin = time.perf_counter()
