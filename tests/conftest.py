@@ -1,4 +1,4 @@
-"""Shared by all tests: a cache folder of the session's own, and one CPU backend (its worker threads live as long as the process)."""
+"""Fixtures of all tests. Each session has cache and data folders of its own, and one CPU backend, whose threads live until the end."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ def two_cores() -> Machine:
 
 @pytest.fixture(scope="session")
 def backend(two_cores):
-    """The CPU executor on that machine."""
+    """The CPU executor on the machine `two_cores`."""
     from executors.cpu.backend import CpuBackend
 
     return CpuBackend(two_cores)
@@ -29,7 +29,7 @@ def backend(two_cores):
 
 @pytest.fixture(scope="session")
 def stepcast(tmp_path_factory):
-    """The command line in a warm process, away from the repository."""
+    """The command line in a warm process, in a folder outside the repository."""
     from tests.support.cli_process import Runner
 
     runner = Runner(tmp_path_factory.mktemp("stepcast"))
@@ -37,19 +37,19 @@ def stepcast(tmp_path_factory):
     runner.close()
 
 
-def _spare_collector() -> None:
-    """What is there by now is not walked again whenever cycles are collected, which captures do very often."""
+def _freeze_objects() -> None:
+    """Exclude all current objects from garbage collection, which captures trigger very often."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_finish() -> None:
-    """All modules are imported."""
-    _spare_collector()
+    """Freeze what importing the test modules created."""
+    _freeze_objects()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def spared_collector():
-    """What a module leaves behind stays."""
+def frozen_objects():
+    """Freeze what the tests of a module leave behind."""
     yield
-    _spare_collector()
+    _freeze_objects()

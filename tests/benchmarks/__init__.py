@@ -1,1 +1,1 @@
-"""Figures of this project, run by `make bench`. They are reported, never asserted."""
+"""Benchmarks, run by `make bench`. They report figures and assert none."""

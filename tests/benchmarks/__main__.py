@@ -1,4 +1,4 @@
-"""Run the benchmarks, each in a process of its own: all, or those named.
+"""Run all benchmarks, or the named ones, each in a process of its own.
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp]...
@@ -27,7 +27,7 @@ MODULES = {
 
 
 def main() -> int:
-    """Run the modules named on the command line, or all; the first failure's status."""
+    """Run the benchmarks named on the command line, or all. Returns the status of the first failure."""
     chosen = sys.argv[1:] or list(MODULES)
     unknown = [name for name in chosen if name not in MODULES]
     if unknown:

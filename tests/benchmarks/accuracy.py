@@ -1,10 +1,10 @@
-"""Predicted against measured on this machine: five models, each in a process of its own, under every strategy that needs no chain.
+"""Predicted against measured on this machine: five models, each in a process of its own, under all strategies but BPPSA.
 
-Stated: median |error| at most 6 %, worst 15 %, where |error| counts as met at max(stated, 2 x A/A spread); the sign of a
-speed-up right wherever it differs from 1 by more than the A/A spread + 3 %. Every run made is printed.
+Targets: median |error| at most 6 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); and the right
+sign of every speed-up that differs from 1 by more than the A/A spread + 3 %. Every run is printed.
 
-With STEPCAST_SAVE=FOLDER the documents are kept there, one per model: those in `traces/data/MACHINE/validations` say how wide the intervals
-of predictions have to be. How many intervals hold is scored for each model with what the others say.
+With STEPCAST_SAVE=FOLDER the documents are saved there, one per model. Those in `traces/data/MACHINE/validations` determine the width of
+prediction intervals. The benchmark also counts how many measured steps lie in intervals derived from the other models' errors.
 """
 
 import json
@@ -35,7 +35,7 @@ STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 
 def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Validation:
-    """One `stepcast validate --json`; without `chosen` of all. `more`: further arguments."""
+    """Run `stepcast validate --json` for the `chosen` strategies, or for all. `more`: further arguments."""
     arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
     arguments += [*more, *(word for strategy in chosen for word in ("--strategy", strategy))]
     command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
@@ -46,44 +46,44 @@ def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] 
 
 
 def print_header() -> None:
-    """The names of `print_row`'s columns."""
+    """Print the names of the columns of `print_row`."""
     names = ("model", "strategy", "predicted", "measured", "error", "speed-ups", "A/A")
     print("{:18}{:34}{:>11}{:>11}{:>8}{:>21}{:>7}".format(*names), flush=True)
 
 
-def print_row(found: Validation, row: ValidationResult) -> None:
-    """One strategy's figures."""
-    label = row_labels(list(found.ran))[list(found.ran).index(row)]
+def print_row(validation: Validation, row: ValidationResult) -> None:
+    """Print the figures of one strategy."""
+    label = row_labels(list(validation.ran))[list(validation.ran).index(row)]
     print(
-        f"{found.model:18}{label:34}{1e3 * row.predicted_step_s:8.1f} ms{1e3 * row.measured_step_s:8.1f} ms{row.scored_error:+8.1%}"
-        f"{row.predicted_speedup:15.3f} /{row.measured_speedup:.3f}{found.aa_spread:7.1%}",
+        f"{validation.model:18}{label:34}{1e3 * row.predicted_step_s:8.1f} ms{1e3 * row.measured_step_s:8.1f} ms{row.scored_error:+8.1%}"
+        f"{row.predicted_speedup:15.3f} /{row.measured_speedup:.3f}{validation.aa_spread:7.1%}",
         flush=True,
     )
 
 
 def main() -> None:
-    """Print a row per strategy and the pooled figures."""
-    errors, right, asked, documents = [], 0, 0, []
+    """Print a row per strategy, and the figures of all models together."""
+    errors, right, scored, documents = [], 0, 0, []
     folder = os.environ.get("STEPCAST_SAVE")
     print_header()
     for model, batch, size in MODELS:
-        found = validated(model, batch, size, STRATEGIES)
-        documents.append(found)
+        validation = validated(model, batch, size, STRATEGIES)
+        documents.append(validation)
         if folder:
-            found.save(Path(folder) / f"{model}-b{batch}.json")
-        for row in found.ran:
+            validation.save(Path(folder) / f"{model}-b{batch}.json")
+        for row in validation.ran:
             errors.append(abs(row.scored_error))
-            print_row(found, row)
-        right, asked = right + found.signs[0], asked + found.signs[1]
+            print_row(validation, row)
+        right, scored = right + validation.signs[0], scored + validation.signs[1]
     print(f"median |error| {statistics.median(errors):.1%}, worst {max(errors):.1%}")
-    print(f"signs of speed-ups right: {right} of {asked}")
-    held = [holds(row, found, documents) for found in documents for row in found.ran]
-    print(f"90 % intervals, as wide as the other models' errors ask for, that hold: {sum(held)} of {len(held)}")
+    print(f"signs of speed-ups right: {right} of {scored}")
+    inside = [in_interval(row, validation, documents) for validation in documents for row in validation.ran]
+    print(f"measured steps inside the 90 % intervals from the other models' errors: {sum(inside)} of {len(inside)}")
 
 
-def holds(row: ValidationResult, found: Validation, documents: list[Validation]) -> bool:
-    """Whether the measured step lies in an interval of the other models' discrepancy."""
-    reach = float(ndtri(0.95)) * discrepancy(documents, "cpu", "eager", but=found.model)
+def in_interval(row: ValidationResult, validation: Validation, documents: list[Validation]) -> bool:
+    """Whether the measured step lies in the 90 % interval that follows from the other models' discrepancy."""
+    reach = float(ndtri(0.95)) * discrepancy(documents, "cpu", "eager", but=validation.model)
     return abs(math.log1p(row.scored_error)) <= reach
 
 

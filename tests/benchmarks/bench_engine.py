@@ -1,10 +1,11 @@
-"""How many task executions the engine plays per second, beside what SimPy does at most in the same minute.
+"""Task executions that the engine simulates per second, with the event rate of bare SimPy for comparison.
 
     python -m tests.benchmarks.bench_engine [tasks per period]
 
-Prints executions per second over all simulated periods, from derived dependencies and resolved costs to the last event; then for the whole
-call of `simulate`, with spans, memory and critical path; and the memory that a simulation adds. Targets: 50,000 tasks/s on one stream,
-25,000 on four contending ones, under 300 MB for a plan of 3,000 tasks. The best of three runs: the code's figure, not its neighbours'.
+Prints executions per second over all simulated periods: for the events alone, after dependencies are derived and costs are resolved, and
+for the whole call of `simulate`, with spans, memory and critical path. Also prints the memory that a simulation adds. Targets: 50,000
+tasks/s on one stream, 25,000 on four contending streams, less than 300 MB for a plan of 3,000 tasks. Rates are the best of three runs,
+since other processes only slow a run down.
 """
 
 import gc
@@ -34,7 +35,7 @@ def bare_timeouts(count: int = 200_000) -> float:
 
 
 def layered(count: int, streams: int):
-    """A chain per stream; kernels of ever other sizes, warm and cold times, priorities and shares; every 50th waits for another stream."""
+    """A chain of kernels per stream, of varying sizes, times, priorities and shares. Every 50th kernel waits for another stream."""
     timed = []
     for i in range(count):
         reads = f"y{i - streams}" if i >= streams else "x"
@@ -79,7 +80,7 @@ def bench(name: str, count: int, streams: int) -> None:
         timeline = simulate(plan, machine, costs, dependencies=dependencies)
         whole.append(time.perf_counter() - begin)
     tasks = len(timeline.spans)
-    assert tasks >= 3 * count, "three periods at least"
+    assert tasks >= 3 * count, "expected at least three periods"
     print(f"{name:28} {tasks:8,} tasks  {tasks / min(to_last_event):10,.0f} tasks/s  {tasks / min(whole):10,.0f} with the timeline")
 
 

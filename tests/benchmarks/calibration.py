@@ -1,4 +1,4 @@
-"""How long `stepcast calibrate` takes for ResNet-50 at 64 px, batch 16, three strategies (stated: under 3 minutes on 2 cores)."""
+"""The time of `stepcast calibrate` for ResNet-50 at 64 px, batch 16, three strategies. Target: less than 3 minutes on 2 cores."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import time
 
 
 def main() -> None:
-    """Calibrate into a fresh profile and print the time."""
+    """Calibrate into a new profile and print the time."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["calibrate", "--model", "resnet50", "--batch", "16", "--image-size", "64", "-o", f"{folder}/profile.json"]
         begin = time.perf_counter()

@@ -1,7 +1,8 @@
-"""How well laws of collectives hold: all-reduces of a DGX A100 (Vidur's measurements), where the shared data lie.
+"""The error of collective laws on all-reduces of a DGX A100 (Vidur's measurements). Needs the shared data.
 
-Of every (ranks, nodes) a law is fitted on every fourth size and scored on the three others. Beside it the data's own noise: the error of
-the straight line between the two fitted sizes around a held-out one, and the half-range of a size's repetitions by their median.
+For each (ranks, nodes), a law is fitted on every fourth size and scored on the other sizes. Two measures of the data's noise are printed
+too: the error of the straight line between the two fitted sizes around a held-out size, and the half-range of a size's repetitions divided
+by their median.
 """
 
 import csv
@@ -17,7 +18,7 @@ from tests.support.shared_data import shared_folder
 from traces.collectives import CollectiveLaw
 
 FILE = "a100_dgx_all_reduce.csv.gz"
-#: One size in so many is fitted.
+#: One size in this many is fitted.
 FITTED = 4
 #: Below, times of one size differ by up to 3 times from run to run.
 LARGE_BYTES = 1e6

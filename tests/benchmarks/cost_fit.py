@@ -1,8 +1,8 @@
-"""How far off costs are that were not measured: `python -m tests.benchmarks.cost_fit PROFILE.json MODEL:BATCH:SIZE MODEL:BATCH:SIZE...`.
+"""The error of costs that were not measured: `python -m tests.benchmarks.cost_fit PROFILE.json MODEL:BATCH:SIZE MODEL:BATCH:SIZE...`.
 
-PROFILE must hold the keys of every model's baseline plan on one core of this CPU. For each model, keys that only this model has are hidden
-and predicted from what the profile knows of the other models, and from the committed table alone. Printed: the root mean square of
-log(predicted / measured) per key by op class, the errors that the model states itself, and the error of the model's summed task time.
+PROFILE must have the keys of every model's baseline plan on one core of this CPU. The keys that only one model has are hidden and
+predicted twice: from the profile's keys of the other models, and from the committed table alone. Prints the root mean square of
+log(predicted / measured) by op class, the errors that the cost model states, and the error of the model's summed task time.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Products of neighbouring transposed Jacobians: ours with precomputed patterns, beside scipy's and torch.sparse's, on one thread.
+"""Compares products of adjacent transposed Jacobians with precomputed patterns (ours), with scipy and with torch.sparse, on one thread.
 
-Neighbours are the factors of the first level of a scan over LeNet-5 and over VGG-11 with 3 % of its weights (and VGG-11's first two as
-they are), in float32. scipy and torch.sparse multiply one sample after another, on matrices made beforehand; a matrix that all samples
-share is made once. Medians of interleaved rounds; a ratio above 1: so many times as long as ours. In a round each is called twice and the
-second call counts, as one training step follows another: the first pays for pages that the others' results have scattered.
+The factors are those of the first level of a scan over LeNet-5 and over VGG-11 with 3 % of its weights (and the first two of dense VGG-11),
+in float32. scipy and torch.sparse multiply sample by sample, on matrices created in advance; a matrix that all samples share is created
+once. Figures are medians of interleaved rounds; a ratio above 1 means slower than ours. In a round each product is called twice and the
+second call counts, as in successive training steps: the first call pays for memory pages that the other libraries have touched.
 """
 
 import time

@@ -1,10 +1,11 @@
-"""Data-parallel ResNet-50 on T4s over Ethernet, against AdaptDL's measured steps, where the shared data lie.
+"""Data-parallel ResNet-50 on T4s over Ethernet, predicted against AdaptDL's measured steps. Needs the shared data.
 
-(nodes, replicas, images per replica) of AWS g4dn.12xlarge (4 T4, 50 Gb/s), PyTorch's DistributedDataParallel over NCCL. `step` is measured,
-and `sync` what of it is spent waiting for gradients. Predicted by `image-parallel` in 25 MB buckets, rings, without the copies of inputs:
+A case is (nodes, replicas, images per replica) on AWS g4dn.12xlarge (4 T4, 50 Gb/s) with PyTorch's DistributedDataParallel over NCCL.
+`step` is the measured time, `sync` the part of it that waits for gradients. `image-parallel` predicts it with 25 MB buckets and rings, without
+the copies of inputs:
 (a) from data sheets alone: costs of the table in float32, links of the preset `16xg4dn-12xlarge`;
-(b) with three numbers fitted on the smallest of all (nodes, replicas), which is left out of the scores: a line of compute seconds by images
-(of step - sync), and the network's bandwidth (of step).
+(b) with three numbers fitted on the smallest (nodes, replicas), which are not scored: a line of compute seconds by images (to step - sync),
+and the bandwidth of the network (to step).
 """
 
 import csv

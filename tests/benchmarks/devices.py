@@ -1,8 +1,8 @@
 """Data parallelism over two groups of this CPU's cores: predicted against measured, over links of 0.5 and 2 GB/s and without a limit.
 
-Stated: median |error| at most 8 %, worst 15 %, where |error| counts as met at max(stated, 2 x A/A spread); bytes moved
-exact; peak bytes of each device within 10 %. Every run made is printed. With STEPCAST_SAVE=FOLDER the documents are kept there.
-`python -m tests.benchmarks.devices resnet18` takes these models only.
+Targets: median |error| at most 8 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); exact bytes
+moved; peak bytes of each device within 10 %. Every run is printed. With STEPCAST_SAVE=FOLDER the documents are saved there.
+`python -m tests.benchmarks.devices resnet18` runs the named models only.
 """
 
 import os

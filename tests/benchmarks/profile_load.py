@@ -1,4 +1,4 @@
-"""How long 20,000 keys take to load: `python -m tests.benchmarks.profile_load` (stated: about 0.2 s)."""
+"""The time to load a profile of 20,000 keys: `python -m tests.benchmarks.profile_load`. Target: about 0.2 s."""
 
 import random
 import tempfile
@@ -11,7 +11,7 @@ KEYS = 20_000
 
 
 def main():
-    """Save a profile of random costs and load it five times; print the file's size and the median time."""
+    """Save a profile of random costs and load it five times. Print the size of the file and the median time."""
     draw = random.Random(0)
 
     def stats() -> Stats:

@@ -1,8 +1,8 @@
 """Wall times of data parallelism on up to 64 GPUs: `python -m tests.benchmarks.ranks [ranks]...`.
 
-ResNet-50 with 32 images of 224 x 224 pixels per GPU on nodes of 8 GPUs (DGX A100). Parts: the plan with the captured graph at hand,
-dependencies, costs, simulation to the last event, and the timeline with its memory and critical path. Capturing the graph (once per
-number of ranks, then cached on disk) comes on top and is printed by itself.
+ResNet-50 with 32 images of 224 x 224 pixels per GPU on nodes of 8 GPUs (DGX A100). Prints the time of each stage: the plan of the captured
+graph, dependencies, costs, simulation to the last event, and the timeline with its memory and critical path. The time to capture the graph
+(once per number of ranks, then cached on disk) is printed separately.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Replay of every trace in shared/data/kineto: period against recording, exposed communication, and how long it takes.
+"""Replays every trace in shared/data/kineto: the simulated against the recorded period, exposed communication, and the time it takes.
 
 python -m tests.benchmarks.replay_traces [--hta PYTHON]
 
 `spread`: (longest − shortest) / mean of the recorded iterations. `load`: reading the file; `graph`: launches, streams, waits, plan;
-`replay`: the engine. With `--hta`, HolisticTraceAnalysis' critical path of the same files beside it, run by a Python that has it installed.
+`replay`: the engine. `--hta PYTHON` also runs HolisticTraceAnalysis' critical path analysis on the same files, by a Python that has it.
 """
 
 import argparse

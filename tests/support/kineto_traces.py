@@ -1,4 +1,4 @@
-"""Synthetic profiler traces: times in microseconds, one builder for host calls, device work and annotations."""
+"""Synthetic profiler traces: a builder of host calls, device work and annotations, and a small trace. Times are microseconds."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Trace:
-    """Collects events; correlation ids count up unless given."""
+    """Collects events. Correlation ids count up unless a call states its own."""
 
     def __init__(self, rank: int = 0, world: int = 1):
         self.events: list[dict] = []
@@ -32,7 +32,7 @@ class Trace:
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": device, "tid": stream, "ts": start, "dur": length, "args": args})
 
     def kernel(self, name: str, launch: float, start: float, length: float, *, call: float = 5, thread: int = 1, **work) -> None:
-        """A launch that takes `call` and its kernel."""
+        """A kernel and its launch at `launch`, which takes `call`."""
         self.work(name, start, length, self.call("cudaLaunchKernel", launch, call, thread=thread), **work)
 
     def annotate(self, name: str, start: float, length: float, cat: str = "user_annotation") -> None:
@@ -40,7 +40,7 @@ class Trace:
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 100, "tid": 1, "ts": start, "dur": length, "args": {}})
 
     def sync(self, kind: str, start: float, length: float, correlation: int, **args: int) -> None:
-        """What CUPTI says of a synchronising call."""
+        """CUPTI's record of a synchronizing call."""
         args = {"cuda_sync_kind": kind, "correlation": correlation, "device": 0, **args}
         self.events.append({"ph": "X", "cat": "cuda_sync", "name": kind, "pid": 0, "tid": -1, "ts": start, "dur": length, "args": args})
 
@@ -49,7 +49,7 @@ class Trace:
         return {"schemaVersion": 1, "distributedInfo": self.info, "traceEvents": self.events, "traceName": "synthetic"}
 
     def save(self, path: Path) -> Path:
-        """Write it, gzip where the name ends in .gz."""
+        """Write the trace, compressed with gzip if the name ends in .gz."""
         text = json.dumps(self.document())
         path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
         return path

@@ -1,4 +1,4 @@
-"""Builders of tiny recordings: a host thread launches kernels onto streams.
+"""Builders of tiny recordings in which host threads launch kernels onto streams.
 
 replay = recording(host("l1", 1.0), kernel("a", 3.0, after="l1"), host("l2", 1.0), kernel("b", 2.0, after="l2"))
 """
@@ -14,7 +14,7 @@ from simulator.replay.replay import Replay, Step, simulate_replay
 
 
 def host(name: str, seconds: float, *, thread: int = 0, after: str = "", label: str = "cudaLaunchKernel") -> Task:
-    """A recorded call, or a gap, on a host thread."""
+    """A recorded call on a host thread, or a gap between calls."""
     return Task(name, Host(seconds, label), "host", thread, after=tuple(after.split()))
 
 
@@ -31,18 +31,18 @@ def kernel(
     grid: int = 0,
     device: str = "cuda:0",
 ) -> Task:
-    """Work on a stream. `called` is the name the profiler recorded, `name` itself unless told."""
+    """Work on a stream. `called` is the name that the profiler recorded; default: `name`."""
     body = Recorded(called or name, category, seconds, 0.0, grid)
     return Task(name, body, device, stream, after=tuple(after.split()), phase=phase, layer=layer)
 
 
-def launched(name: str, seconds: float, *, launch_s: float = 1.0, after: str = "", thread: int = 0, **more) -> list[Task]:
-    """A launch called `l.NAME` and the kernel that it launches."""
-    return [host(f"l.{name}", launch_s, thread=thread), kernel(name, seconds, after=f"l.{name} {after}", **more)]
+def launched(name: str, seconds: float, *, launch_s: float = 1.0, after: str = "", thread: int = 0, **settings) -> list[Task]:
+    """A launch named `l.NAME` and the kernel that it launches."""
+    return [host(f"l.{name}", launch_s, thread=thread), kernel(name, seconds, after=f"l.{name} {after}", **settings)]
 
 
 def recording(*tasks: Task | list[Task], steps: tuple[Step, ...] = ()) -> Replay:
-    """A replay of these tasks, in issue order."""
+    """A replay of the tasks, in issue order."""
     flat = [task for item in tasks for task in (item if isinstance(item, list) else [item])]
     lanes = dict.fromkeys(task.lane for task in flat)
     devices, memories = [], []
@@ -55,13 +55,16 @@ def recording(*tasks: Task | list[Task], steps: tuple[Step, ...] = ()) -> Replay
 
 
 def rows(replay: Replay) -> list[tuple[str, float, float]]:
-    """(task, start, end) of everything, in order of (start, issue)."""
+    """(task, start, end) of every span, in order of (start, issue)."""
     replay.plan.validate(replay.machine)
     return [(span.task, span.start_s, span.end_s) for span in simulate_replay(replay).spans]
 
 
 def random_recording(seed: int) -> Replay:
-    """Some steps of kernels of every category, on three streams, launched by two threads or by calls of several kernels, with waits."""
+    """A random recording: a few steps of kernels of all categories on three streams, launched by two threads, with waits.
+
+    Some calls launch several kernels, and the launches of some kernels are missing.
+    """
     draw = random.Random(seed)
     tasks: list[Task] = []
     kernels: list[str] = []
@@ -72,7 +75,7 @@ def random_recording(seed: int) -> Replay:
             name, thread = f"k{len(kernels)}", draw.randint(0, 1)
             category = draw.choice(("kernel", "kernel", "kernel", "collective", "memcpy"))
             called = draw.choice(("gemm", "elementwise_kernel<a>", "elementwise_kernel<b>", "multi_tensor_apply", "wgrad"))
-            more = {
+            settings = {
                 "called": draw.choice(("ncclAllReduce", "ncclSendRecv")) if category == "collective" else called,
                 "stream": 20 if category == "collective" else draw.choice((7, 7, 8)),
                 "phase": draw.choice(("forward", "backward", "update")) if seed % 2 else "forward",
@@ -83,12 +86,12 @@ def random_recording(seed: int) -> Replay:
                 tasks.append(host(f"gap before {name}", draw.random(), thread=thread, label="gap"))
             launcher = next((task.name for task in reversed(tasks) if task.name.startswith("l.")), None)
             if launcher and draw.random() < 0.15:  # one call launches several kernels
-                tasks.append(kernel(name, draw.random(), after=f"{launcher} {waits}", category=category, **more))
+                tasks.append(kernel(name, draw.random(), after=f"{launcher} {waits}", category=category, **settings))
             elif draw.random() < 0.1:  # the launch was not recorded
-                tasks.append(kernel(name, draw.random(), after=waits, category=category, **more))
+                tasks.append(kernel(name, draw.random(), after=waits, category=category, **settings))
             else:
                 launch = {"launch_s": draw.random(), "thread": thread, "after": waits}
-                tasks += launched(name, draw.random(), category=category, **launch, **more)
+                tasks += launched(name, draw.random(), category=category, **launch, **settings)
             kernels.append(name)
             if draw.random() < 0.15:
                 tasks.append(host(f"sync behind {name}", 0.1, thread=draw.randint(0, 1), after=draw.choice(kernels[-5:])))
