@@ -292,7 +292,7 @@ class Sms(Allocator):
             self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
 
     def _next(self, kernel: Kernel, now: float) -> float:
-        """When the kernel ends, or reaches the next wave border that matters: if a more urgent kernel waits any, else the last."""
+        """When the kernel ends or reaches a wave border that matters: the next one while a more urgent kernel waits, else the last."""
         shape, queue = kernel.shape, kernel.pool.queue
         if shape.held:
             return inf

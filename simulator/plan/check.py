@@ -132,6 +132,6 @@ def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> I
             if storage in written_by_some_task:
                 what = f"reads {operand.value!r} before its iteration writes it, and nothing fills its storage before the first step"
             else:
-                what = f"reads {operand.value!r}, which nobody writes or feeds"
+                what = f"reads {operand.value!r}, which no task writes and nothing feeds"
             yield _Fault(index, what)
         written |= {plan.storage_of(o) for o in task.writes}

@@ -79,7 +79,7 @@ def test_a_value_on_another_device_must_be_copied_first():
 
 def test_a_read_of_nothing_is_refused():
     plan = plan_of([mm("a", X, value("v", (64, 128), ACTIVATION), H)], [X, H, value("v", (64, 128), ACTIVATION)])
-    assert "reads 'v', which nobody writes or feeds" in str(fault(plan))
+    assert "reads 'v', which no task writes and nothing feeds" in str(fault(plan))
     fed = replace(plan.values["v"], source=Operand("data", (64, 128), (128, 1), "float32"))
     check(replace(plan, values=plan.values | {"v": fed}), machine())
 
