@@ -18,7 +18,7 @@ OLD_NAMES = {
     "Stand": "Testbed", "stand": "testbed", "stands": "testbeds", "visit": "sample", "visits": "samples", "take_over": "record",
     "Circle": "ProcessGroup", "circle": "group", "circles": "groups", "Team": "ControlChannel", "team": "channel",
     "Follower": "RankServer", "Passage": "ChunkTimes", "passage": "chunk", "Contender": "Candidate", "contenders": "candidates",
-    "Where": "Placement", "unfamiliar": "first_calls", "side_by_side": "overlap", "story": "sentences", "words": "units",
+    "Where": "Placement", "unfamiliar": "first_calls", "side_by_side": "overlap",
     "found": "what the value is",
 }  # fmt: skip
 

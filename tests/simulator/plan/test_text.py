@@ -12,8 +12,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Task, ViewStep
 from simulator.plan.text import outline, parse, render
 from simulator.plan.text_lines import operand_text, word
-from tests.simulator.plan.test_json import PLANS
 from tests.support import layered, mlp, random_plans, sequence_models
+from tests.support.any_plans import PLANS
 from tests.support.applicable import default_plans
 from tests.support.small_plans import copied, forward_fused
 from tests.support.tiny import cpu
@@ -204,7 +204,7 @@ def test_comments_blank_lines_and_line_ends_do_not_matter():
             "line 29, column 16: expected one of the plan's values, or an operand with its geometry, got",
         ),
         ("  w2           g2", "  w1           g2", "line 30, column 1: expected a parameter that has no gradient yet"),
-        ("losses     y", "losses     x, nobody", "line 5: the plan is damaged: the loss 'nobody' is no value"),
+        ("losses     y", "losses     x, nobody", "line 5: the plan is damaged: the loss 'nobody' is not among its values"),
         ("cuda:0/0  update    1", "cuda:0    update    1", "line 34, column 15: expected a lane, such as cuda:0/1, got 'cuda:0"),
         ("update    1 ", "updating  1 ", "line 34: the plan is damaged: task update.1 has phase 'updating'"),
         (
