@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
 from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
 from traces.timeline import Span, Timeline
+from ui import jobs
 from ui.commands import reproducing
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_tables
@@ -384,7 +386,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
-    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, True)
+    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, partial(jobs.progress, quiet=True))
     assert (len(with_measurements.measured), numbers) == (1, same)
     assert with_measurements.notes[-1].startswith("Measured on this machine: ")
     assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(with_measurements,))).read_text()
@@ -422,4 +424,4 @@ def test_unusable_requests(stepcast, given, fragment):
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
     with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
-        measuring.measure_paper(reproduce.get("turbodl"), paper, True)
+        measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True))
