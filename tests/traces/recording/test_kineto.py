@@ -327,7 +327,7 @@ def test_iterations_by_optimizer_steps_end_with_them(tmp_path):
 
 
 def test_iterations_by_the_repeating_pattern_of_kernels(tmp_path):
-    """Layers repeat within the pattern; the loss separates the iterations. The recording begins with two kernels of an earlier iteration."""
+    """Layers repeat within the pattern; the loss separates the iterations. It begins with two kernels of an earlier iteration."""
     trace = Trace()
     names = ["bwd", "bwd"] + ["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9
     names += (["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9) * 2
