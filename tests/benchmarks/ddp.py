@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class Times(NamedTuple):
-    """A predicted step; `compute_s` and `sync_s`: in which the first device computes, and in which it only waits for gradients."""
+    """A predicted step. `compute_s`: the first device computes; `sync_s`: it only waits for gradients."""
 
     step_s: float
     compute_s: float
@@ -55,7 +55,7 @@ class Times(NamedTuple):
 
 
 def samples() -> list[Sample]:
-    """All of the data; none without them."""
+    """All measured steps; none without the shared data."""
     folder = shared_folder("collectives")
     if folder is None or not (folder / FILE).is_file():
         return []
@@ -68,16 +68,16 @@ def samples() -> list[Sample]:
 
 
 class OneGraph(Job):
-    """A job whose graph does not depend on the number of replicas: by what the loss is divided takes no time."""
+    """A job whose graph does not depend on the number of replicas, since the divisor of the loss does not change the time."""
 
     def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
-        """The graph for one part."""
+        """The graph of one shard."""
         return super().graph(batch, 1)
 
 
 @cache
 def placed(nodes: int, replicas: int) -> Machine:
-    """The preset with so many of its GPUs, spread evenly over its first nodes and named one after another."""
+    """The preset with `replicas` of its GPUs, spread evenly over its first nodes and renumbered."""
     whole = load_machine(PRESET)
     chosen = [PER_NODE * node + slot for node in range(nodes) for slot in range(replicas // nodes + (node < replicas % nodes))]
     names = {f"cuda:{place}": f"cuda:{index}" for index, place in enumerate(chosen)}
@@ -97,7 +97,7 @@ def _job(model: str, images: int) -> Job:
 
 
 class Planned(NamedTuple):
-    """What is the same however replicas are placed."""
+    """The parts of a prediction that do not depend on the placement of replicas."""
 
     plan: Plan
     dependencies: Dependencies
@@ -106,7 +106,7 @@ class Planned(NamedTuple):
 
 @lru_cache(maxsize=8)  # plans of 64 replicas are large
 def planned(model: str, replicas: int, images: int) -> Planned:
-    """The plan of so many replicas, and its data-sheet costs."""
+    """The plan of a number of replicas, and its costs from data sheets."""
     machine = placed(replicas, replicas) if replicas <= 16 else placed(16, replicas)
     job = replace(_job(model, images), batch=images * replicas)
     costs = CostModel(machine)
@@ -117,7 +117,7 @@ def planned(model: str, replicas: int, images: int) -> Planned:
 def predicted(
     nodes: int, replicas: int, images: int, slower: float = 1.0, network_bytes_per_s: float | None = None, model: str = "resnet50"
 ) -> Times:
-    """The step, with kernels that take `slower` times as long and another bandwidth of the network (default: the preset's)."""
+    """The predicted step if kernels take `slower` times as long, with a network bandwidth (default: the preset's)."""
     made, machine = planned(model, replicas, images), placed(nodes, replicas)
     if network_bytes_per_s is not None:
         links = (replace(k, bandwidth_bytes_per_s=network_bytes_per_s) if NETWORK in (k.source, k.target) else k for k in machine.links)
@@ -140,7 +140,7 @@ class Fitted(NamedTuple):
 
 
 def fit(given: Sequence[Sample]) -> Fitted:
-    """The three numbers, by least squares of relative errors."""
+    """The three fitted numbers, by least squares of relative errors."""
     seconds = np.array([s.step_s - s.sync_s for s in given])
     columns = np.stack([1 / seconds, np.array([s.images for s in given]) / seconds], axis=1)
     compute_s = tuple(np.linalg.lstsq(columns, np.ones(len(given)), rcond=None)[0])

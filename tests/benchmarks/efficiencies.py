@@ -1,4 +1,4 @@
-"""How well `simulator/costs/efficiencies.json` predicts GPUs that it has not seen: python -m tests.benchmarks efficiencies.
+"""The error of `simulator/costs/efficiencies.json` on GPUs that were left out of its fit: python -m tests.benchmarks efficiencies.
 
 Three tables. Ops: every GPU left out in turn and predicted from rows fitted on the others (dense ops of a precision that one GPU alone
 measured: every model left out). Sums: device time of whole steps, of the ops that could be left out and of all from the table; a trace's
@@ -34,12 +34,12 @@ _SHORTEST_S = 5e-4
 
 
 def coverage(scored: Sequence[Scored], table: Rows, deviations: float = 1.0) -> float:
-    """The share of ops whose log error is within so many of the deviations that `table` states for the number that decides there."""
+    """The share of ops whose log error is within a multiple of the deviation that `table` states for the number that limits the op."""
     return sum(abs(item.error) <= deviations * predict(item.op, table).said.error for item in scored) / len(scored)
 
 
 def op_lines(scored: Sequence[Scored], table: Rows) -> list[str]:
-    """A line for each op class and whatever was left out."""
+    """Print a line for each op class and each group that was left out."""
     groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
     for item in scored:
         groups[item.op.op_class, item.left_out].append(item)
@@ -56,7 +56,7 @@ def op_lines(scored: Sequence[Scored], table: Rows) -> list[str]:
 
 
 def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored], table: Rows) -> list[str]:
-    """Device time of whole steps: measured, the part that can be predicted without the GPU (or model), and all from the table."""
+    """Device time of whole steps: measured, the part predicted with the GPU (or model) left out, and all of it by the table."""
     without = {item.left_out: item.rows for item in scored}
     alone = {item.op: item.predicted_s for item in scored}
     lines = []
@@ -88,7 +88,7 @@ def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored
 
 
 def repeated(path: Path, layers: int) -> list[dict]:
-    """The rows of a model with its one layer as often as it has layers."""
+    """The rows of a model, with those of its layer repeated for every layer."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     before, layer, after = read_rows(rows)

@@ -1,4 +1,4 @@
-"""Where the GPU rows of `simulator/costs/efficiencies.json` come from: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
+"""Fits the GPU rows of `simulator/costs/efficiencies.json`: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
 
 Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the
 time they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn,
@@ -39,7 +39,7 @@ BY_TIME = 0.5
 
 
 class Ops(NamedTuple):
-    """Ops of one class as arrays: seconds at the data sheet's speed, whether the cache may hold all operands, weights."""
+    """Ops of one class as arrays: seconds at data-sheet speed, whether all operands may fit the cache, and weights."""
 
     compute: np.ndarray
     memory: np.ndarray
@@ -73,7 +73,7 @@ def _arrays(ops: Sequence[Op]) -> Ops:
 
 
 class Fitted(NamedTuple):
-    """The numbers of one class and the loss they leave."""
+    """The numbers of one class and their loss."""
 
     loss: float
     least_s: float
@@ -82,7 +82,7 @@ class Fitted(NamedTuple):
 
 
 def _fit_class(ops: Ops, cache: float, adds: bool, fixed: dict[str, float]) -> Fitted:
-    """The best numbers by search of a grid, those in `fixed` as they are."""
+    """The best numbers by grid search, with the numbers in `fixed` unchanged."""
     measured = np.log(ops.measured)
     gain = np.where(ops.cached, np.maximum(1.0, cache * ops.cache_gain), 1.0) if not adds else np.ones(len(measured))
     memories = np.array([fixed["memory"]]) if "memory" in fixed else MEMORY
@@ -121,7 +121,7 @@ GPUS, MODELS, ALONE = "public", "public-one-gpu", "public-one-model"
 
 
 def prior(rows: Rows) -> Rows:
-    """`rows` with every fitted number forgotten."""
+    """`rows` without any fitted number."""
 
     def number(value: float, given: Number) -> Number:
         return Number(value, 0.7, "first-principles") if given.source in (GPUS, MODELS, ALONE) else given
@@ -135,7 +135,7 @@ def prior(rows: Rows) -> Rows:
 
 
 def by_class(ops: Iterable[Op]) -> dict[str, list[Op]]:
-    """The ops of every class, in order of its name."""
+    """The ops of every class, in order of the class name."""
     found: dict[str, list[Op]] = defaultdict(list)
     for op in ops:
         found[op.op_class].append(op)
@@ -143,7 +143,7 @@ def by_class(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 
 def matters(ops: Sequence[Op], row: Row) -> dict[str, int]:
-    """How many ops tell each number: for a share of a peak, those that it decides; for the least time, those of which it is a quarter."""
+    """How many ops determine each number: the share of a peak that limits them, and the least time if it is a quarter of theirs."""
     found: dict[str, int] = defaultdict(int)
     for op, name in zip(ops, decided(ops, row), strict=True):
         found[name] += name != "least_s"
@@ -153,13 +153,13 @@ def matters(ops: Sequence[Op], row: Row) -> dict[str, int]:
 
 
 def decided(ops: Sequence[Op], row: Row) -> list[str]:
-    """The number that decides each op: `least_s`, `memory` or a precision."""
+    """The number that limits each op: `least_s`, `memory` or a precision."""
     parts = [efficiencies.terms(BOARDS[op.board], row, op.flops, op.bytes, op.precision, op.launches).longest for op in ops]
     return [op.precision if part == "compute" else part for op, part in zip(ops, parts, strict=True)]
 
 
 def fit(ops: Sequence[Op], base: Rows, cache: float | None = None) -> Rows:
-    """`base` with every number that `ops` can tell; with `cache` given, that one is as it is."""
+    """`base` with every number that `ops` determine replaced; a given `cache` is not fitted."""
     fitted = {
         name: _fit_known(name, members, base.row(name), CACHE if cache is None else [cache]) for name, members in by_class(ops).items()
     }
@@ -173,7 +173,7 @@ def fit(ops: Sequence[Op], base: Rows, cache: float | None = None) -> Rows:
 
 
 def _fit_known(name: str, ops: Sequence[Op], old: Row, caches: Sequence[float]) -> list[tuple[float, Row]]:
-    """The loss and the row of a class for each speed of the cache; of one that it does not matter to, one only."""
+    """The loss and the row of a class for each cache speed; only one entry if the class does not depend on it."""
     arrays, adds, found = _arrays(ops), name in ADDING, []
     for cache in caches[:1] if adds else caches:
         best = _fit_class(arrays, cache, adds, {})
@@ -186,7 +186,7 @@ def _fit_known(name: str, ops: Sequence[Op], old: Row, caches: Sequence[float]) 
 
 
 class Scored(NamedTuple):
-    """An op, what rows fitted without it say, the number that decided, and what was left out."""
+    """An op, the prediction of rows fitted without it, the number that limits it, and what was left out of the fit."""
 
     op: Op
     said: Seconds
@@ -196,7 +196,7 @@ class Scored(NamedTuple):
 
     @property
     def predicted_s(self) -> float:
-        """Seconds with the operands where they were."""
+        """Predicted seconds with the operands in the place (cache or memory) of the measurement."""
         return self.said.warm if self.op.warm else self.said.cold
 
     @property
@@ -206,13 +206,13 @@ class Scored(NamedTuple):
 
 
 def predict(op: Op, rows: Rows, left_out: str = "") -> Scored:
-    """What `rows` say about an op."""
+    """The prediction of `rows` for an op."""
     said = efficiencies.seconds(BOARDS[op.board], op.op_class, op.flops, op.bytes, op.precision, op.launches, rows)
     return Scored(op, said, decided([op], rows.row(op.op_class))[0], left_out, rows)
 
 
 def leave_one_gpu_out(ops: Sequence[Op], base: Rows) -> list[Scored]:
-    """Every op whose class (and precision, where it decides) other GPUs measured too, predicted from those alone."""
+    """Predictions of every op from the rows of other GPUs alone, if they measured its class (and the precision that limits it)."""
     found = []
     for gpu in sorted({op.gpu for op in ops}):
         others = [op for op in ops if op.gpu != gpu]
@@ -223,7 +223,7 @@ def leave_one_gpu_out(ops: Sequence[Op], base: Rows) -> list[Scored]:
 
 
 def leave_one_model_out(ops: Sequence[Op], base: Rows, cache: float) -> list[Scored]:
-    """Every dense op of a precision that one GPU alone measured in several models, predicted from the other models."""
+    """Predictions of dense ops from other models alone, for precisions that only one GPU measured."""
     groups: dict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in ops:
         if op.op_class in ADDING:
@@ -247,7 +247,7 @@ def rms(values: Iterable[float]) -> float:
 
 
 def balanced(scored: Sequence[Scored]) -> float:
-    """RMS log error, everything left out weighing the same."""
+    """RMS log error, with equal weight for everything left out."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in scored:
         groups[item.left_out].append(item.error)
@@ -255,7 +255,7 @@ def balanced(scored: Sequence[Scored]) -> float:
 
 
 def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored], models: Sequence[Scored]) -> Rows:
-    """Rounded numbers with the errors of what was left out, and their sources; what the ops do not decide as in `base`."""
+    """Rounded numbers with their held-out errors and sources. Numbers that the ops do not determine are those of `base`."""
     classes = dict(base.classes)
     for name, members in by_class(ops).items():
         row, old = rows.classes[name], base.row(name)
@@ -285,7 +285,7 @@ def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored
 
 
 def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored], list[Scored]]:
-    """The rows to commit in place of `table`, and what they were scored on: GPUs left out, and models of one GPU left out."""
+    """The rows to commit in place of `table`, and their scores: with GPUs left out, and with models of one GPU left out."""
     base = prior(table)
     ops = [op for source in all_sources(folder) for op in source.ops]
     rows = fit(ops, base)
@@ -295,7 +295,7 @@ def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored], list[Scored]]:
 
 
 def main() -> None:
-    """Print the fitted rows as the table holds them."""
+    """Print the fitted rows in the format of the table."""
     latencies = shared_folder("op_latency")
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else latencies.parent if latencies else None
     if folder is None:

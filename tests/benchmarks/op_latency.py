@@ -1,4 +1,4 @@
-"""Whole-model forward + backward from one layer's op times, against the measured time of the whole model (shared/data/op_latency).
+"""Forward + backward of a whole model predicted from the op times of one layer, against its measured time (shared/data/op_latency).
 
 The files hold each op of a model with one layer, timed alone on the GPU: forward, backward, and accumulating the weight's gradient. The
 layer's ops are repeated as often as the model has layers, the rest counts once, and all of it is replayed on one stream. Ops that launch
@@ -26,7 +26,7 @@ _NO_LAUNCH = frozenset({
 
 
 class Op(NamedTuple):
-    """One row: seconds of its forward, and of its backward with accumulation."""
+    """One row: seconds of its forward, and of its backward with accumulation of the gradient."""
 
     name: str
     forward_s: float
@@ -61,7 +61,7 @@ def _op(row: dict) -> Op:
 
 
 def plan(before: list[Op], layer: list[Op], after: list[Op], layers: int) -> Plan:
-    """Forward through all layers, then backward, on one stream."""
+    """A replay of forward through all layers, then backward, on one stream."""
 
     def repeated() -> Iterator[tuple[str, Op]]:
         yield from (("", op) for op in before)
@@ -80,7 +80,7 @@ def plan(before: list[Op], layer: list[Op], after: list[Op], layers: int) -> Pla
 
 
 def main() -> None:
-    """Print measured and predicted times and the errors as they are."""
+    """Print measured and predicted times, and the errors."""
     folder = shared_folder("op_latency")
     if folder is None:
         print("no shared/data/op_latency beside the repository; set STEPCAST_SHARED")

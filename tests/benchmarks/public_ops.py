@@ -1,4 +1,4 @@
-"""Public measurements of single ops, as rows that a roofline can be fitted on and scored against. Nothing of them is in this repository.
+"""Public measurements of single ops, as rows to fit a roofline to and to score it on. The data are not in this repository.
 
 Sources: NeuSight's op latencies (V100 PCIe, L4), triosim's ResNet-50 layer times and its VGG-13 trace (H100), PyTorch's ResNet-50 trace
 (V100), HolisticTraceAnalysis' and param's DLRM traces (A100, V100). FLOPs and bytes are counted as Stepcast counts them for its own plans.
@@ -61,12 +61,12 @@ class Op(NamedTuple):
 
     @property
     def gpu(self) -> str:
-        """The GPU that is left out together: boards of one chip count as one."""
+        """The GPU that is left out as a whole: boards with the same chip count as one."""
         return self.board.partition("-")[0]
 
 
 class Measured(NamedTuple):
-    """One source: its ops, and seconds of device time that none of them covers."""
+    """One source: its ops, and the seconds of device time that no op covers."""
 
     source: str
     board: str
@@ -81,7 +81,7 @@ def product(shape: Sequence[int]) -> int:
 
 
 def all_sources(folder: Path) -> list[Measured]:
-    """Every source that lies in `folder`."""
+    """All sources in `folder`."""
     found = []
     latencies = folder / "op_latency"
     for board, name in (("V100-PCIE", "Tesla_V100-PCIE-32GB"), ("L4", "NVIDIA_L4")):
@@ -108,7 +108,7 @@ _LEAST_IDEAL_S = 3e-5
 
 
 def neusight(board: str, path: Path) -> Iterator[Op]:
-    """Ops of a transformer layer, less what ops without a kernel take (about 15 us).
+    """Ops of a transformer layer, minus the time of ops without a kernel (about 15 us).
 
     The backward of softmax, dropout, `pow`, `mul` and `where` is left out: its times are those of a form of several kernels.
     """
@@ -126,7 +126,7 @@ def neusight(board: str, path: Path) -> Iterator[Op]:
 
 
 def neusight_ops(board: str, record: dict) -> Iterator[Op]:
-    """The ops of one row of a file, with their times as they stand there."""
+    """The ops of one row of a file, with the times of the file."""
     inputs, out = ast.literal_eval(record["input_shapes"]), ast.literal_eval(record["output_shape"])
     target = record["target"].lower()
     forward_s, backward_s, accumulate_s = (float(record[name] or 0) / 1e3 for name in ("fw_latency", "bw_latency", "acc_latency"))
@@ -178,7 +178,7 @@ _TENSORS_PER_LAUNCH = 48
 
 
 def triosim(path: Path) -> Iterator[Op]:
-    """ResNet-50, batch 128, on H100; a convolution's channels are those of the batch-norm after it."""
+    """ResNet-50, batch 128, on H100. The channels of a convolution are those of the batch-norm after it."""
     with path.open(newline="") as file:
         records = list(csv.DictReader(file))
     sizes = [[int(s) for s in r["InputSize"].strip("[]").split(";") if s.strip()] for r in records]
@@ -262,7 +262,7 @@ class _Call(NamedTuple):
 
 
 class Trace:
-    """A profiler trace with input shapes: kernels are summed over the outermost op that Stepcast would plan."""
+    """A profiler trace with input shapes. Kernel times are summed over the outermost op that Stepcast would plan."""
 
     def __init__(self, path: Path, source: str, board: str, precisions: dict[str, str]):
         self.source, self.board, self.precisions = source, board, precisions
@@ -322,7 +322,7 @@ class Trace:
         return Measured(self.source, self.board, (*ops, *fused), uncovered + (0.0 if fused else sum(adam)))
 
     def _owners(self) -> list[tuple[str, int, bool] | None]:
-        """Per kernel: thread and index of the outermost known op around its launch, and whether another stream ran beside it."""
+        """Per kernel: thread and index of the outermost known op around its launch, and whether another stream was busy meanwhile."""
         by_thread: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for number, (_, _, _, correlation, _) in enumerate(self._kernels):
             if correlation in self._launches:
@@ -390,7 +390,7 @@ class Trace:
         return [outer for outer in self._calls[thread][max(0, index - 40) : index] if outer.end >= call.end]
 
     def _work(self, thread: str, index: int, name: str, dims: list, call: _Call) -> tuple[str, float, float] | None:
-        """(op class, bytes, FLOPs), None where the trace does not tell."""
+        """(op class, bytes, FLOPs), or None if they do not follow from the trace."""
         shapes = [d for d in dims if d]
         if name in _FOREACH:
             total = sum(product(c.dims[1]) + c.dims[1][0] for c in self._weights())
@@ -462,7 +462,7 @@ class Trace:
         return taken[0] * weight[0] * product(extents)
 
     def _after(self, thread: str, index: int, name: str) -> int | None:
-        """Elements of what the next op of that name takes: the output of the op at `index`."""
+        """Elements of the output of the op at `index`: those of the input of the next op with that name."""
         if name == "max_pool":
             return None
         for call in self._calls[thread][index + 1 : index + 40]:

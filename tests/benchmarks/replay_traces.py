@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 def measure(paths: Sequence[Path]) -> tuple[ReplayComparison, int, dict[str, float]]:
-    """The comparison, how much work had no launch, and seconds by stage, medians of `ROUNDS`."""
+    """The comparison, the number of works without a launch, and seconds by stage (medians of `ROUNDS`)."""
     times: dict[str, list[float]] = {"load": [], "graph": [], "replay": []}
     for _ in range(ROUNDS):
         marks = [time.perf_counter()]
@@ -92,7 +92,7 @@ print(json.dumps({"load": loaded - begin, "graph": built - loaded, "path": total
 
 
 def beside_hta(python: Path, files: Sequence[Path]) -> None:
-    """HTA's critical path of one profiler step (the second, where there are several; the whole trace where there are none) beside ours.
+    """HTA's critical path of one profiler step next to ours: of the second step, the only step, or the whole trace if it has none.
 
     Each one's total against the span it explains: HTA's is the sum of its path's edges against the time between the path's ends, ours the
     simulated length of the same step against the recorded one.

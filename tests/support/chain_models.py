@@ -1,4 +1,4 @@
-"""Small models that are chains of layers, and some that are none."""
+"""Small models: chains of layers, and some that are not chains."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Residual(nn.Module):
-    """Two layers, and what goes past them."""
+    """Two layers with a skip connection."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ def _images(batch, *layers, size=8, classes=3):
 
 
 def every_layer(batch):
-    """One of each kind of layer that has a Jacobian rule, in odd sizes."""
+    """A layer of each kind that has a Jacobian rule, in odd sizes."""
     return _images(
         batch,
         nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False),

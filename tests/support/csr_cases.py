@@ -1,4 +1,4 @@
-"""Small ops with the rule of their transposed Jacobian, for tests."""
+"""Small ops with the rules of their transposed Jacobians, for tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ POOLS = [
 
 @dataclass
 class Case:
-    """An op, its input [B, ...], what its rule reads, and the rule."""
+    """An op, its input [B, ...], the tensors that its rule reads, and the rule."""
 
     op: Callable[[Tensor], Tensor]
     x: Tensor
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def values(self) -> Tensor:
-        """[nnz, V] as the kernels compute them."""
+        """The values [nnz, V] that the kernels compute."""
         return COMPILE[self.rule.of](self.rule, torch.float64, CPU)(*self.reads)
 
     def expected(self) -> Tensor:
@@ -71,14 +71,14 @@ class Case:
 
 
 def dense(pattern: Pattern, values: Tensor) -> Tensor:
-    """[V, rows, cols] of CSR values."""
+    """CSR values as full matrices [V, rows, cols]."""
     full = values.new_zeros(values.shape[1], pattern.rows, pattern.cols)
     full[:, torch.from_numpy(pattern.entry_rows).long(), torch.from_numpy(pattern.indices).long()] = values.t()
     return full
 
 
 def convolution(kernel, stride, padding, dilation, groups, mask, x=None) -> Case:
-    """With random weights, of which the mask's remain."""
+    """A layer with random weights, set to zero outside the mask."""
     x = torch.randn(2, 4, 7, 9, dtype=torch.float64) if x is None else x
     weight = torch.randn(6, 4 // groups, *kernel, dtype=torch.float64)
     if mask is not None:
@@ -124,7 +124,7 @@ def linear(mask=None) -> Case:
 
 
 def relu(shape=(3, 7, 9), batch=2) -> Case:
-    """A rectifier."""
+    """A ReLU."""
     x = torch.randn(batch, *shape, dtype=torch.float64)
     rule = ElementwiseRule(x[0].numel(), "aten.threshold_backward.default", '[{"$":0},0]')
     return Case(torch.relu, x, (torch.relu(x),), rule)

@@ -1,4 +1,4 @@
-"""Where tests find files of the repository."""
+"""Paths of files that tests use."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Random plans and machines for properties of the engine, and one plan with contention for everything."""
+"""Random plans and machines for property tests, and one plan with contention for every resource."""
 
 import random
 
@@ -10,12 +10,12 @@ from tests.support.tiny import build, cpu, gpu, host, rows, task
 
 @st.composite
 def plans(draw, shared=True):
-    """Random tasks on up to four streams; `shared=False`: each stream is a device with a memory of its own."""
-    made = []
+    """A plan of random tasks on up to four streams, with its costs. `shared=False`: each stream is a device with its own memory."""
+    tasks = []
     for i in range(draw(st.integers(1, 10))):
         lane = draw(st.integers(0, 3))
         reads = ["x", *draw(st.lists(st.sampled_from([f"y{j}" for j in range(i)]), max_size=2, unique=True))] if i else ["x"]
-        made.append(
+        tasks.append(
             task(
                 f"t{i}",
                 draw(st.sampled_from((0.0, 0.5, 1.0, 1.75, 3.0))),
@@ -31,19 +31,19 @@ def plans(draw, shared=True):
                 memory_share=draw(st.sampled_from((0.0, 0.5, 1.0))),
             )
         )
-    return build(*made)
+    return build(*tasks)
 
 
 MACHINES = st.sampled_from((gpu(), gpu(host=host(dispatch_s=0.3, queue_depth=2)), cpu(cores=2), cpu(cores=1, overhead_s=0.25)))
 
 
 def busy_timeline():
-    """Spans of a plan with contention for everything."""
+    """Rows of the timeline of a plan with contention for every resource."""
     rng = random.Random(5)
     timed = []
     for i in range(1, 30):
-        places = {"stream": i % 4, "priority": -(i % 3), "grid": i, "memory_share": 0.6}
+        settings = {"stream": i % 4, "priority": -(i % 3), "grid": i, "memory_share": 0.6}
         reads = f"x y{i - 1}" if i % 3 else "x"
-        timed.append(task(f"t{i}", rng.uniform(0.1, 1.0), reads=reads, writes=f"y{i}", mutates=f"w{i % 2}", **places))
+        timed.append(task(f"t{i}", rng.uniform(0.1, 1.0), reads=reads, writes=f"y{i}", mutates=f"w{i % 2}", **settings))
     plan, costs = build(*timed)
     return rows(simulate(plan, gpu(host=host(dispatch_s=0.1, record_s=0.05, queue_depth=3)), costs))

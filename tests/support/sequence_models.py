@@ -25,7 +25,7 @@ lstm8, lstm12, lstm32 = (partial(_lstm, steps=steps) for steps in (8, 12, 32))
 
 
 class Reader(nn.Module):
-    """A recurrent layer, with a trained initial state if asked for, and what `read` makes of its output and last state."""
+    """A recurrent layer, optionally with a trained initial state. `read` maps its output and last state to the model's output."""
 
     def __init__(self, recurrent, read, initial=False):
         super().__init__()

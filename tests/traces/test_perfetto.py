@@ -1,4 +1,4 @@
-"""The Chrome trace: one golden example, then what every such file must satisfy for the viewer."""
+"""The Chrome trace: a golden example, and rules that every trace must satisfy for the viewer."""
 
 import gzip
 import json

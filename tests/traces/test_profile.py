@@ -1,4 +1,4 @@
-"""A profile keeps what calibration measured, refuses other machines, and never trips over a bad file."""
+"""Profiles: saving and loading, differences between machines, samples, and damaged files."""
 
 import json
 
@@ -47,9 +47,9 @@ def test_a_profile_without_the_later_fields_loads(tmp_path):
     for name in ("priority_levels", "partition_sms", "notes"):
         del document[name]
     (tmp_path / "p.json").write_text(json.dumps(document))
-    found = Profile.load(tmp_path / "p.json")
-    assert list(found.costs.values()) == [RELU._replace(issue_s=None, geometry_from="")]
-    assert (found.priority_levels, found.partition_sms, found.notes) == (None, {}, [])
+    loaded = Profile.load(tmp_path / "p.json")
+    assert list(loaded.costs.values()) == [RELU._replace(issue_s=None, geometry_from="")]
+    assert (loaded.priority_levels, loaded.partition_sms, loaded.notes) == (None, {}, [])
 
 
 def test_a_stall_counts_as_twice_the_median_in_the_mean():

@@ -1,4 +1,4 @@
-"""Profiler traces: what is read from them, and how launches, waits and iterations are recovered. Times in microseconds."""
+"""Reading profiler traces, and recovering launches, waits and iterations from them. Times are microseconds."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_gzip_and_a_bare_list_of_events_are_the_same_trace(tmp_path):
 
 
 def test_schema_of_pytorch_1_8(tmp_path):
-    """Other category names, streams as text, no deviceProperties, no deviceInfo, correlation by other args beside it."""
+    """Other category names, streams as text, no deviceProperties, no deviceInfo, and other args next to the correlation id."""
     trace = Trace()
     trace.events = [
         {"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": "99", "ts": 10, "dur": 5,
@@ -144,9 +144,9 @@ def test_streaming_reads_what_json_reads(tmp_path, monkeypatch, size):
     path = tmp_path / "d.json"
     path.write_text("\ufeff \n" + json.dumps(document, ensure_ascii=False, indent=1) + "\n")
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", size)
-    found = list(json_stream.items(path, "traceEvents", "trace"))
-    assert [item for key, item in found if key == "traceEvents"] == document["traceEvents"]
-    assert {key: item for key, item in found if key != "traceEvents"} == {k: v for k, v in document.items() if k != "traceEvents"}
+    pairs = list(json_stream.items(path, "traceEvents", "trace"))
+    assert [item for key, item in pairs if key == "traceEvents"] == document["traceEvents"]
+    assert {key: item for key, item in pairs if key != "traceEvents"} == {k: v for k, v in document.items() if k != "traceEvents"}
 
 
 NO_GPU = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1}]}
@@ -208,7 +208,7 @@ def test_an_endless_value_is_refused(tmp_path, monkeypatch):
 
 
 def test_explicit_ids_say_who_waits_for_whom(tmp_path):
-    """The event was recorded before the second kernel of its stream, so only the first is waited for."""
+    """The event was recorded before the second kernel of its stream, so only the first kernel is waited for."""
     trace = Trace()
     trace.kernel("a", 0, 10, 20, stream=7)
     record = trace.call("cudaEventRecord", 6, 1)
@@ -233,7 +233,7 @@ def test_a_wait_without_ids_after_a_launch_to_another_stream_is_for_that_stream(
 
 
 def test_a_wait_without_ids_takes_the_latest_work_that_had_ended(tmp_path):
-    """Compute waits for the first collective while the second is under way: the recording refutes an edge from the second."""
+    """Compute waits for the first collective while the second is running: the recorded times rule out an edge from the second."""
     trace = Trace()
     trace.kernel("a", 0, 7, 10, stream=7)
     trace.kernel("nccl_1", 10, 17, 50, stream=20)
@@ -289,8 +289,8 @@ def test_host_waits(tmp_path):
     trace.call("cudaEventSynchronize", 146, 12)
     recording = load(trace, tmp_path)
     names = {number: call.name for number, call in enumerate(recording.calls)}
-    found = [(names[number], sorted(works)) for number, works in sorted(recover(recording).call_after.items())]
-    assert found == [
+    waits = [(names[number], sorted(works)) for number, works in sorted(recover(recording).call_after.items())]
+    assert waits == [
         ("cudaStreamSynchronize", [1]), ("cudaDeviceSynchronize", [0, 1]), ("cudaMemcpyAsync", [2]), ("cudaEventSynchronize", [3]),
     ]  # fmt: skip
 
@@ -309,9 +309,9 @@ def test_iterations_by_profiler_steps_follow_the_launch(tmp_path):
         trace.annotate(f"ProfilerStep#{step + 5}", step * 100, 100)
         trace.annotate(f"ProfilerStep#{step + 5}", step * 300, 300, cat="gpu_user_annotation")
         trace.kernel("k", step * 100 + 10, 50 + step * 300, 250)
-    found = iterations.find(load(trace, tmp_path))
-    assert found.names == ("ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7")
-    assert found.of_work == (0, 1, 2)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7")
+    assert divided.of_work == (0, 1, 2)
 
 
 def test_iterations_by_optimizer_steps_end_with_them(tmp_path):
@@ -321,29 +321,29 @@ def test_iterations_by_optimizer_steps_end_with_them(tmp_path):
         trace.annotate("Optimizer.step#Adam.step", step * 100 + 60, 30)
         trace.annotate("Optimizer.step#Wrapped.step", step * 100 + 61, 20)
         trace.kernel("u", step * 100 + 65, step * 100 + 75, 10)
-    found = iterations.find(load(trace, tmp_path))
-    assert found.names == ("optimizer step 1", "optimizer step 2")
-    assert found.of_work == (0, 0, 1, 1)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("optimizer step 1", "optimizer step 2")
+    assert divided.of_work == (0, 0, 1, 1)
 
 
 def test_iterations_by_the_repeating_pattern_of_kernels(tmp_path):
-    """Layers repeat within the pattern; the loss tells the iterations apart. Two kernels of an earlier one stand before."""
+    """Layers repeat within the pattern; the loss separates the iterations. It begins with two kernels of an earlier iteration."""
     trace = Trace()
     names = ["bwd", "bwd"] + ["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9
     names += (["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9) * 2
     for i, name in enumerate(names):
         trace.kernel(name, i * 20, i * 20 + 8, 10)
-    found = iterations.find(load(trace, tmp_path))
-    assert found.source == "the repeating pattern of kernels"
-    assert [found.of_work.count(step) for step in (-1, 0, 1, 2)] == [2, 20, 20, 20]
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.source == "the repeating pattern of kernels"
+    assert [divided.of_work.count(step) for step in (-1, 0, 1, 2)] == [2, 20, 20, 20]
 
 
 def test_one_kernel_is_one_iteration(tmp_path):
     trace = Trace()
     trace.kernel("k", 0, 8, 10)
-    found = iterations.find(load(trace, tmp_path))
-    assert found.names == ("recording",)
-    assert found.of_work == (0,)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("recording",)
+    assert divided.of_work == (0,)
 
 
 def test_the_forward_thread_hands_over_to_autograd(tmp_path):
