@@ -134,7 +134,7 @@ def test_a_plan_of_products_goes_to_json_and_back():
         (0, ("rule", "channels"), 10**6, "does not fit its operands"),
         (0, ("rule", "mask", "keep"), 2.0, "keeps a share of 2.0"),
         (0, ("rule", "mask", "keep"), 0.25, "does not fit its operands"),
-        (1, ("rule", "target"), "aten.mm.default", "no element-wise backward op"),
+        (1, ("rule", "target"), "aten.mm.default", "is not an element-wise backward op"),
         (1, ("rule", "elements"), 61, "does not fit its operands"),
         (2, ("right", "elements"), 61, "cannot be multiplied by 61 rows"),
         (3, ("left", "right", "of"), "nobody", "segments are damaged"),

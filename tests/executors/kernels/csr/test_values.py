@@ -125,7 +125,7 @@ def test_a_mask_keeps_exactly_its_share_and_is_reproducible():
         (lambda: ConvolutionRule(3, 2, 2, 4, (3, 3)), "does not fit into 2x2"),
         (lambda: ConvolutionRule(3, 8, 8, 4, (3, 3), stride=(0, 1)), "an extent of 0"),
         (lambda: ConvolutionRule(2**20, 8, 8, 2**20, (3, 3)), "expected at most 2147483647"),
-        (lambda: ElementwiseRule(4, "aten.mm.default"), "no element-wise backward op"),
+        (lambda: ElementwiseRule(4, "aten.mm.default"), "is not an element-wise backward op"),
         (lambda: Mask(1.5), "keeps a share of 1.5"),
         (lambda: Mask(0.5, -1), "has seed -1"),
     ],
