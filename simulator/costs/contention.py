@@ -69,10 +69,10 @@ def fit(co_runs: Iterable[CoRun], kind: str) -> Contention:
     multipliers = {f"{a}|{b}": _multiplier([run for run in fitted if level(run) == level(CoRun(a, b, 1.0))], kind) for a, b in pairs}
     if not held_out:
         return Contention(rejected=multipliers, co_runs=co_runs)
-    error = fmean(abs(_base(run, kind) * multipliers.get(f"{run.group}|{run.beside}", 1.0) / run.slow_down - 1) for run in held_out)
-    without = fmean(abs(run.modelled / run.slow_down - 1) for run in held_out)
+    error = _short(fmean(abs(_base(run, kind) * multipliers.get(f"{run.group}|{run.beside}", 1.0) / run.slow_down - 1) for run in held_out))
+    without = _short(fmean(abs(run.modelled / run.slow_down - 1) for run in held_out))
     outcome = {"multipliers" if error < without else "rejected": multipliers}
-    return Contention(held_out_error=_short(error), held_out_error_without=_short(without), co_runs=co_runs, **outcome)
+    return Contention(held_out_error=error, held_out_error_without=without, co_runs=co_runs, **outcome)
 
 
 def best_saturation_share(co_runs: Mapping[float, Sequence[CoRun]], default: float) -> float | None:
