@@ -24,7 +24,7 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
 
 
 def own_profile() -> Profile | None:
-    """This machine's own profile, or None where it was never calibrated or the file cannot be used."""
+    """This machine's own CPU profile, or None if there is none or its file cannot be used."""
     path = default_path(comparable_cpu().name)
     if not path.exists():
         return None
@@ -33,10 +33,10 @@ def own_profile() -> Profile | None:
 
 
 def warn_if_foreign(profile: Profile, place: Path | str, identity: Identity | None = None) -> bool:
-    """Whether the profile was measured on another machine or software; says so, naming both, in one warning."""
+    """Whether the profile was measured on another machine or software. If so, one warning names both."""
     mine = identity or comparable_cpu()
     differences = profile.matches(mine)
     if differences:
         words = "; ".join(differences)
-        log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, identity.name, words)
+        log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, words)
     return bool(differences)

@@ -42,7 +42,7 @@ WRONG_OPTIONS = [
     (options(devices=0), "--devices is 0", "at least 1"),
     (options(devices=9999), "--devices 9999", "at least one core"),
     (options(devices=5, machine="p100x4"), "--devices 5", "choose 1 to 4"),
-    (options(link="wire"), "link 'wire'", "copy:0.5"),
+    (options(link="wire"), "link is 'wire'", "copy:0.5"),
     (options(strategy="image-parallel"), "needs at least 2 devices", "--devices 2"),
     (options(mode="fast"), "unknown mode 'fast'"),
     (options(mode="graph"), "--mode graph needs CUDA"),

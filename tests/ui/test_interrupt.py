@@ -143,7 +143,7 @@ def test_long_keys_make_small_groups(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(session.time, "perf_counter", lambda: float(next(clock)))
     todo = [(None, f"key{i}", None) for i in range(10)]
-    visited = []
-    taken = session._first_visits(Sampler(), todo, lambda sampler, key, turn: visited.append((key, turn)))
-    assert taken == len(visited) == 3  # 3 visits of a second each, in nine rounds, exceed 20 s
-    assert visited[0] == ("key0", 0)
+    sampled = []
+    count = session._sample_first(Sampler(), todo, lambda sampler, key, number: sampled.append((key, number)))
+    assert count == len(sampled) == 3  # 3 samples of a second each, in nine rounds, exceed 20 s
+    assert sampled[0] == ("key0", 0)

@@ -110,6 +110,10 @@ def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ") and "---" not in line]
     assert tuple(rows[0]) == gpu_report_page.COLUMNS
     assert {len(row) for row in rows} == {len(gpu_report_page.COLUMNS)}
+    plain = [row for row in rows if row[5] == "plain PyTorch"]
+    assert len(plain) == len(report.read_validations(measured))
+    assert rows[1] == plain[0]
+    rows = [row for row in rows if row not in plain]
     assert len(rows) == 1 + 3 + 2 * len(strategies.names(1))
     assert rows[1][:6] == ["mlp-make", "4", "eager", "fp32", "momentum:foreach", "baseline"]
     assert rows[1][-2:] == ["1.00x / 1.00x", "exact"]

@@ -163,11 +163,11 @@ def test_memory_does_not_grow(options):
             program.run(steps)
             held.append(gpu.peak_bytes() - steps * 2 * 8)  # a loss of each device
     assert held[0] == held[1]
-    assert program._compiled.releases.held == frozenset()
+    assert program._compiled.releases.never_released == frozenset()
 
 
 def test_a_server_in_the_hosts_memory_is_refused():
-    with pytest.raises(StepcastError, match=r"server=host needs a library.* use server=distributed"):
+    with pytest.raises(StepcastError, match=r"server=host needs a collective library.* use server=distributed"):
         planned(partitioned(2), "server=host")
 
 

@@ -53,9 +53,9 @@ def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
     assert document["measured_keys"] == len(profile.costs) > 10
     assert (profile.identity.kind, profile.identity.gpu, Path(document["profile"]).name) == ("gpu", "Fake GPU", "gpu-fake-gpu-132.json")
     assert profile.partition_sms == {"2": 64, "4": 32, "8": 16}
-    predicting.predict(job(), "baseline", [], None, "this-gpu", CUDA, None, True)
+    predicting.predict(job(), "baseline", [], None, "this-gpu", CUDA, None, False, True)
     eager = printed(capfd)
-    predicting.predict(job(), "baseline", [], None, "this-gpu", GRAPH, None, True)
+    predicting.predict(job(), "baseline", [], None, "this-gpu", GRAPH, None, False, True)
     graph = printed(capfd)
     assert eager["shares"] == {"measured": 1.0, "fitted": 0.0, "guessed": 0.0}
     assert (eager["mode"], graph["mode"]) == ("eager", "graph")
@@ -94,7 +94,7 @@ def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     profile = Profile.load(printed(capfd)["profile"])
     assert {key.rpartition("@")[2] for key in profile.costs} == {"64"}
     assert any(key.startswith("copy|add|float32|") for key in profile.costs)
-    predicting.predict(job(), "image-parallel", [], None, "this-gpu", HALVES, None, True)
+    predicting.predict(job(), "image-parallel", [], None, "this-gpu", HALVES, None, False, True)
     predicted = printed(capfd)
     assert [device["name"] for device in predicted["devices"]] == ["cuda:0/0", "cuda:0/1"]
     assert predicted["shares"]["measured"] == 1.0

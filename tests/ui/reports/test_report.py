@@ -198,7 +198,7 @@ def test_prediction_table_marks_what_does_not_fit():
 def test_validation_in_words():
     rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
     text = " ".join(sentences.validation_words(validation(*rows, skipped())))
-    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl), drift-corrected. 1 of 1 speed-ups")
+    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl), corrected for drift. 1 of 1 speed-ups")
     assert "gpipe was skipped: needs 2 devices." in text
     assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
