@@ -71,8 +71,9 @@ def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
             given = {option.name: values.pop(option.name) for option in shared}
+            job = _job(given)  # refuses an unknown model first: that loads the least
             _refuse_unknown(values.get("strategy"), given["settings"])
-            command(job=_job(given), placement=_placement(given), settings=given["settings"] or [], **values)
+            command(job=job, placement=_placement(given), settings=given["settings"] or [], **values)
 
         with_job.__signature__ = inspect.Signature(listed)
         with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
