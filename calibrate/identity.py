@@ -1,11 +1,11 @@
 """The identity of this machine: the part of a profile that must agree before its figures may be used here."""
 
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from executors.cpu.cores import available_cores
 from traces.profile import Identity
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def comparable_cpu() -> Identity:
     """Return the fields of `this_cpu` that `Identity.differences` compares, without importing torch, which takes seconds."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Identity(kind="cpu", cpu=_model(), cores=cores, pinned=True, torch=version("torch").split("+")[0])
+    return Identity(kind="cpu", cpu=_model(), cores=len(available_cores()), pinned=True, torch=version("torch").split("+")[0])
 
 
 def this_cpu() -> Identity:

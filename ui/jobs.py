@@ -1,4 +1,4 @@
-"""What the command line and the app have in common: reading options, warning about costs, showing progress, and predicting."""
+"""What the command line and the app have in common: warnings about costs, progress bars, and predictions."""
 
 import logging
 import sys

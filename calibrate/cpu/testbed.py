@@ -16,7 +16,7 @@ from calibrate.identity import describe_cpu, this_cpu
 from calibrate.samples import store_samples
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
-from executors.cpu.workers import available_cores
+from executors.cpu.cores import available_cores
 from executors.reference import Reference
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine

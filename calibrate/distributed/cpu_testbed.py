@@ -17,7 +17,7 @@ from calibrate.distributed.collectives import CollectiveSampler, measure_collect
 from calibrate.identity import describe_cpu
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
-from executors.cpu.workers import available_cores
+from executors.cpu.cores import available_cores
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine

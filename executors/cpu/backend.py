@@ -15,10 +15,11 @@ import torch
 from executors.binding import Binding, Instance, task_storages
 from executors.cpu import allocator
 from executors.cpu.anchor import Anchor
+from executors.cpu.cores import available_cores
 from executors.cpu.links import transfer_of
 from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
 from executors.cpu.schedule import Entry, Schedule
-from executors.cpu.workers import Callers, Workers, available_cores
+from executors.cpu.workers import Callers, Workers
 from executors.forms import PLAIN
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths

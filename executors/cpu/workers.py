@@ -100,8 +100,3 @@ def _next(results: SimpleQueue) -> BaseException | None:
             return results.get(timeout=SIGNAL_CHECK_S)
         except Empty:
             pass
-
-
-def available_cores() -> tuple[int, ...]:
-    """Cores that this process may use."""
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else tuple(range(os.cpu_count() or 1))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from executors import process_groups
-from executors.cpu.workers import available_cores
+from executors.cpu.cores import available_cores
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
