@@ -86,7 +86,8 @@ def plan_all(
 def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> ValidationResult:
     """The row of a strategy that did not run."""
     fields = {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
-    return ValidationResult(**dict.fromkeys(ValidationResult.model_fields) | fields)
+    unknown = [name for name, field in ValidationResult.model_fields.items() if field.is_required()]
+    return ValidationResult(**dict.fromkeys(unknown) | fields)
 
 
 def require_memory(predicted: Forecast) -> None:

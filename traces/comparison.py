@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from traces.documents import Data, Document
 from traces.memory_use import AtPeak
+from traces.speedup import Verdict, verdict
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
@@ -27,12 +28,31 @@ class Shares(Data):
     guessed: float = Field(ge=0, le=1)
 
 
+class Change(Data):
+    """One part of the difference between two step times: `part` in words, and by how many seconds it makes the step longer."""
+
+    part: str
+    seconds: float
+
+
+class MemoryNeed(Data):
+    """What a memory must hold at its highest moment, and its size (or the limit that was given for it)."""
+
+    name: str
+    needed_bytes: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+
+
 class Prediction(Document):
     """The predicted step time of one strategy on one machine, with its explanation. Document `stepcast.prediction/1`.
 
     `tasks` counts task executions over all simulated periods. `simulate_wall_s` is the time of the simulation alone, after dependencies
     are derived and costs are resolved. `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak` lists the contents of each
     device's memory at its peak.
+
+    `speedup_interval` is the 90 % interval of `speedup`, from draws of the costs that the baseline and the strategy share. `waterfall`
+    explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
+    plan does not fit, `largest_batch` is the largest batch that is predicted to fit (None: unknown, or none does).
     """
 
     schema_name = "stepcast.prediction/1"
@@ -55,6 +75,15 @@ class Prediction(Document):
     shares: Shares
     critical_path: tuple[CriticalSpan, ...]
     at_peak: tuple[AtPeak, ...] = ()
+    speedup_interval: tuple[float, float] | None = None
+    waterfall: tuple[Change, ...] = ()
+    memories: tuple[MemoryNeed, ...] = ()
+    largest_batch: int | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the strategy is faster than the baseline; None for the baseline itself, or if it was not predicted."""
+        return None if self.speedup is None or self.strategy == "baseline" else verdict(self.speedup_interval)
 
 
 class ValidationResult(Data):
@@ -68,6 +97,10 @@ class ValidationResult(Data):
     `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
     Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
     kept.
+
+    Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, that of `measured_speedup` from
+    rounds in which both ran. `against_pytorch` is plain PyTorch's step time over this one, both measured in the same rounds. `waterfall`
+    explains `measured_step_s` − `predicted_step_s`, and is exact in its sum.
     """
 
     strategy: str
@@ -90,6 +123,11 @@ class ValidationResult(Data):
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
     twin_overhead: float | None = None
+    predicted_speedup_interval: tuple[float, float] | None = None
+    measured_speedup_interval: tuple[float, float] | None = None
+    against_pytorch: float | None = None
+    against_pytorch_interval: tuple[float, float] | None = None
+    waterfall: tuple[Change, ...] = ()
     status: str = Field(pattern=r"^(ok|skipped: .+)$")
 
     @model_validator(mode="after")
@@ -128,6 +166,7 @@ class Validation(Document):
     """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
 
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
+    `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
     `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
     """
 
@@ -144,6 +183,8 @@ class Validation(Document):
     aa_spread: float | None
     reference_step_s: float | None
     results: tuple[ValidationResult, ...]
+    reference_threads: int | None = None
+    reference_runs_s: tuple[float, ...] = ()
 
     @property
     def ran(self) -> tuple[ValidationResult, ...]:

@@ -35,6 +35,10 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "shares",
         "critical_path",
         "at_peak",
+        "speedup_interval",
+        "waterfall",
+        "memories",
+        "largest_batch",
     }
     assert document["schema"] == "stepcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
@@ -70,6 +74,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "aa_spread",
         "reference_step_s",
         "results",
+        "reference_threads",
+        "reference_runs_s",
     }
     assert set(document["results"][1]) == {
         "strategy",
@@ -92,6 +98,11 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "shares",
         "calibration",
         "twin_overhead",
+        "predicted_speedup_interval",
+        "measured_speedup_interval",
+        "against_pytorch",
+        "against_pytorch_interval",
+        "waterfall",
         "status",
     }
     assert document["results"][1]["measured_step_s"] is None
