@@ -5,6 +5,7 @@ from typing import Literal
 
 from simulator.bodies.op_class import work_of
 from simulator.plan.keys import geometry
+from simulator.plan.ops import OpName
 from simulator.plan.task import Body, Task, Work
 
 
@@ -17,7 +18,7 @@ class OpCall(Body):
     or op calls on a CPU) are those counted at capture.
     """
 
-    target: str
+    target: OpName
     args: str = "[]"
     kwargs: str = "{}"
     outputs: tuple[int, ...] = (0,)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from simulator.ops import pruned as _registered  # noqa: F401 - registers torch.ops.stepcast.pruned
-from simulator.ops.recurrent.ops import NAMESPACE
+from simulator.ops.recurrent import ops as _recurrent  # noqa: F401 - registers torch.ops.stepcast.rnn and others
+from simulator.plan.ops import check_op
+from traces.errors import StepcastError
 
 
 def name_of(item: torch.dtype | torch.layout | torch.memory_format) -> str:
@@ -64,8 +66,8 @@ def decode_item(item: Any, device: torch.device) -> Any:
         return device
     if kind == "float":
         return float(value)
-    constant = getattr(torch, value, None)
-    if kind not in ("dtype", "layout", "memory_format") or not isinstance(constant, getattr(torch, kind)):
+    constant = getattr(torch, str(value), None) if kind in ("dtype", "layout", "memory_format") else None
+    if constant is None or not isinstance(constant, getattr(torch, kind)):
         raise ValueError(f"unknown argument {item}")
     return constant
 
@@ -73,13 +75,14 @@ def decode_item(item: Any, device: torch.device) -> Any:
 def resolve(target: str) -> Callable:
     """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`).
 
-    Raises ValueError for anything else, so that a plan cannot name other code.
+    Raises StepcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.
     """
-    parts = target.split(".")
-    if len(parts) != 3 or parts[0] not in ("aten", NAMESPACE):
-        raise ValueError(f"not an aten op: {target!r}")
-    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
-    overload = getattr(packet, parts[2], None)
-    if not isinstance(overload, torch._ops.OpOverload):
-        raise ValueError(f"not an aten op: {target!r}")
-    return overload
+    try:
+        check_op(target)
+    except ValueError as error:
+        raise StepcastError(f"{error}; use a model without it, or add it to simulator/plan/ops.json if it computes tensors only") from error
+    namespace, name, overload = target.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name, None), overload, None)
+    if op is None:
+        raise StepcastError(f"PyTorch {torch.__version__} has no op {target}; make the plan again with this version")
+    return op

@@ -8,6 +8,8 @@ from operator import or_
 from types import MappingProxyType
 from typing import Annotated, Any
 
+from simulator.plan.ops import OpName
+
 DTYPE_BYTES = MappingProxyType({
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
@@ -30,7 +32,7 @@ class ViewStep:
     `output` picks one result of ops that return several views (split, unbind).
     """
 
-    target: str
+    target: OpName
     args: str = "[]"
     output: int | None = None
 

@@ -177,7 +177,7 @@ def test_a_step_that_runs_on_real_tensors_is_captured_alike():
 def test_only_registered_ops_resolve():
     assert resolve("stepcast.gru.default") is torch.ops.stepcast.gru.default
     for target in ("stepcast.gru", "stepcast.gru.other", "stepcast.nothing.default", "prims.add.default"):
-        with pytest.raises(ValueError, match="not an aten op"):
+        with pytest.raises(StepcastError, match="not a tensor op that a plan may call"):
             resolve(target)
 
 

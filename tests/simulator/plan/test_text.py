@@ -159,7 +159,7 @@ def test_names_are_quoted_if_they_are_unusual(name):
         ((ViewStep("aten.view.default", "[[2, 3]]"), ViewStep("aten.transpose.int", "[0,1]")), "w.x.view([2, 3]).transpose(0,1)"),
         ((ViewStep("aten.split.Tensor", "[2]", 1), ViewStep("aten.t.default", "[]")), "w.x|aten.split.Tensor[2]->1.t()"),
         ((ViewStep("aten.flip.default", "[[0], 1]"), ViewStep("aten.select.int", "[0, 3]")), "w.x|aten.flip.default[[0], 1][3]"),
-        ((ViewStep("odd op", "no list", 0),), 'w.x|"odd op""no list"->0'),
+        ((ViewStep("aten.split.Tensor", "no list", 0),), 'w.x|aten.split.Tensor"no list"->0'),
     ],
 )
 def test_view_steps(views, text):
