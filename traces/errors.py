@@ -1,10 +1,25 @@
 """Errors that a user's request can cause. A message is one line: what was given, what is expected, what to do."""
 
+#: Characters of a message at most.
+LONGEST = 2000
+
 
 class StepcastError(Exception):
     """A request that cannot be carried out. The command line prints the message on one line and exits with `exit_status`."""
 
     exit_status = 2
+
+    def __init__(self, message: str = ""):
+        """`message` may quote names from a file; whatever they hold, the error's text is one line that can be printed."""
+        super().__init__(_one_line(message))
+
+
+def _one_line(message: str) -> str:
+    """`message` with its line breaks as blanks, other control characters and lone surrogates escaped, without its middle if it is long."""
+    if not message.isprintable():
+        message = " ".join(message.split())
+        message = "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else c.encode("unicode_escape").decode() for c in message)
+    return message if len(message) <= LONGEST else f"{message[: LONGEST - 503]}...{message[-500:]}"
 
 
 class UnusableFileError(StepcastError):

@@ -7,6 +7,8 @@ import errno
 import gzip
 import json
 import os
+import re
+import stat
 import tempfile
 import zlib
 from pathlib import Path
@@ -15,6 +17,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from traces.errors import StepcastError, UnusableFileError
+
+#: Bytes of a document after decompression, and its items (list and object entries), at most. Documents of the largest plans and recordings
+#: are a fifth of that. Within these limits reading takes seconds and less than 2 GB.
+LARGEST_DOCUMENT, MOST_ITEMS = 1 << 27, 6_000_000
+#: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
+_LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> Path:
@@ -77,14 +86,12 @@ def write_json(path: Path | str, document: Any, indent: int | None = None) -> Pa
 def read_json(path: Path | str, what: str) -> Any:
     """Read JSON, plain or gzip (recognized by its first bytes). `what` is the kind of file that messages name.
 
-    Raises UnusableFileError if the file is missing, unreadable, truncated or not JSON.
+    Numbers are finite, integers have at most 64 bits, and text can be encoded: `write_json` writes nothing else. Raises UnusableFileError
+    if the file is missing, unreadable, truncated, larger than `LARGEST_DOCUMENT` after decompression, or not such JSON.
     """
-    path = Path(path)
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        return json.loads(data)
+        text = _read_bytes(Path(path), what)
+        return parse_json(text)
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
     except OSError as error:
@@ -94,6 +101,59 @@ def read_json(path: Path | str, what: str) -> Any:
         raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
     except (ValueError, RecursionError) as error:
         raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
+
+
+def parse_json(text: bytes) -> Any:
+    """The content of a JSON text. Raises ValueError for numbers that are not finite, integers of more than 64 bits, and lone surrogates.
+
+    Most texts have no number or escape that could be one of these, and are parsed at full speed.
+    """
+    if sum(text.count(mark) for mark in (b"[", b"{", b",", b":")) > MOST_ITEMS:
+        raise ValueError(f"more than {MOST_ITEMS:,} items")
+    suspicious = _LONG_NUMBER.search(text) is not None
+    hooks = {"parse_int": _integer, "parse_float": _finite} if suspicious else {}
+    content = json.loads(text.decode("utf-8-sig"), parse_constant=_finite, **hooks)
+    if _SURROGATE.search(text):
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise ValueError(f"the number {text[:20]} is not finite")
+    return number
+
+
+def _integer(text: str) -> int:
+    number = int(text) if len(text) <= 20 else 2**64
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"an integer of {len(text)} digits is too large")
+    return number
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError or ValueError if `path` cannot be read to an end: a folder, a pipe, a device, or a name that no file can have."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
+
+
+def _read_bytes(path: Path, what: str) -> bytes:
+    """All bytes of a file after decompression, at most `LARGEST_DOCUMENT`."""
+    check_regular(path)
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+            text = file.read(LARGEST_DOCUMENT + 1)
+    if len(text) > LARGEST_DOCUMENT:
+        raise UnusableFileError(
+            f"{what} {path} holds more than {LARGEST_DOCUMENT >> 20} MiB of text, too much for a {what}; check the file"
+        )
+    return text
 
 
 def read_document(path: Path | str, what: str, schema: str) -> dict:

@@ -35,14 +35,23 @@ class Iterations(NamedTuple):
 
 
 def find(recording: Recording) -> Iterations:
-    """The iterations of a recording. If nothing repeats, all of it is one iteration."""
-    windows, source = _annotated(recording), "profiler steps"
-    if not windows:
-        windows, source = _optimizer(recording), "optimizer steps"
-    if not windows:
-        windows, source = _pattern(recording), "the repeating pattern of kernels"
-    if not windows:
-        windows, source = [("recording", float("-inf"), float("inf"))], "the whole recording: nothing in it repeats"
+    """The iterations of a recording. If nothing repeats, or no work was launched within what repeats, all of it is one iteration."""
+    for windows_of, source in (
+        (_annotated, "profiler steps"),
+        (_optimizer, "optimizer steps"),
+        (_pattern, "the repeating pattern of kernels"),
+    ):
+        windows = windows_of(recording)
+        if windows:
+            iterations = _divided(recording, windows, source)
+            if any(0 <= number < len(windows) for number in iterations.of_work):
+                return iterations
+    whole = [("recording", float("-inf"), float("inf"))]
+    return _divided(recording, whole, "the whole recording: nothing in it repeats")
+
+
+def _divided(recording: Recording, windows: list[tuple[str, float, float]], source: str) -> Iterations:
+    """The iterations that `windows` (name, start, end) stand for."""
     launch_times = _launch_times(recording)
     starts, ends = [start for _, start, _ in windows], [end for _, _, end in windows]
 

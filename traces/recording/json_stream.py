@@ -1,31 +1,37 @@
 """Streams a JSON document that is too large for memory: its top-level entries, and the items of one array, one at a time.
 
-Memory is bounded by the largest single item (at most `LARGEST_ITEM` characters), whatever the file contains.
+Memory is bounded by the largest single item (at most `LARGEST_ITEM` characters), and time by `LARGEST_TEXT` and `MOST_ITEMS`, whatever the
+file contains.
 """
 
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from traces.errors import UnusableFileError
+from traces.files import check_regular
 
 CHUNK_BYTES = 1 << 20
 LARGEST_ITEM = 1 << 26
-_BLANK = " \t\r\n"
+#: Bytes of text after decompression, and items of the array, at most: several times a long recording, and about half a minute of reading.
+LARGEST_TEXT, MOST_ITEMS = 1 << 30, 10_000_000
+_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) for the top-level entries of a document, and (array, item) for every item of the entry `array`, in file order.
 
     A document that is a list counts as that array. Numbers with a fraction are returned as text, so that no digit is lost. `what` is the
-    kind of file that messages name. Raises UnusableFileError if the file is missing, unreadable, damaged or truncated.
+    kind of file that messages name. Raises UnusableFileError if the file is missing, unreadable, damaged, truncated or too large.
     """
     path = Path(path)
     try:
+        check_regular(path)
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
@@ -51,6 +57,7 @@ class _Reader:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._scan = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False).raw_decode
         self._text, self._at, self._ended = "", 0, False
+        self._read_bytes = 0
 
     def document(self) -> Iterator[tuple[str, Any]]:
         first = self._peek()
@@ -74,7 +81,9 @@ class _Reader:
                 yield key, self._value()
 
     def _items(self) -> Iterator[tuple[str, Any]]:
-        for item in self._values("]"):
+        for count, item in enumerate(self._values("]")):
+            if count >= MOST_ITEMS:
+                raise ValueError(f"{self._array} has more than {MOST_ITEMS:,} entries; record fewer steps")
             yield self._array, item
 
     def _values(self, closing: str) -> Iterator[Any]:
@@ -100,12 +109,9 @@ class _Reader:
     def _peek(self) -> str:
         """The next character that is not blank; "" at the end."""
         while True:
-            text, at = self._text, self._at
-            while at < len(text) and text[at] in _BLANK:
-                at += 1
-            self._at = at
-            if at < len(text):
-                return text[at]
+            self._at = _BLANKS.match(self._text, self._at).end()
+            if self._at < len(self._text):
+                return self._text[self._at]
             if not self._fill():
                 return ""
 
@@ -132,6 +138,9 @@ class _Reader:
             return False
         data = self._file.read(wanted)
         self._ended = not data
+        self._read_bytes += len(data)
+        if self._read_bytes > LARGEST_TEXT:
+            raise ValueError(f"more than {LARGEST_TEXT >> 20} MiB of text; record fewer steps")
         self._text = self._text[self._at :] + self._decode(data, self._ended)
         self._at = 0
         return not self._ended

@@ -6,7 +6,9 @@ optimizer steps). Operators, Python frames and flow arrows are skipped while str
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,11 @@ _PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 #: No recording is longer than this.
 DAY_NS = 86_400 * 10**9
+#: Works and calls of a recording at most, and characters of a name. A simulation of that many takes about a minute.
+MOST_EVENTS, LONGEST_NAME = 500_000, 4000
+#: Characters of a number in text at most, and of a call's name that count.
+_LONGEST_NUMBER, _LONGEST_CALL = 400, 100
+_is_communication = lru_cache(maxsize=4096)(is_communication)
 _STEP = re.compile(r"^(ProfilerStep#\d+|Optimizer\.step#.*)$")
 _KINDS = {
     "StreamWaitEvent": CallKind.STREAM_WAIT,
@@ -55,7 +62,7 @@ class _RawWork(NamedTuple):
 
 class _RawCall(NamedTuple):
     name: str
-    thread: str
+    thread: tuple[int | str, int | str]
     correlation: int
     start_ns: int
     end_ns: int
@@ -69,6 +76,8 @@ def load_trace(path: Path | str) -> Recording:
     reader = _Events()
     for key, item in items(path, "traceEvents", "trace"):
         reader.add(key, item)
+        if reader.used > MOST_EVENTS:
+            raise UnusableFileError(f"trace {path} has more than {MOST_EVENTS:,} kernels and CUDA calls; record fewer steps")
     if not reader.events:
         raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
     if not reader.works:
@@ -89,6 +98,12 @@ class _Events:
         self._annotations: list[tuple[str, int, int]] = []
         self._base_ns, self._rank, self._world = 0, 0, 1
         self._damaged = 0
+        self._names: dict[str, str] = {}  # each name is kept once
+
+    @property
+    def used(self) -> int:
+        """How many events are kept."""
+        return len(self.works) + len(self._calls) + len(self._annotations) + len(self._syncs)
 
     def add(self, key: str, item: Any) -> None:
         """Add a top-level entry, or an event."""
@@ -103,10 +118,14 @@ class _Events:
             self._rank, self._world = _integer(item.get("rank"), 0), max(1, _integer(item.get("world_size"), 1))
 
     def _event(self, event: dict) -> None:
-        category, name = str(event.get("cat") or "").lower(), event.get("name")
-        on_device, on_host = category in _DEVICE, category in _HOST
-        if not isinstance(name, str) or not (on_device or on_host or category == "cuda_sync" or _STEP.match(name)):
+        category, name = event.get("cat") or "", event.get("name")
+        if not isinstance(name, str) or not isinstance(category, str):
             return
+        category = category.lower()
+        on_device, on_host = category in _DEVICE, category in _HOST
+        if not (on_device or on_host or category == "cuda_sync" or _STEP.match(name)):
+            return
+        name = self._names.setdefault(name, name) if name.isascii() and len(name) <= LONGEST_NAME else _clean(name)
         start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
         if start is None or length is None or not 0 <= length <= DAY_NS:
             self._damaged += 1
@@ -117,7 +136,8 @@ class _Events:
         if on_device:
             self.works.append(_RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
         elif on_host:
-            self._calls.append(_RawCall(name, f"{event.get('pid')}/{event.get('tid')}", correlation, start, start + length))
+            thread = (_label(event.get("pid")), _label(event.get("tid")))
+            self._calls.append(_RawCall(name, thread, correlation, start, start + length))
         elif category == "cuda_sync":
             numbers = (_integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
             self._syncs[correlation] = Sync(*numbers)
@@ -134,7 +154,7 @@ class _Events:
         launched = _join(self.works, self._calls, notes)
         kinds = [_kind(raw.name, index in launched.users) for index, raw in enumerate(self._calls)]
         new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
-        threads: dict[str, int] = {}
+        threads: dict[tuple[int | str, int | str], int] = {}
         calls, syncs = [], {}
         for old, new in new_index.items():
             raw = self._calls[old]
@@ -173,7 +193,7 @@ def _seconds(raw: _RawWork | _RawCall, origin_ns: int) -> tuple[float, float]:
 
 def _work(event: dict, args: dict, name: str, category: str) -> Work:
     """The work of an event, without its times and its call, which are known after all events are read."""
-    if category == KERNEL and is_communication(name):
+    if category == KERNEL and _is_communication(name):
         category = COLLECTIVE
     device = _integer(args.get("device", event.get("pid")), 0)
     stream = _integer(args.get("stream", event.get("tid")), 0)
@@ -194,14 +214,16 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
 
 def _volume(extents: Any) -> int:
     """The product of the extents of a grid or block; 0 if they were not recorded."""
-    return math.prod(max(0, _integer(extent, 0)) for extent in extents) if isinstance(extents, list) else 0
+    if not isinstance(extents, list) or len(extents) > 3:
+        return 0
+    return math.prod(min(max(0, _integer(extent, 0)), 2**31) for extent in extents)
 
 
 def _kind(name: str, has_work: bool) -> CallKind | None:
     """The meaning of a call; None if it neither launches nor orders recorded work."""
     if has_work:
         return CallKind.LAUNCH
-    return _KINDS.get(_SUFFIX.sub("", _PREFIX.sub("", name)))
+    return _KINDS.get(_SUFFIX.sub("", _PREFIX.sub("", name[:_LONGEST_CALL])))
 
 
 class _Joined(NamedTuple):
@@ -232,9 +254,10 @@ def _join(works: list[_RawWork], calls: list[_RawCall], notes: list[str]) -> _Jo
                 reused_ids += 1
             continue
         reused_ids += 1
+        starts_ns = [calls[candidate].start_ns for candidate in candidates]
         for position, index in enumerate(members):
-            before = [c for c in candidates if calls[c].start_ns <= works[index].start_ns] or candidates[:1]
-            call_of[index] = candidates[position] if len(candidates) == len(members) else before[-1]
+            latest = max(0, bisect_right(starts_ns, works[index].start_ns) - 1)
+            call_of[index] = candidates[position] if len(candidates) == len(members) else candidates[latest]
     if reused_ids:
         notes.append(f"{reused_ids} correlation ids are used more than once: their work is joined to launches in order of time")
     names = Counter(raw.work.category for raw, call in zip(works, call_of, strict=True) if call < 0)
@@ -244,26 +267,39 @@ def _join(works: list[_RawWork], calls: list[_RawCall], notes: list[str]) -> _Jo
     return _Joined(call_of, set(call_of) - {-1})
 
 
+def _clean(name: str) -> str:
+    """A name that can be printed and saved: without half characters, and not too long."""
+    name = name[:LONGEST_NAME]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+
+
+def _label(number: Any) -> int | str:
+    """The number or name of a process or thread; "" if it is neither."""
+    return number[:_LONGEST_NUMBER] if isinstance(number, str) else number if isinstance(number, int) else ""
+
+
 def _nanoseconds(microseconds: Any) -> int | None:
-    """Converts microseconds (an integer, or text with a fraction) to whole nanoseconds; None if they are not a finite number."""
-    if isinstance(microseconds, int):
-        return None if isinstance(microseconds, bool) else microseconds * 1000
-    if not isinstance(microseconds, str):
-        return None
-    whole, _, fraction = microseconds.strip().partition(".")
-    digits = whole.removeprefix("-")
-    if digits.isdecimal() and len(digits) < 20 and (not fraction or fraction.isdecimal()):
-        value = int(digits) * 1000 + int((fraction + "000")[:3])
-        return -value if whole.startswith("-") else value
-    try:
-        return round(float(microseconds) * 1e3)
-    except (ValueError, OverflowError):
-        return None
+    """Converts microseconds (an integer, or text with a fraction) to whole nanoseconds of at most 64 bits; None for anything else."""
+    value = None
+    if isinstance(microseconds, int) and not isinstance(microseconds, bool):
+        value = microseconds * 1000
+    elif isinstance(microseconds, str) and len(microseconds) <= _LONGEST_NUMBER:
+        whole, _, fraction = microseconds.strip().partition(".")
+        digits = whole.removeprefix("-")
+        if digits.isdecimal() and (not fraction or fraction.isdecimal()):
+            value = int(digits) * 1000 + int((fraction + "000")[:3])
+            value = -value if whole.startswith("-") else value
+        else:
+            try:
+                value = round(float(microseconds) * 1e3)
+            except (ValueError, OverflowError):
+                return None
+    return value if value is not None and abs(value) < 2**63 else None
 
 
 def _integer(content: Any, default: int) -> int:
-    """The integer, or the integer in text such as "stream 7"; else `default`."""
-    if isinstance(content, int):
-        return int(content)
-    digits = re.search(r"-?\d+", content) if isinstance(content, str) else None
-    return int(digits.group()) if digits else default
+    """The integer of at most 64 bits, or the integer in text such as "stream 7"; else `default`."""
+    if isinstance(content, str):
+        digits = re.search(r"-?\d+", content[:_LONGEST_NUMBER])
+        content = int(digits.group()) if digits else default
+    return int(content) if isinstance(content, int) and abs(content) < 2**63 else default

@@ -18,9 +18,11 @@ unless the recorded times rule it out because the waiting side continued before 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import pairwise
 from statistics import median
 
+from traces.errors import UnusableFileError
 from traces.recording.recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
 from traces.recording.streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, lanes_of
 
@@ -53,9 +55,19 @@ class Order:
     launch_gap_s: float = 0.0
 
 
+#: Pairs of things that run at once, at most: works that overlap, and threads beside each work and call. A simulation's time grows with them.
+MOST_PAIRS = 1 << 25
+
+
 def recover(recording: Recording) -> Order:
-    """Recover the order of work and calls."""
+    """Recover the order of work and calls. Raises UnusableFileError if there are far too many streams or threads to simulate them."""
     lanes, waits_for = lanes_of(recording.works)
+    threads = len({call.thread for call in recording.calls})
+    if threads * (len(recording.works) + len(recording.calls)) + _overlaps(recording.works) > MOST_PAIRS:
+        raise UnusableFileError(
+            f"trace {recording.source} has {len(recording.works)} kernels on {len(lanes)} streams, launched by {threads} threads:"
+            " too many at once to replay; record fewer steps"
+        )
     order = Order(lanes, _released(recording, lanes))
     for index, others in waits_for.items():
         order.work_after[index] = others
@@ -65,6 +77,18 @@ def recover(recording: Recording) -> Order:
     _host_waits(recording, order, streams)
     _explain(recording, order, streams)
     return order
+
+
+def _overlaps(works: Sequence[Work]) -> int:
+    """How many pairs of works overlap. `works` are in order of start."""
+    ends: list[float] = []
+    pairs = 0
+    for work in works:
+        while ends and ends[0] <= work.start_s:
+            heappop(ends)
+        pairs += len(ends)
+        heappush(ends, work.end_s)
+    return pairs
 
 
 def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]:
