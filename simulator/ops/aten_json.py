@@ -32,6 +32,8 @@ def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], A
             return {type(item).__name__: name_of(item)}
         if isinstance(item, torch.device):
             return {"device": None}  # the device of the task
+        if isinstance(item, complex):
+            return {"complex": repr(item)}
         if isinstance(item, float | torch.SymFloat):
             item = float(item)
             return item if math.isfinite(item) else {"float": repr(item)}
@@ -62,8 +64,8 @@ def decode_item(item: Any, device: torch.device) -> Any:
         return Slot(value)
     if kind == "device":
         return device
-    if kind == "float":
-        return float(value)
+    if kind in ("float", "complex"):
+        return {"float": float, "complex": complex}[kind](value)
     constant = getattr(torch, value, None)
     if kind not in ("dtype", "layout", "memory_format") or not isinstance(constant, getattr(torch, kind)):
         raise ValueError(f"unknown argument {item}")
