@@ -11,7 +11,7 @@ from executors.run import WARM_UP, Backend, Executable
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 

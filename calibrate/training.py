@@ -19,7 +19,7 @@ from executors.run import Execution, Run
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.models.factory import training_step
+from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
 from traces.training import Curve

@@ -14,7 +14,7 @@ from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.models.factory import training_step
+from simulator.models.user_code import training_step
 from simulator.predict.forecast import Forecast, forecast
 from traces.comparison import INTERLEAVED, PROFILE, Comparison, Validation, ValidationResult
 from traces.profile import Profile, Stats

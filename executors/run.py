@@ -10,7 +10,7 @@ from executors.binding import Binding
 from executors.errors import PeerLostError
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, timeline_of
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError

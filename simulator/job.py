@@ -44,9 +44,13 @@ class Job:
     """Memory layout of images: nchw or nhwc."""
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
-    _graphs: dict = field(default_factory=dict, repr=False, compare=False)
+    _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
 
     def __post_init__(self):
+        try:
+            self.model.encode()
+        except UnicodeEncodeError as error:
+            raise StepcastError(f"--model {ascii(self.model)} is not UTF-8 text; expected a name that is; rename the file") from error
         for name in ("batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise StepcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
@@ -120,8 +124,9 @@ class Job:
         return replace(batches, make=make)
 
     def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
-        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`; cached in memory and on disk.
+        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`.
 
+        It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
         """
         arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts)
@@ -132,14 +137,16 @@ class Job:
     def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
         from simulator.capture import cache as graph_cache
 
-        key = (self.factory.name, self.factory.fingerprint, batch, parts, self.dtype, self.layout)
-        graph = graph_cache.load(key)
+        fingerprint = self.factory.fingerprint
+        key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout)
+        graph = graph_cache.load(key) if fingerprint is not None else None
         if graph is None:
             with interrupts_delayed():
                 from simulator.capture.capture import capture
 
-            graph = capture(lambda: self.build(batch), batch, float(parts))
-            graph_cache.store(key, graph)
+            graph = capture(lambda: self.build(batch), batch, float(parts), repeats=fingerprint is None)
+            if fingerprint is not None:
+                graph_cache.store(key, graph)
         return graph
 
     def describe(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from calibrate.samples import Samples
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
 from simulator.costs.model import measurable
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 

@@ -18,7 +18,7 @@ from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
 from simulator.bodies.update import STATE, Update, forms
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 
 _SPLITS = (2, 4, 8)
 #: Tiny kernels in the graphs that price external events.

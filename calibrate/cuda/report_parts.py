@@ -12,7 +12,7 @@ from calibrate.numerics import TOLERANCE
 from calibrate.planned import skipped_row
 from calibrate.validation import BASELINE, validate
 from simulator.job import Job
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces.comparison import Validation

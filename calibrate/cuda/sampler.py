@@ -20,7 +20,7 @@ from executors.binding import draws_mask, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
 from simulator.costs.model import measurable
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError

@@ -24,7 +24,7 @@ from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile, Stats

@@ -1,4 +1,7 @@
-"""A cache of captured graphs on disk, keyed by a hash of everything that decides a graph. A damaged entry counts as missing."""
+"""A cache of captured graphs on disk, keyed by a hash of everything that decides a graph. A damaged entry counts as missing.
+
+Only models whose code and settings are known are cached, not those of users' factories: see `Factory.fingerprint`.
+"""
 
 import hashlib
 import os
@@ -12,10 +15,8 @@ from traces.errors import StepcastError
 from traces.files import read_json, write_json
 
 _ADAPTER = TypeAdapter(TrainingGraph)
-#: Modules that decide what is captured: their source is part of the hash.
-_CODE = ("bodies/opcall", "graph", "models/built", "plan/task")
-_CODE += tuple(f"capture/{name}" for name in ("capture", "gradients", "intercept", "module_stack", "recorder"))
-_CODE += tuple(f"ops/{name}" for name in ("aten_json", "pruned", "recurrent/layers", "recurrent/ops", "recurrent/steps"))
+#: Files and folders of the simulator that decide what is captured: their source is part of the hash.
+_CODE = ("bodies/opcall.py", "graph.py", "models/built.py", "plan/task.py", "capture", "ops")
 
 
 def folder() -> Path:
@@ -28,7 +29,9 @@ def _path(key: tuple) -> Path:
 
     digest = hashlib.blake2b(repr((key, version("torch"))).encode(), digest_size=16)
     for name in _CODE:
-        digest.update((Path(__file__).parents[1] / f"{name}.py").read_bytes())
+        place = Path(__file__).parents[1] / name
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            digest.update(file.read_bytes())
     return folder() / f"{digest.hexdigest()}.json.gz"
 
 

@@ -6,8 +6,8 @@ stack of running modules, which gives each op its layer; a backward op has the l
 
 import logging
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ from torch._subclasses.fake_tensor import (
 from simulator.capture.gradients import finish
 from simulator.capture.intercept import CanonicalForms
 from simulator.capture.module_stack import Layers
-from simulator.capture.recorder import Recorder, UnknownContentError
+from simulator.capture.recorder import OwnTensorError, Recorder, UnknownContentError
+from simulator.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.graph import TrainingGraph
 from simulator.models.built import Built, FactoryFailedError
-from simulator.models.factory import training_step
+from simulator.models.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import StepcastError
 
@@ -35,8 +36,10 @@ _NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
 _VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> TrainingGraph:
+def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, repeats: bool = True) -> TrainingGraph:
     """Capture forward, loss and backward (of loss / `loss_scale`) of the model that `build` makes.
+
+    With `repeats` the forward pass runs once more, and StepcastError is raised if it is not the same again.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
     tensor values, it runs on real tensors, which are then replaced by fake ones. A training step that reads tensor values runs on real
@@ -49,11 +52,11 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0) -> 
             with fake, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
                 built = build()
-            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale)
+            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats)
         except _NEEDS_REAL_TENSORS:
-            return _record(_with_fake_tensors(build(), fake), fake, batch, loss_scale)
+            return _record(_with_fake_tensors(build(), fake), fake, batch, loss_scale, repeats)
     except _VALUE_DEPENDENT:
-        return _record(build(), None, batch, loss_scale)
+        return _record(build(), None, batch, loss_scale, repeats)
 
 
 def _with_fake_tensors(built: Built, fake: FakeTensorMode) -> Built:
@@ -71,29 +74,26 @@ def _with_fake_tensors(built: Built, fake: FakeTensorMode) -> Built:
     return built
 
 
-def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: float) -> TrainingGraph:
+def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: float, repeats: bool) -> TrainingGraph:
     """Record a step on fake tensors, or on real ones if `fake` is None."""
-    recorder = Recorder()
-    module = built.module
-    parameters = dict(module.named_parameters())
-    for name, tensor in parameters.items():
-        recorder.define(name, tensor, PARAMETER)
-    for name, tensor in module.named_buffers():
-        recorder.define(name, tensor, BUFFER)
-    for name, tensor in built.named_inputs().items():
-        recorder.define(name, tensor, INPUT)
+    recorder = _recorder(built)
+    parameters = dict(built.module.named_parameters())
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
-    handled_by_capture = (UnknownContentError, *_VALUE_DEPENDENT)
-    canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(module, recorder.enter)
-    with training_step(batch, handled_by_capture), fake or nullcontext(), recorder, canonical, layers:
+    watch = StepWatch(built)
+    with _recording(built, recorder, fake, batch):
         loss = built.run()
+        forward_ops = len(recorder.ops)
+        watch.check()
         _check_loss(loss)
         recorder.layer = "loss"
         scaled = loss if loss_scale == 1.0 else loss / loss_scale
         recorder.phase = BACKWARD
         gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
+    check_inputs(recorder.ops, recorder.values, tuple(built.named_inputs()))
+    if repeats:
+        _check_second_forward(built, recorder, forward_ops, fake, batch, watch)
     operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not operands:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
@@ -111,6 +111,41 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
     return finish(graph)
+
+
+def _recorder(built: Built, earlier: Recorder | None = None) -> Recorder:
+    """A recorder that knows the parameters, buffers and inputs of `built`."""
+    recorder = Recorder(earlier)
+    for kind, tensors in (
+        (PARAMETER, built.module.named_parameters()),
+        (BUFFER, built.module.named_buffers()),
+        (INPUT, built.named_inputs().items()),
+    ):
+        for name, tensor in tensors:
+            recorder.define(name, tensor, kind)
+    return recorder
+
+
+@contextmanager
+def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode | None, batch: int) -> Iterator[None]:
+    """Within the block `recorder` records, ops are issued in canonical forms, and every error is reported with the user's line."""
+    handled_by_capture = (UnknownContentError, OwnTensorError, *_VALUE_DEPENDENT)
+    canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(built.module, recorder.enter)
+    with training_step(batch, handled_by_capture), fake or nullcontext(), recorder, canonical, layers:
+        yield
+
+
+def _check_second_forward(
+    built: Built, first: Recorder, forward_ops: int, fake: FakeTensorMode | None, batch: int, watch: StepWatch
+) -> None:
+    """Run the forward pass once more. Raises StepcastError unless it issues the ops that `first` has recorded."""
+    second = _recorder(built, first)
+    try:
+        with _recording(built, second, fake, batch):
+            built.run()
+    except OwnTensorError:  # a table made in the first step, such as positions: the plan makes it again in every step, with the same numbers
+        return
+    check_same(first.ops[:forward_ops], second.ops, watch)
 
 
 def _check_loss(loss: Any) -> None:

@@ -40,11 +40,17 @@ class UnknownContentError(Exception):
     """The step reads a tensor that the factory made under fake tensors and registered neither as a parameter nor as a buffer."""
 
 
+class OwnTensorError(Exception):
+    """A second step reads a tensor that the first one has computed, from constants only."""
+
+
 class Recorder(TorchDispatchMode):
     """Turn dispatched aten ops into `Op`s. Every tensor is kept alive, so that its id stays unique."""
 
-    def __init__(self):
+    def __init__(self, earlier: "Recorder | None" = None):
+        """`earlier` has recorded a step of the same model: what that step computed must not be read in this one."""
         super().__init__()
+        self._earlier = earlier
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.storage_bytes: dict[str, int] = {}
@@ -81,6 +87,11 @@ class Recorder(TorchDispatchMode):
         operand = self._operands.get(id(tensor))
         if operand is not None:
             return operand
+        if isinstance(tensor, torch.nn.Parameter):
+            raise StepcastError(
+                f"layer {self.layer!r} uses a parameter of shape {tuple(tensor.shape)} that the model does not register; expected one of"
+                " model.parameters(); assign it to an attribute of its module, or use nn.ParameterList"
+            )
         base = self._by_storage.get(tensor.untyped_storage()._cdata)
         if base is None:
             return self._constant(tensor)
@@ -99,7 +110,21 @@ class Recorder(TorchDispatchMode):
         self._remember(tensor, operand)
         return operand
 
+    def _check_not_kept(self, tensor: torch.Tensor) -> None:
+        """Raise OwnTensorError for a tensor computed in the earlier step, and StepcastError if it depends on parameters or data."""
+        storage = tensor.untyped_storage()._cdata
+        name = self._earlier._by_storage.get(storage) if self._earlier is not None else None
+        if name is None or self._earlier.values[name].kind not in (ACTIVATION, GRADIENT):
+            return
+        if storage not in self._earlier._data:
+            raise OwnTensorError
+        raise StepcastError(
+            f"layer {self.layer!r} reads a tensor that an earlier step computed ({name}); expected steps that share only parameters and"
+            " buffers; register it with register_buffer, and update it in place"
+        )
+
     def _constant(self, tensor: torch.Tensor) -> Operand:
+        self._check_not_kept(tensor)
         if isinstance(tensor, FakeTensor):
             raise UnknownContentError
         if tensor.numel() > MAX_CONSTANT_ELEMENTS:
@@ -121,7 +146,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         self._check_data_flow(func, args, kwargs)
         result = func(*args, **kwargs)
-        self._follow_data(args, kwargs, result)
+        self._follow_data(func, args, kwargs, result)
         results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
         if results or func._schema.is_mutable:
             mask = _mask_position(func)
@@ -151,15 +176,22 @@ class Recorder(TorchDispatchMode):
         tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
         return any(tensor.untyped_storage()._cdata in self._data for tensor in tensors)
 
-    def _follow_data(self, args, kwargs, result: Any) -> None:
-        """Mark results that are computed from parameters or data as data."""
+    def _follow_data(self, func, args, kwargs, result: Any) -> None:
+        """Mark results that are computed from parameters or data, and tensors that are changed by them, as data."""
         if self._reads_data(args, kwargs):
-            self._data.update(t.untyped_storage()._cdata for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
+            changed = tree_leaves((_mutated(func, args, kwargs), result))
+            self._data.update(t.untyped_storage()._cdata for t in changed if isinstance(t, torch.Tensor))
 
     def _op(self, func, args, kwargs, results: list[Any]) -> None:
+        if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(...): on real tensors it returns the constant, which must not change
+            func = torch.ops.aten.clone.default
         if torch.Tag.inplace_view in func.tags:
             self._changed_in_place(args[0])
             return
+        if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
+            raise StepcastError(
+                f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out"
+            )
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
             return

@@ -40,7 +40,7 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tupl
                 task=running.task if running else "",
                 layer=running.layer if running else "",
                 phase=running.phase if running else "",
-                by_kind={kind: size for kind, size in sorted(by_kind.items(), key=lambda item: -item[1]) if size},
+                by_kind={kind: size for kind, size in sorted(by_kind.items(), key=lambda item: (-item[1], item[0])) if size},
                 largest=tuple(
                     Holder(storage=name, kind=kinds[name], layer=layers.get(name, ""), bytes=size)
                     for name, size in sorted(fresh, key=lambda item: (-item[1], item[0]))[:LISTED]

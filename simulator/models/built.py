@@ -1,6 +1,7 @@
 """The result of a model factory, in one form for all factories."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ class Built:
     def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every parameter, buffer, input and target by `convert(tensor)`. A tensor that is used twice is converted once.
 
+        A tensor that `convert` returns as it is stays the same object.
+
         `Module.to` does not do: it cannot replace fake tensors.
         """
         # By id. The originals are kept too, because the id of a freed tensor may be used again.
@@ -42,9 +45,11 @@ class Built:
             if not isinstance(item, torch.Tensor):
                 return item
             if id(item) not in converted:
-                is_parameter = isinstance(item, torch.nn.Parameter)
-                tensor = convert(item.detach() if is_parameter else item)
-                converted[id(item)] = (item, torch.nn.Parameter(tensor, item.requires_grad) if is_parameter else tensor)
+                with torch.no_grad():
+                    tensor = convert(item)
+                if tensor is not item and isinstance(item, torch.nn.Parameter):
+                    tensor = torch.nn.Parameter(tensor.detach(), item.requires_grad)
+                converted[id(item)] = (item, tensor)
             return converted[id(item)][1]
 
         for module in self.module.modules():
@@ -54,6 +59,29 @@ class Built:
         self.inputs = tuple(map(once, self.inputs))
         self.keywords = {name: once(item) for name, item in self.keywords.items()}
         self.target = tree_map(once, self.target)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Within the block the module may be trained or moved; at its end every tensor is in its place again, with its former value.
+
+        This takes one copy of all tensors. Gradients are dropped.
+        """
+        places = [tensors for module in self.module.modules() for tensors in (module._parameters, module._buffers)]
+        contents = [dict(tensors) for tensors in places]
+        batch = self.inputs, self.keywords, self.target
+        originals = {id(t): t for t in tree_leaves([contents, batch]) if isinstance(t, torch.Tensor)}
+        copies = {key: tensor.detach().clone() for key, tensor in originals.items()}
+        try:
+            yield
+        finally:
+            for tensors, content in zip(places, contents, strict=True):
+                tensors.clear()
+                tensors.update(content)
+            self.inputs, self.keywords, self.target = batch
+            with torch.no_grad():
+                for key, tensor in originals.items():
+                    tensor.copy_(copies[key])
+                    tensor.grad = None
 
     def run(self) -> torch.Tensor:
         """Run the forward pass and return the loss."""

@@ -8,10 +8,13 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
-from simulator.models.factory import Factory, brief
+from simulator.models.factory import Factory
+from simulator.models.time_limit import time_limit
+from simulator.models.user_code import blamed
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
@@ -67,16 +70,14 @@ def _torchvision(name: str, image_size: int | None) -> Factory:
 
 
 def _user(source: str, name: str) -> Factory:
-    module, folder = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
     call = getattr(module, name, None)
     if not callable(call):
         offered = [n for n, item in vars(module).items() if callable(item) and not n.startswith("_")]
         raise StepcastError(
             f"{source} has no factory {name!r}; expected a function taking a batch size; it offers: {', '.join(offered[:12])}"
         )
-    files = {Path(module.__file__) for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
-    own = {f for f in files if f.suffix == ".py" and f.is_relative_to(folder) and "site-packages" not in f.parts}
-    return Factory(f"{source}:{name}", call, _hash_files(own))
+    return Factory(f"{source}:{name}", call, None)
 
 
 def _load_torch() -> None:
@@ -86,26 +87,31 @@ def _load_torch() -> None:
 
 
 def _import_file(path: Path):
-    path = path.resolve()
-    if not path.is_file():
+    try:
+        path = path.resolve()
+        readable = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a folder without permission, a circle of links
+        raise StepcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model") from error
+    if not readable:
         raise StepcastError(f"no file {path}; expected a Python file with a factory; check --model")
     _refuse_reserved_names(path)
     _load_torch()
     # At the end, after our own packages and the libraries: a traces.py next to the user's model must not replace ours.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    name = f"stepcast_user_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    name = f"stepcast_user_{path.stem}_{hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        specification.loader.exec_module(module)
+        with time_limit(f"the import of {path}"):
+            specification.loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
+        sys.modules.pop(name, None)
+        if isinstance(error, KeyboardInterrupt | StepcastError):
             raise
-        raise StepcastError(f"{path} does not import: {brief(error)}; run it with python to see where") from error
-    return module, path.parent
+        raise StepcastError(blamed(error, f"{path} does not import")) from error
+    return module
 
 
 def _refuse_reserved_names(path: Path) -> None:
@@ -145,10 +151,13 @@ def _import_module(name: str):
         sys.path.append(str(Path.cwd()))
     _load_torch()
     try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise StepcastError(f"module {name} does not import: {brief(error)}; check --model and the installation") from error
-    return module, Path(module.__file__).parent if module.__file__ else Path.cwd()
+        with time_limit(f"the import of {name}"):
+            module = importlib.import_module(name)
+    except (KeyboardInterrupt, StepcastError):
+        raise
+    except BaseException as error:
+        raise StepcastError(blamed(error, f"module {name} does not import; check --model and the installation")) from error
+    return module
 
 
 def _hash_folder(folder: Path) -> str:

@@ -34,6 +34,8 @@ def encode(args: Any, kwargs: dict[str, Any], tensor: Callable[[torch.Tensor], A
             return {type(item).__name__: name_of(item)}
         if isinstance(item, torch.device):
             return {"device": None}  # the device of the task
+        if isinstance(item, complex):
+            return {"complex": repr(item)}
         if isinstance(item, float | torch.SymFloat):
             item = float(item)
             return item if math.isfinite(item) else {"float": repr(item)}
@@ -64,8 +66,8 @@ def decode_item(item: Any, device: torch.device) -> Any:
         return Slot(value)
     if kind == "device":
         return device
-    if kind == "float":
-        return float(value)
+    if kind in ("float", "complex"):
+        return {"float": float, "complex": complex}[kind](value)
     constant = getattr(torch, str(value), None) if kind in ("dtype", "layout", "memory_format") else None
     if constant is None or not isinstance(constant, getattr(torch, kind)):
         raise ValueError(f"unknown argument {item}")

@@ -263,7 +263,7 @@ def test_a_step_is_predicted_once():
     job = Job("lenet5", 8, optimizer="adam", form="for")
     first = steps.of(job, ["forward-fusion"])
     assert list(first) == [BASELINE, "forward-fusion"]
-    assert steps.of(replace(job, _graphs={}), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
+    assert steps.of(replace(job), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
     assert told == ["lenet5-b8"] * 2
     assert steps.shares.guessed == pytest.approx(1.0)
     assert isinstance(steps.of(job, ["no-such-strategy"])["no-such-strategy"], Missing)

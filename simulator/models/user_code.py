@@ -1,0 +1,69 @@
+"""Errors in a user's model or factory, in one line: the innermost line of the user's own files, then what was raised there."""
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from traces.errors import StepcastError
+
+#: The most characters of an exception's message that are shown.
+MOST_CHARACTERS = 300
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+@contextmanager
+def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn an exception of the user's model or loss into a StepcastError with the line it came from; `passed_on` ones stay as they are."""
+    try:
+        yield
+    except (StepcastError, KeyboardInterrupt, *passed_on):
+        raise
+    except BaseException as error:
+        raise StepcastError(blamed(error, f"the training step fails for batch size {batch}")) from error
+
+
+def blamed(error: BaseException, what: str) -> str:
+    """Describe an exception: `my_model.py:17 in forward: KeyError: 'layer 7'; WHAT`.
+
+    If no line of the user's code is in the traceback: `WHAT: KeyError: 'layer 7'`.
+    """
+    frame = _own_frame(error)
+    if frame is None:
+        return f"{what}: {brief(error)}"
+    path = Path(frame.filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.lineno} in {frame.name}: {brief(error)}; {what}"
+
+
+def brief(error: BaseException) -> str:
+    """Return the type and the first line of an exception."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # the exception is the user's too, and so may fail to describe itself
+        lines = []
+    name = type(error).__name__
+    return f"{name}: {lines[0][:MOST_CHARACTERS]}" if lines else name
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost frame of the user's own files; without one, that of a library other than PyTorch; None if there is neither."""
+    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _is_foreign(frame.filename)]
+    own = (frame for frame in frames if not any(part in _LIBRARIES for part in Path(frame.filename).parts))
+    return next(own, frames[0] if frames else None)
+
+
+@cache
+def _is_foreign(name: str) -> bool:
+    """Whether a file is neither Stepcast's nor PyTorch's nor the standard library's."""
+    path = Path(name)
+    ours = Path(__file__).resolve().parents[2]
+    skipped = [ours / package for package in ("traces", "simulator", "executors", "calibrate", "ui")]
+    skipped += [Path(module.__file__).parent for module in (sys.modules.get("torch"),) if module is not None]
+    if not path.is_file() or any(path.is_relative_to(folder) for folder in skipped):
+        return False
+    standard = path.is_relative_to(sysconfig.get_path("stdlib"))
+    return not standard or any(part in _LIBRARIES for part in path.parts)
