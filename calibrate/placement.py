@@ -1,4 +1,4 @@
-"""The placement of a job: the device kind, the number of devices, the link between them, and the memory limit."""
+"""The placement of a job: the device kind, the number of devices or of partitions of one, their link, and the memory limit."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ from traces.errors import StepcastError, UnknownNameError
 class Placement:
     """Where a job runs.
 
-    `devices` is the number of devices (None: all that a named machine has, or one). `link` joins groups of CPU cores, as in
-    `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several processes this
-    is, each with one of the devices (None: the only process).
+    `devices` is the number of GPUs, or of groups of CPU cores (None: all that a named machine has, or one). `link` joins groups of CPU
+    cores, as in `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several
+    processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into so many devices (None or 1:
+    whole).
     """
 
     device: str = "cpu"
@@ -22,6 +23,17 @@ class Placement:
     link: str = "alias"
     memory_limit_gb: float | None = None
     ranks: Ranks | None = None
+    partition: int | None = None
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of the GPU; 1 if it is whole."""
+        return self.partition or 1
+
+    @property
+    def plan_devices(self) -> int:
+        """The number of devices that a plan has on this machine."""
+        return self.partitions if self.partitions > 1 else self.devices or 1
 
     @property
     def memory_limit_bytes(self) -> float | None:
@@ -29,20 +41,24 @@ class Placement:
         return None if self.memory_limit_gb is None else self.memory_limit_gb * 1e9
 
     @staticmethod
-    def from_options(device: str, devices: int | None, mode: str, link: str, memory_limit_gb: float | None = None) -> "Placement":
+    def from_options(
+        device: str, devices: int | None, mode: str, link: str, partition: int | None = None, memory_limit_gb: float | None = None
+    ) -> "Placement":
         """The placement that the command line asks for. Under torchrun, the number of processes is the number of devices.
 
         Raises StepcastError if the options contradict torchrun.
         """
         ranks = launched()
         if ranks is None:
-            return Placement(device, devices, mode, link, memory_limit_gb)
+            return Placement(device, devices, mode, link, memory_limit_gb, partition=partition)
         if devices not in (None, ranks.world):
             raise StepcastError(
                 f"--devices {devices}: torchrun started {ranks.world} processes, one per device; leave it out, or start {devices} processes"
             )
         if link != "alias":
             raise StepcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: leave it out")
+        if partition not in (None, 1):
+            raise StepcastError(f"--partition {partition} splits the GPU of one process; torchrun started {ranks.world}: leave it out")
         return Placement(device, ranks.world, mode, link, memory_limit_gb, ranks)
 
 
@@ -61,6 +77,20 @@ def check_names(placement: Placement) -> None:
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
     if devices is not None and devices < 1:
         raise StepcastError(f"--devices is {devices}; expected at least 1")
+    if placement.partition is not None and placement.partition < 1:
+        raise StepcastError(f"--partition is {placement.partition}; expected at least 1")
+    if placement.partitions > 1 and devices not in (None, 1):
+        raise StepcastError(f"--partition {placement.partition} splits one GPU, and --devices {devices} are several; choose one of the two")
     limit = placement.memory_limit_gb
     if limit is not None and not 0 < limit < float("inf"):
         raise StepcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
+
+
+def check_one_gpu(placement: Placement, why: str) -> None:
+    """Raise StepcastError, with `why`, if the placement asks for several GPUs."""
+    count = placement.devices or 1
+    if count > 1:
+        raise StepcastError(
+            f"--devices {count}: {why}; start torchrun --nproc-per-node {count} --no-python stepcast ... on a machine with {count} GPUs,"
+            f" or split the GPU with --partition {count}"
+        )

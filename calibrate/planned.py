@@ -1,6 +1,6 @@
 """Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from calibrate.operands import geometries
@@ -13,7 +13,7 @@ from simulator.memory.over_time import carried_bytes
 from simulator.options import option_values
 from simulator.plan.plan import Plan
 from simulator.predict.explain import overfull_words
-from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import ValidationResult
@@ -34,12 +34,14 @@ def plan_calibrated(
     calibrate: bool,
     save_to: Path | None,
     progress: Progress,
+    announce: Callable[[Mapping[str, Forecast]], None] = lambda forecasts: None,
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
     have theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
+    `announce` receives the first forecasts, before anything is measured for them.
     """
 
     def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
@@ -48,6 +50,7 @@ def plan_calibrated(
 
     labels = list(labels)
     forecasts, skipped, machine = plan()
+    announce(forecasts)
     if calibrate and not testbed.interleaved:
         for _ in range(CALIBRATIONS):
             if testbed.calibrate([f.plan for f in forecasts.values()], machine, profile, save_to, progress):
@@ -75,7 +78,7 @@ def plan_all(
     for label in dict.fromkeys(labels):
         strategy, options = strategies.parse(label, shared_options)
         try:
-            predicted = forecast(strategy.plan(job, machine, model, options), machine, model, mode)
+            predicted = forecast(plan_strategy(label, shared_options, job, machine, model), machine, model, mode)
             require_memory(predicted)
             forecasts[label] = predicted
         except StepcastError as error:
@@ -113,7 +116,8 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
     for memory in machine.memories:
         peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
         resident = [
-            peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, machine, memory) for f, peak in zip(forecasts, peaks, strict=True)
+            peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, f.machine, memory)
+            for f, peak in zip(forecasts, peaks, strict=True)
         ]
         needed = max(peaks) + sum(resident)
         if memory is first:

@@ -16,8 +16,8 @@ from executors.reference import Reference
 from executors.run import WARM_UP, Executable
 from simulator.plan.plan import Plan
 
-#: Rounds that count; each gives every program some step times.
-ROUNDS = 10
+#: Rounds that count, as a rule and in a quick validation; each gives every program some step times.
+ROUNDS, QUICK_ROUNDS = 10, 4
 
 
 @dataclass
@@ -72,21 +72,21 @@ class RoundTimes:
     anchor_in_samples_s: list[float]
 
 
-def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Reference, progress: Progress) -> RoundTimes:
-    """Warm up, then run rounds until `ROUNDS` of them were undisturbed, or half as many again were run.
+def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Reference, progress: Progress, rounds: int = ROUNDS) -> RoundTimes:
+    """Warm up, then run rounds until `rounds` of them were undisturbed, or half as many again were run.
 
-    The last candidate's plan must be the baseline's. If fewer than half of `ROUNDS` rounds were undisturbed, all rounds count.
+    The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
     """
     for candidate in candidates:
         candidate.program.run(WARM_UP + candidate.program.unit)
     testbed.time_plain(plain, WARM_UP)
     testbed.sample_keys(0)
-    total = ROUNDS + 2
+    total = rounds + 2
     undisturbed: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
     count = len(candidates)
-    for number in range(ROUNDS + ROUNDS // 2):
+    for number in range(rounds + rounds // 2):
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):
@@ -100,10 +100,10 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
         if not monitor.stop().rejected:
             undisturbed.append(number)
         progress(min(2 + number, total - 1), total, f"round {number + 1}")
-        if len(undisturbed) >= ROUNDS or (number + 1 >= ROUNDS and len(undisturbed) >= ROUNDS // 2):
+        if len(undisturbed) >= rounds or (number + 1 >= rounds and len(undisturbed) >= rounds // 2):
             break
     progress(total, total, "done")
-    counted = undisturbed if len(undisturbed) >= ROUNDS // 2 else list(range(len(plain_s)))
+    counted = undisturbed if len(undisturbed) >= rounds // 2 else list(range(len(plain_s)))
     return RoundTimes(
         counted,
         [1 + r * count + place for r in counted for place in range(count)],

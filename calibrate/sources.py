@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
-from calibrate.placement import DEFAULT_PLACEMENT, Placement
+from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from calibrate.profiles import own_profile
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -18,13 +18,14 @@ from traces.profile_files import default_folder
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
-    """Machine and cost model of `--profile` or `--machine`, exactly one of which must be given.
+    """Machine and cost model of `--profile` or `--machine`; without either, of this machine.
 
     A preset uses the costs of the profile that is shipped for its GPU, if there is one.
     """
-    if (profile is None) == (machine is None):
-        given = "both" if profile is not None else "neither"
-        raise StepcastError(f"predict needs exactly one of --profile and --machine, {given} given; stepcast machines lists machines")
+    if profile is not None and machine is not None:
+        raise StepcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
+    if profile is None and machine is None:
+        machine = THIS_CPU if placement.device == "cpu" else THIS_GPU
     if profile is not None:
         measured = Profile.load(profile)
         if measured.identity.kind == "gpu":
@@ -41,20 +42,23 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
         measured = own_profile()
         chosen = _cpu(measured, placement)
     else:
-        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes)
+        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
     return chosen, CostModel(chosen, measured, dense_precision(job))
 
 
 def _cpu(profile: Profile | None, placement: Placement) -> Machine:
     """This CPU or the profile's; its collectives are gloo's if there are several processes."""
+    if placement.partitions > 1:
+        raise StepcastError(f"--partition {placement.partition} splits a GPU; use --devices for groups of CPU cores")
     return this_cpu(profile, devices=placement.devices or 1, link=placement.link, library="gloo" if placement.ranks is not None else "")
 
 
 def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machine:
     """The profile's GPU, split into partitions; if there are several processes, one such GPU per process."""
     if placement.ranks is None:
-        return gpu_machine(profile, placement.devices or 1, name)
+        check_one_gpu(placement, f"{name} is one GPU")
+        return gpu_machine(profile, placement.partitions, name)
     from calibrate.distributed.gpu_testbed import replicated
 
     return replicated(gpu_machine(profile, name=name), placement.ranks.world)

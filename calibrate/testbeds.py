@@ -1,7 +1,7 @@
 """Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started."""
 
 from calibrate.cpu.testbed import CpuTestbed
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement, check_names, check_one_gpu
 from calibrate.testbed import Testbed
 from traces.errors import StepcastError
 
@@ -20,6 +20,10 @@ def cpu_testbed() -> Testbed:
 
 
 def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
+    if placement.partitions > 1:
+        raise StepcastError(
+            f"--partition {placement.partition} splits a GPU; add --device cuda, or use --devices {placement.partition} for groups of cores"
+        )
     if placement.mode == "graph":
         raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
     if precision == "tf32":
@@ -45,5 +49,6 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
         from executors.distributed.control import open_channel
 
         return GpuGroupTestbed(open_channel(placement.ranks), gpu(placement.ranks.local_rank), placement.mode, precision)
+    check_one_gpu(placement, "one process uses one GPU")
     number = int(placement.device.partition(":")[2] or 0)
-    return GpuTestbed(gpu(number), placement.mode, precision, partitions=placement.devices or 1)
+    return GpuTestbed(gpu(number), placement.mode, precision, partitions=placement.partitions)

@@ -1,10 +1,11 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibrate.estimate import validation_seconds
 from calibrate.numerics import Expected, compare, reference, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
@@ -47,16 +48,26 @@ def validate(
     save_to: Path | None = None,
     progress: Progress = no_progress,
     timelines: bool = True,
+    rounds: int = ROUNDS,
+    announce: Callable[[float], None] = lambda seconds: None,
 ) -> Outcome:
     """Run the baseline and every requested strategy on `testbed`, and compare their step times with predictions.
 
     With `calibrate` the plans' keys are measured and added to `profile` (on an interleaved testbed all of them, in the same rounds as the
     steps). Without, predictions use the profile as it is. With `timelines` the tasks are timed too, which takes extra runs on a GPU.
+    `rounds` is the number of rounds that count. `announce` receives about how many seconds all this takes, before it begins.
 
     Strategies that cannot be planned for the job, or do not fit, are reported as skipped before anything is allocated. If the baseline
     is one of them, all are skipped.
     """
-    planned, skipped = plan_calibrated(testbed, job, [BASELINE, *requested], shared_options, profile, calibrate, save_to, progress)
+
+    def estimate(forecasts: Mapping[str, Forecast]) -> None:
+        if BASELINE in forecasts:
+            announce(validation_seconds(forecasts, testbed, rounds, calibrate))
+
+    planned, skipped = plan_calibrated(
+        testbed, job, [BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
+    )
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
@@ -72,7 +83,7 @@ def validate(
     second_base = Candidate(base.plan, testbed.backend.load(base.plan, tensors, job.seed))
     plain = reference(job, built, same_masks=False, backend=testbed.backend)
     _check_numerics(job, built, candidates, testbed, tensors, progress)
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress)
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds)
     del plain
     if interleaved:
         testbed.record(profile, times.key_samples)

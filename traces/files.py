@@ -1,6 +1,7 @@
 """Safe reading and writing of files: a crash, a full disk or a damaged file does no harm.
 
-Writes are atomic (a temporary file in the same folder, then a rename). All data is JSON, plain or gzip; nothing is unpickled.
+Writes are atomic (a temporary file in the same folder, then a rename), except to devices and pipes. All data is JSON, plain or gzip;
+nothing is unpickled.
 """
 
 import errno
@@ -8,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import secrets
 import stat
 import tempfile
 import zlib
@@ -29,27 +31,51 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def write_atomic(path: Path | str, content: bytes | str) -> Path:
     """Replace the file at `path` by `content` in one step. On failure the old file stays and no partial file is left.
 
+    A symbolic link stays, and the file that it points to is replaced. A device or a pipe is written in place. A new file has the
+    permissions that the umask leaves; a replaced file keeps its own.
+
     Raises StepcastError if the folder cannot be written or the disk is full.
     """
-    path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if is_special(path):
+            _append(path, data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return Path(path)
+
+
+def is_special(path: Path | str) -> bool:
+    """Whether `path` is a device, a pipe or an open file (/dev/stdout), which is written in place and never replaced."""
+    absolute = os.path.abspath(path)
+    opened = absolute.startswith(("/proc/", "/dev/fd/")) or absolute in ("/dev/stdout", "/dev/stderr")  # maybe a regular file
+    return os.path.exists(path) and not os.path.isdir(path) and (opened or not os.path.isfile(path))
+
+
+def _append(path: Path | str, data: bytes) -> None:
+    with open(path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_APPEND)) as file:
+        file.write(data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a new file beside `path`, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode if path.exists() else None
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+            os.fsync(handle)
+            if mode is not None:
+                os.fchmod(handle, stat.S_IMODE(mode))
         os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-    return path
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def cannot_write(path: Path | str, error: OSError) -> StepcastError:
@@ -65,6 +91,11 @@ def check_writable(path: Path | str, folder: bool = False) -> None:
     if path.is_dir() != folder and path.exists():
         expected, actual = ("a folder", "a file") if folder else ("a file", "a folder")
         raise StepcastError(f"cannot write {path}: it is {actual}, expected the name of {expected}; choose another place")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise StepcastError(f"cannot write {path}: {os.strerror(errno.EACCES)}; change its permissions or choose another place")
+    if is_special(path):
+        return
+    path = Path(os.path.realpath(path))
     existing = path if folder and path.exists() else path.parent
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

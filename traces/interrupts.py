@@ -1,14 +1,46 @@
-"""Delay Ctrl-C while code runs that must not be interrupted."""
+"""Signals that stop a command: Ctrl-C and SIGTERM raise KeyboardInterrupt. Both can be delayed while code must not be interrupted."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+#: The signals that stopped this process.
+_received: list[int] = []
+
+
+def heed_termination() -> None:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does: a job scheduler's time limit then loses no completed work."""
+    _received.clear()
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def ignore_stopping() -> None:
+    """Ignore Ctrl-C from now on, and only record SIGTERM: another process stops this one, or it is ending anyway."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: _received.append(number))
+
+
+def stopped_status() -> int:
+    """The exit status of a stopped process: 143 after SIGTERM, otherwise 130, that of Ctrl-C."""
+    return 128 + (signal.SIGTERM if signal.SIGTERM in _received else signal.SIGINT)
+
+
+def terminated() -> bool:
+    """Whether SIGTERM was received."""
+    return signal.SIGTERM in _received
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def interrupts_delayed() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends; then raise KeyboardInterrupt if it was pressed.
+    """Delay Ctrl-C and SIGTERM until the block ends; then handle them as before it.
 
     PyTorch's libraries crash if they are interrupted while they load. Only the main thread receives signals, so in any other thread this
     changes nothing.
@@ -17,10 +49,11 @@ def interrupts_delayed() -> Iterator[None]:
         yield
         return
     pressed: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    handlers = {number: signal.signal(number, lambda number, frame: pressed.append(number)) for number in _STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    for number in dict.fromkeys(pressed):
+        signal.raise_signal(number)

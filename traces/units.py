@@ -34,6 +34,16 @@ def duration(seconds: float | None) -> str:
     return NONE if seconds is None else f"{ms(seconds)} ms"
 
 
+def rough_time(seconds: float) -> str:
+    """A time to wait: under 10 seconds, 40 seconds, 3 minutes, 2 hours."""
+    if seconds < 10:
+        return "under 10 seconds"
+    if seconds < 95:
+        return f"{round(seconds, -1):.0f} seconds"
+    minutes = round(seconds / 60)
+    return f"{minutes} minutes" if minutes < 100 else f"{round(minutes / 60)} hours"
+
+
 def interval(bounds: tuple[float, float] | None) -> str:
     """An interval of seconds, in ms without the unit: 39.0 to 41.5."""
     return NONE if bounds is None else f"{ms(bounds[0])} to {ms(bounds[1])}"

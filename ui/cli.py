@@ -1,7 +1,6 @@
 """The command line. It imports typer alone and loads everything else when a command needs it, so that --help answers at once."""
 
 import os
-import signal
 import sys
 import time
 import traceback
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ui.commands.job_options import takes_job
+from ui.commands.once import OnceCommand
+from ui.own_packages import load_own_packages
 
 if TYPE_CHECKING:
     from calibrate.placement import Placement
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
 # OpenMP reads this when torch is first imported. Threads that wait must not spin, because pinned workers share their cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-#: Exit status after Ctrl-C.
+#: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
-#: Stepcast's top-level packages other than this one, lowest layer first.
-OWN_PACKAGES = ("traces", "simulator", "executors", "calibrate")
-
 app = typer.Typer(
     name="stepcast",
     add_completion=False,
@@ -75,31 +73,31 @@ def stepcast(
     """Declares the options that precede a command."""
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def models(json: AsJson = False):
     """List the built-in models."""
     _commands("listing").models(json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def strategies(json: AsJson = False):
     """List the strategies and their options."""
     _commands("listing").strategies(json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def machines(json: AsJson = False):
     """List the machines that stepcast can predict for."""
     _commands("listing").machines(json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def profiles(json: AsJson = False):
     """List this machine's calibration profiles."""
     _commands("listing").profiles(json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 @takes_job(memory_limit=False)
 def calibrate(
     job: "Job",
@@ -116,36 +114,42 @@ def calibrate(
     _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json)
 
 
-@app.command()
-@takes_job()
+@app.command(cls=OnceCommand)
+@takes_job(several=True)
 def predict(
-    job: "Job",
+    jobs: "list[Job]",
     placement: "Placement",
     settings: list[str],
-    strategy: Strategy,
+    strategy: Strategies = None,
     profile: ProfilePath = None,
-    machine: Annotated[str | None, typer.Option(help="A machine's name; see stepcast machines.")] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[,NAME...]", help="Machines by name; see stepcast machines. Default: this machine."),
+    ] = None,
     timeline: TimelinePath = None,
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
     json: AsJson = False,
 ):
-    """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
+    """Predict step times, and say why a strategy is faster or slower than the baseline.
 
-    Costs come from --profile (measured) or from --machine (guessed, or measured for this machine and for presets with a shipped profile).
-    Exit status 1 when the plan does not fit in memory.
+    Several batches, machines or strategies are compared in one table. Costs come from --profile (measured) or from --machine (guessed, or
+    measured for this machine and for presets with a shipped profile).
+    Exit status 1 when a plan does not fit in memory.
+
+      stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
-    _commands("predicting").predict(job, strategy, settings, profile, machine, placement, timeline, show_plan, json)
+    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 @takes_job()
 def run(
     job: "Job",
     placement: "Placement",
     settings: list[str],
-    strategy: Strategy,
+    strategy: Strategy = "baseline",
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
     beside: Annotated[
@@ -169,7 +173,7 @@ def run(
     _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 @takes_job()
 def validate(
     job: "Job",
@@ -178,6 +182,7 @@ def validate(
     strategy: Strategies = None,
     profile: ProfilePath = None,
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
     json: AsJson = False,
 ):
@@ -185,10 +190,10 @@ def validate(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json)
+    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def demo(
     out: Annotated[Path, typer.Option(help="Report folder to write.")] = Path("report"),
     json: AsJson = False,
@@ -197,7 +202,7 @@ def demo(
     _commands("measuring").demo(out, json)
 
 
-@app.command("gpu-report")
+@app.command("gpu-report", cls=OnceCommand)
 def gpu_report(
     minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.0,
     resume: Annotated[
@@ -231,7 +236,7 @@ def gpu_report(
     _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def replay(
     traces: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several traces are the ranks of one job.")
@@ -248,7 +253,7 @@ def replay(
     _commands("replaying").replay(traces, what_if or [], timeline, perfetto, json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def reproduce(
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
@@ -271,7 +276,7 @@ def reproduce(
     _commands("reproducing").reproduction(paper, measure, out, json)
 
 
-@app.command()
+@app.command(cls=OnceCommand)
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
@@ -293,7 +298,10 @@ def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
-    _load_own_packages()
+    load_own_packages()
+    from traces.interrupts import heed_termination, ignore_stopping
+
+    heed_termination()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
     ranks = _ranks()
     if ranks is not None and not ranks.first:
@@ -302,13 +310,14 @@ def main() -> None:
         _exit_now(serve_rank(ranks))
     try:
         status = app(args=sys.argv[1:] or ["--help"], prog_name="stepcast", standalone_mode=False)
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except Exception as error:
         status = _usage_error(error) if hasattr(error, "format_message") else _failure(error, ranks is not None)
     if status == STOPPED:  # newer versions of typer return it after Ctrl-C instead of raising
         _exit_stopped()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: a late Ctrl-C must not show a traceback from libraries that shut down
+    ignore_stopping()  # the work is done: a late Ctrl-C must not show a traceback from libraries that shut down
     status = status if isinstance(status, int) else 0
     if ranks is not None:
         _end_other_ranks(status)
@@ -351,17 +360,6 @@ def _exit_now(status: int) -> None:
     os._exit(status)
 
 
-def _load_own_packages() -> None:
-    """Load Stepcast's other packages from the folder of this one, so that a user's traces.py, earlier on the path, cannot replace them."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    for name in OWN_PACKAGES:
-        if name not in sys.modules:
-            spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
-            sys.modules[name] = module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
-
-
 def _usage_error(error: Exception) -> int:
     """Report one of typer's own errors. They are told by their method, because their classes differ between versions of typer."""
     context = getattr(error, "ctx", None)
@@ -383,6 +381,11 @@ def _failure(error: Exception, several_ranks: bool) -> int:
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
+    if isinstance(error, BrokenPipeError):
+        _stdout_works()
+        return 1  # the reader of standard output left
+    if isinstance(error, OSError) and not _stdout_works():
+        return _fail(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place", 2)
     if isinstance(error, MemoryError) or "not enough memory" in str(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:
@@ -391,12 +394,25 @@ def _failure(error: Exception, several_ranks: bool) -> int:
     raise error
 
 
+def _stdout_works() -> bool:
+    """Whether standard output takes what was printed. If not, later output goes nowhere, since the interpreter's exit would fail again."""
+    try:
+        for stream in (sys.stdout, sys.__stdout__):
+            stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return False
+    return True
+
+
 def _exit_stopped() -> None:
-    """Exit at once after Ctrl-C: a worker thread may be inside a long op, and would crash while the interpreter shuts down."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _fail("stopped; nothing half-written is left", STOPPED)
+    """Exit at once after Ctrl-C or SIGTERM: a worker thread may be inside a long op, and would crash while the interpreter shuts down."""
+    from traces.interrupts import ignore_stopping, stopped_status
+
+    status = _fail("stopped; nothing half-written is left", stopped_status())
+    ignore_stopping()
     sys.stderr.flush()
-    os._exit(STOPPED)
+    os._exit(status)
 
 
 def _fail(message: str, status: int) -> int:

@@ -13,6 +13,7 @@ from calibrate.sources import costs_for
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
 from simulator.job import PRECISIONS, Job
+from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.predict.explain import explain
@@ -22,6 +23,7 @@ from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from ui.app.model import Choices, Forecast, Refusal, Request
+from ui.text.machines import precision_words
 
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
@@ -42,6 +44,13 @@ def caution(model: CostModel, profile: Path | None) -> None:
         warn_if_foreign(used, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
         log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
+
+
+def caution_precision(machines: Iterable[Machine], precision: str) -> None:
+    """Say what fp32 means on GPUs that have TF32."""
+    words = precision_words(machines, precision)
+    if words:
+        log.warning("%s", words)
 
 
 @contextmanager
@@ -86,7 +95,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
     strategies.check_shared(request.strategies, shared)
-    placement = Placement(devices=request.devices, link=request.link)
+    placement = Placement(devices=request.devices, link=request.link, partition=request.partition)
     check_names(placement)
     machine, model = costs_for(job, None, request.machine, placement)
     forecasts = dict(forecast_many(job, request.strategies, shared, machine, model))

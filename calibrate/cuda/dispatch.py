@@ -45,4 +45,5 @@ def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
     devices = tuple(Device(name, "gpu", sms, {"fp32": 1.0}, "memory", priority_levels=facts.priority_levels) for name in names)
     memory = Memory("memory", facts.memory_bytes, 1.0, facts.cache_bytes)
     links = tuple(Link(*ends, 0.0, 1.0) for name in names for ends in ((HOST, name), (name, HOST)))
-    return Machine(facts.name, devices, (memory,), (HostLane("host", tuple(names), 0.0),), links)
+    whole = plain_machine(driver) if partitions > 1 else None
+    return Machine(facts.name, devices, (memory,), (HostLane("host", tuple(names), 0.0),), links, whole=whole)

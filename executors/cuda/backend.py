@@ -20,7 +20,10 @@ class CudaBackend:
     """Runs plans on the GPU of `driver`, issued task by task (mode "eager") or in CUDA graphs (mode "graph")."""
 
     def __init__(self, machine: Machine, driver: Driver, mode: str = EAGER, precision: str = "fp32"):
-        """A machine with several devices is run on partitions of the GPU. Raises StepcastError if the GPU cannot be split."""
+        """A machine with several devices is run on partitions of the GPU; plans may use the whole GPU, too.
+
+        Raises StepcastError if the GPU cannot be split.
+        """
         if mode not in (EAGER, GRAPH):
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver, self.mode = machine, driver, mode
@@ -61,6 +64,7 @@ def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]
     names = [device.name for device in machine.devices]
     if len(names) == 1:
         return {names[0]: None}
+    whole = {device.name: None for device in machine.whole.devices} if machine.whole is not None else {}
     partitions = driver.partitions(len(names))
     for device, partition in zip(machine.devices, partitions, strict=True):
         if device.sms != partition.sms:
@@ -68,4 +72,4 @@ def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]
                 f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {partition.sms}: calibrate it first"
             )
     check_disjoint(driver, partitions)
-    return dict(zip(names, partitions, strict=True))
+    return whole | dict(zip(names, partitions, strict=True))

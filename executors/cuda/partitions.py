@@ -24,8 +24,10 @@ def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
                 return False
             how = "in a graph" if replayed else "eagerly"
             if len(sms) > partition.sms:
-                raise StepcastError(f"partition {partition.index} has {partition.sms} SMs and ran on {len(sms)} {how}; use --devices 1")
+                raise StepcastError(
+                    f"partition {partition.index} has {partition.sms} SMs and ran on {len(sms)} {how}; leave --partition out"
+                )
             for sm in sms:
                 if owner.setdefault(sm, partition.index) != partition.index:
-                    raise StepcastError(f"partitions {owner[sm]} and {partition.index} both ran on SM {sm} {how}; use --devices 1")
+                    raise StepcastError(f"partitions {owner[sm]} and {partition.index} both ran on SM {sm} {how}; leave --partition out")
     return True

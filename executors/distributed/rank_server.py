@@ -4,7 +4,6 @@ It prints nothing, unless it fails while it cannot report to rank 0.
 """
 
 import os
-import signal
 import sys
 import time
 from typing import Any
@@ -16,6 +15,7 @@ from executors.errors import GRACE_S, PeerLostError
 from simulator.models.user_code import brief
 from simulator.plan.json import load
 from traces.errors import StepcastError
+from traces.interrupts import ignore_stopping, stopped_status, terminated
 
 #: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
 COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes")
@@ -23,13 +23,13 @@ COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes")
 
 def serve_rank(ranks: Ranks) -> int:
     """Execute rank 0's commands. Returns the status to exit with."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; rank 0 handles it, and when it ends its connections close
+    ignore_stopping()  # Ctrl-C and SIGTERM reach every process; rank 0 handles them, and when it ends its connections close
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         channel = join_channel(ranks)
         return channel if isinstance(channel, int) else RankServer(channel).serve()
     except PeerLostError:
-        return 1
+        return stopped_status() if terminated() else 1
     except StepcastError as error:
         return _report(ranks, str(error), error.exit_status)
     except Exception as error:

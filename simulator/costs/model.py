@@ -86,6 +86,11 @@ class CostModel:
         pairs = {tuple(pair.split("|")): factor for pair, factor in multipliers.items()}
         return {pair: factor for pair, factor in pairs.items() if not (separate and SMALL in pair)}
 
+    @cached_property
+    def whole(self) -> "CostModel":
+        """The costs on the machine whose GPU is unsplit."""
+        return self if self.machine.whole is None else CostModel(self.machine.whole, self.profile, self.precision)
+
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
         return [self.cost(task) for task in plan.tasks]

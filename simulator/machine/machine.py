@@ -100,6 +100,8 @@ class Machine:
     `library`: the library that runs collectives between the devices ("nccl", "gloo"); "" if one process has all devices and plans contain
     the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by "SOURCE>TARGET"): measured times of a collective,
     or of a transfer between two devices, that runs alone. Where one was measured, links only determine what it shares.
+
+    `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
     """
 
     name: str
@@ -111,6 +113,11 @@ class Machine:
     library: str = ""
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
+    whole: "Machine | None" = None
+
+    def of(self, devices: Iterable[str]) -> "Machine":
+        """This machine, or the unsplit one if `devices` are its."""
+        return self.whole if self.whole is not None and not set(devices).isdisjoint(self.whole._by_name) else self
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -127,7 +134,7 @@ class Machine:
     def device(self, name: str) -> Device:
         """The device called `name`. Raises UnknownNameError if there is none."""
         try:
-            return self._by_name[name]
+            return self.of((name,))._by_name[name]
         except KeyError:
             raise UnknownNameError("device", name, list(self._by_name)) from None
 
@@ -137,7 +144,7 @@ class Machine:
 
     def host(self, device: str) -> HostLane | None:
         """The host lane that issues to a device; None if dispatch is part of the task (CPU)."""
-        return self._hosts.get(device)
+        return self.of((device,))._hosts.get(device)
 
     def memory_name(self, place: str) -> str:
         """The name of the memory of a device or of the host. A CPU and the host share one memory."""
@@ -155,7 +162,7 @@ class Machine:
         if size_bytes is None:
             return self
         memories = tuple(replace(memory, size_bytes=min(memory.size_bytes, int(size_bytes))) for memory in self.memories)
-        return replace(self, memories=memories)
+        return replace(self, memories=memories, whole=self.whole and self.whole.with_memory_limit(size_bytes))
 
     def nodes(self, devices: Iterable[str]) -> int:
         """Number of nodes that the devices are on. Devices of one node are connected without the network."""

@@ -39,6 +39,7 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
         hosts=tuple(replace(host, devices=tuple(names)) for host in whole.hosts),
         links=tuple(links),
         sources={**whole.sources, "sms": note, "peak_flops": "that of the whole GPU by the share of its SMs"},
+        whole=whole,
     )
 
 

@@ -103,24 +103,38 @@ def machine_names() -> list[str]:
     return [*data().machines, THIS_CPU]
 
 
-def load_machine(name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK) -> Machine:
+def load_machine(
+    name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK, partitions: int = 1
+) -> Machine:
     """The machine called `name`; a profile (of this CPU, or of the preset's GPU) adds its measured figures.
 
-    `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, one). On a machine with one GPU, the number
-    of partitions of that GPU. `link`: connection of this CPU's core groups (`this_cpu.link_bytes_per_s`). Raises UnknownNameError for an
-    unknown name and StepcastError for more devices than the machine has.
+    `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
+    `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
+    (`this_cpu.link_bytes_per_s`). Raises UnknownNameError for an unknown name and StepcastError for more devices than the machine has.
     """
     if name == THIS_CPU:
+        if partitions > 1:
+            raise StepcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
         return this_cpu(profile, devices=devices or 1, link=link)
     entry = data().machines.get(name)
     if entry is None:
         raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
-    if devices is not None and devices > entry.count > 1:
-        raise StepcastError(f"--devices {devices}: machine {name} has {entry.count}; choose 1 to {entry.count}, or another machine")
-    machine = preset(name, entry, min(devices or entry.count, entry.count))
+    if devices is not None and devices > entry.count:
+        raise StepcastError(_too_many(name, entry, devices))
+    if partitions > 1 and devices is None and entry.count > 1:
+        raise StepcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
+    machine = preset(name, entry, devices or entry.count)
     if profile is not None:
         machine = with_measured(machine, profile)
-    return machine if devices is None or devices <= entry.count else split(machine, devices, profile)
+    return machine if partitions == 1 else split(machine, partitions, profile)
+
+
+def _too_many(name: str, entry: MachineEntry, devices: int) -> str:
+    """Why a machine cannot give `devices` GPUs, and what can."""
+    larger = [other for other, item in data().machines.items() if item.gpu == entry.gpu and item.count >= devices]
+    own = f"split its GPU with --partition {devices}" if entry.count == 1 else f"choose 1 to {entry.count}"
+    others = f"choose a machine with that many such GPUs ({', '.join(larger)})" if larger else "choose another machine"
+    return f"--devices {devices}: machine {name} has {entry.count} GPU{'s' if entry.count > 1 else ''}; {own}, or {others}"
 
 
 def product_of(name: str) -> str:

@@ -63,8 +63,11 @@ class Forecast:
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
-    Raises PlanError if the plan cannot run on the machine.
+    If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. Raises PlanError if the plan
+    cannot run on the machine.
     """
+    if machine.of(plan.devices) is not machine:
+        machine, model = machine.whole, model.whole
     plan.validate(machine)
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
@@ -114,6 +117,17 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -
     )
 
 
+def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel) -> Plan:
+    """Return the plan of `NAME[:option=value,...]`. If the machine's GPU is split, strategies of one device use the unsplit GPU.
+
+    Raises StepcastError if the strategy cannot run the job on the machine.
+    """
+    strategy, options = strategies.parse(text, shared)
+    if machine.whole is not None and strategy.least_devices == 1:
+        machine, model = machine.whole, model.whole
+    return strategy.plan(job, machine, model, options)
+
+
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
     """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
 
@@ -121,7 +135,6 @@ def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], mach
     """
     for text in dict.fromkeys(["baseline", *requested]):
         try:
-            strategy, options = strategies.parse(text, shared)
-            yield text, forecast(strategy.plan(job, machine, model, options), machine, model, mode)
+            yield text, forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
         except StepcastError as error:
             yield text, error

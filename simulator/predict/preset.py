@@ -14,12 +14,12 @@ def dense_precision(job: Job) -> str | None:
 
 
 def preset_costs(
-    job: Job, name: str, devices: int | None = None, link: str = ALIAS_LINK, limit_bytes: float | None = None
+    job: Job, name: str, devices: int | None = None, link: str = ALIAS_LINK, limit_bytes: float | None = None, partitions: int = 1
 ) -> tuple[Machine, CostModel]:
     """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
 
     Raises StepcastError for an unknown name.
     """
     profile = shipped_profile(product_of(name), job.precision == "tf32")
-    machine = load_machine(name, profile, devices, link).with_memory_limit(limit_bytes)
+    machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)
     return machine, CostModel(machine, profile, dense_precision(job))

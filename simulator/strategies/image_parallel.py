@@ -64,7 +64,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     devices = tuple(device.name for device in machine.devices)
     if len(devices) < LEAST_DEVICES:
-        raise StepcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; use --devices {LEAST_DEVICES}")
+        gpu = machine.devices[0].kind == "gpu"
+        do = f"split the GPU with --partition {LEAST_DEVICES}, or use a machine with several" if gpu else f"use --devices {LEAST_DEVICES}"
+        raise StepcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}")
     if job.batch % (len(devices) * job.accumulate):
         shards = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
         raise StepcastError(f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}")

@@ -14,6 +14,7 @@ from simulator.workloads.registry import workload
     parameters=61_706,
     about="LeNet-5: LeCun et al. 1998, Gradient-based learning applied to document recognition",
     data=partial(digits, 1),
+    batch=64,
 )
 def lenet5(batch: int, image_size: int) -> tuple:
     """Build LeNet-5 for gray images of 10 classes."""

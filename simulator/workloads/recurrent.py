@@ -13,6 +13,7 @@ from simulator.workloads.sequences import audio_clips, bit_streams, features_of
     parameters=670,
     about="RNN on bit streams: Wang et al. 2020, BPPSA, section 4.1",
     data=bit_streams,
+    batch=16,
 )
 def rnn_bitstream(batch: int, image_size: int) -> tuple:
     """Build a vanilla RNN that tells 10 classes of random bits apart: a bit of class c is 1 with probability 0.05 + 0.1 c."""
@@ -32,6 +33,7 @@ def rnn_bitstream(batch: int, image_size: int) -> tuple:
     parameters=3_831,
     about="GRU on audio features: Wang et al. 2020, BPPSA, section 4.2 (S; --image-size 517 is M, 1034 is L)",
     data=audio_clips,
+    batch=16,
 )
 def gru_features(batch: int, image_size: int) -> tuple:
     """Build a GRU that tells the 11 instruments of IRMAS apart by features of audio clips, here synthetic; set S has 38 features a step."""

@@ -15,6 +15,9 @@ from traces.errors import UnknownNameError
 if TYPE_CHECKING:
     from simulator.workloads.data import Batches
 
+#: Samples per step of a model for which nothing else is usual.
+USUAL_BATCH = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -24,7 +27,7 @@ class Workload:
     `inputs` as a tuple of tensors; the default loss is cross-entropy. It makes tensors with plain torch factory functions only and never
     reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as its sequence length.
     Images smaller than `least_size` leave nothing to pool. `data(batch, image_size, seed)` returns the batches of a data set to train on;
-    without it, training repeats the batch that `build` made.
+    without it, training repeats the batch that `build` made. `batch` is a usual number of samples per step.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Workload:
     build: Callable[[int, int], tuple]
     least_size: int = 1
     data: "Callable[[int, int, int], Batches] | None" = None
+    batch: int = USUAL_BATCH
 
 
 _REGISTRY: dict[str, Workload] = {}
@@ -47,6 +51,7 @@ def workload(
     about: str,
     least_size: int = 1,
     data: "Callable[[int, int, int], Batches] | None" = None,
+    batch: int = USUAL_BATCH,
 ) -> Callable[[Callable], Callable]:
     """Decorate a factory `build(batch, image_size)` to register it; see `Workload` for the arguments.
 
@@ -56,7 +61,7 @@ def workload(
     def register(build: Callable[[int, int], tuple]) -> Callable[[int, int], tuple]:
         if name in _REGISTRY:
             raise ValueError(f"two workloads are called {name!r}: rename one")
-        _REGISTRY[name] = Workload(name, image_size, parameters, about, build, least_size, data)
+        _REGISTRY[name] = Workload(name, image_size, parameters, about, build, least_size, data, batch)
         return build
 
     return register

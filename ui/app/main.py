@@ -178,16 +178,18 @@ def request_ui(choices: Choices) -> Request | None:
         machine = first.selectbox("Machine", choices.machines)
         strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
         settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
-        first, second = st.columns(2)
+        first, second, third = st.columns(3)
         devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; 1 for this CPU")
         link = second.text_input(
             "Link between groups of this CPU's cores", DEFAULT_PLACEMENT.link, help="alias, copy, or copy:GB/s such as copy:0.5"
         )
+        partition = third.number_input("Parts of one GPU", min_value=1, value=None, placeholder="1: the GPU is not split")
         if st.form_submit_button("Predict", type="primary"):
             if not strategies:
                 raise StepcastError("no strategy chosen; choose at least one")
             fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            placement = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link)
+            parts = int(partition) if partition else None
+            placement = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link, parts)
             st.session_state["request"] = Request(*fields, parse_settings(settings), *placement)
     return st.session_state.get("request")
 

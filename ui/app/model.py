@@ -18,6 +18,7 @@ PREDICTOR_MODULE = "ui.jobs"
 #: Prefix of a trace's path among the app's arguments.
 TRACE = "--trace="
 APP = Path(__file__).with_name("main.py")
+SERVER = Path(__file__).with_name("serve.py")
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Choices:
 class Request:
     """A request for predictions: a built-in model on a machine, under some strategies.
 
-    `image_size`: None for the model's own. `settings`: (option, value) pairs for every strategy that has the option. `devices` and `link`
-    are those of `Placement`.
+    `image_size`: None for the model's own. `settings`: (option, value) pairs for every strategy that has the option. `devices`, `link`
+    and `partition` are those of `Placement`.
     """
 
     model: str
@@ -51,6 +52,7 @@ class Request:
     settings: tuple[tuple[str, str], ...] = ()
     devices: int | None = None
     link: str = DEFAULT_PLACEMENT.link
+    partition: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,16 @@ def reports_folder() -> Path:
 
 
 def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
-    """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
+    """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`.
+
+    It runs no code of the folder that it is started in.
+    """
     options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
     options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
     return [
         sys.executable,
-        "-m",
-        "streamlit",
+        "-P",
+        str(SERVER),
         "run",
         str(app),
         *options,

@@ -2,7 +2,6 @@
 
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +17,14 @@ from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
 from simulator.job import Job
 from traces.errors import StepcastError
-from traces.files import check_writable, write_atomic
+from traces.files import write_atomic
 from traces.gpu_report import README, GpuReport, PartRecord
+from traces.outputs import OutputFolder, check_outputs
 from traces.profile import slug
 from ui import jobs
 from ui.commands.output import print_document
 from ui.reports import gpu_report as gpu_report_page
+from ui.reports.folders import GPU_REPORT
 
 
 def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
@@ -36,7 +37,6 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job scheduler's time limit stops it as Ctrl-C does
     report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
     if as_json:
         print_document(report.document())
@@ -76,7 +76,7 @@ def write(
 ) -> GpuReport:
     """Measure the GPU, write the report after every part, and print progress on standard error."""
     folder = out if out is not None else default_place(driver.facts.name)
-    check_writable(folder, folder=True)
+    check_outputs({"--out": OutputFolder(folder, GPU_REPORT)})
     context = ReportContext(driver, folder, resume, samples, thoroughness)
     console = Console(file=sys.stderr, soft_wrap=True)
 

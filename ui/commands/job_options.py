@@ -2,7 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,13 +14,13 @@ if TYPE_CHECKING:
     from simulator.job import Job
 
 #: Parameters that `takes_job` passes in place of the options.
-_PASSED = ("job", "placement", "settings")
+_PASSED = ("job", "jobs", "placement", "settings")
 
 
 def _options(
     *,
     model: Annotated[str, typer.Option(help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or torchvision:NAME.")],
-    batch: Annotated[int, typer.Option(help="Samples per step, all micro-batches together.")],
+    batch: Annotated[int | None, typer.Option(help="Samples per step, all micro-batches together. Default: a usual number.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the image, or sequence length, of a built-in model.")] = None,
     optimizer: Annotated[str, typer.Option(help="NAME[:for|foreach|fused], such as adam:fused.")] = "momentum",
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default, the optimizer's own.")] = None,
@@ -30,7 +32,11 @@ def _options(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     devices: Annotated[
         int | None,
-        typer.Option(help="How many devices the plan may use: groups of cores, or GPUs. Default: all of a named machine, else 1."),
+        typer.Option(help="How many devices to use: GPUs, or groups of this CPU's cores. Default: all of a named machine, else 1."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(metavar="P", help="Split one GPU into P partitions, each a device; the baseline still uses the whole GPU."),
     ] = None,
     link: Annotated[
         str,
@@ -52,13 +58,30 @@ def _options(
     """Declares the options; never called."""
 
 
-def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
+#: --batch of a command that takes several.
+_BATCHES = inspect.Parameter(
+    "batch",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N[,N...]", help="Samples per step, all micro-batches together; several are compared. Default: a usual number."
+        ),
+    ],
+)
+
+
+def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[Callable], Callable]:
     """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
 
-    `settings` holds the OPTION=VALUE texts of --set. `memory_limit`: whether the command has --memory-limit. Options are listed in this
-    order: model and batch, the command's own required options, the other options of a job, the command's other options.
+    `settings` holds the OPTION=VALUE texts of --set. `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes
+    several values, and the command receives `jobs: list[Job]` in place of `job`. Options are listed in this order: model, the command's own
+    required options, the other options of a job, the command's other options.
     """
     shared = [option for option in inspect.signature(_options).parameters.values() if memory_limit or option.name != "memory_limit"]
+    if several:
+        shared = [_BATCHES if option.name == "batch" else option for option in shared]
 
     def decorate(command: Callable) -> Callable:
         own = [
@@ -71,9 +94,12 @@ def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
             given = {option.name: values.pop(option.name) for option in shared}
-            job = _job(given)  # refuses an unknown model first: that loads the least
+            batches = (listed_numbers("--batch", given["batch"] or []) or [None]) if several else [given["batch"]]
+            jobs = [_job(given | {"batch": batch}) for batch in batches]  # refuses an unknown model first: that loads the least
             _refuse_unknown(values.get("strategy"), given["settings"])
-            command(job=job, placement=_placement(given), settings=given["settings"] or [], **values)
+            passed = {"jobs": jobs} if several else {"job": jobs[0]}
+            with _usual_batch_named(jobs[0] if not given["batch"] else None):
+                command(**passed, placement=_placement(given), settings=given["settings"] or [], **values)
 
         with_job.__signature__ = inspect.Signature(listed)
         with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
@@ -82,14 +108,54 @@ def takes_job(*, memory_limit: bool = True) -> Callable[[Callable], Callable]:
     return decorate
 
 
+@contextmanager
+def _usual_batch_named(job: "Job | None") -> Iterator[None]:
+    """Say at the end which batch was used, if `job` has its model's usual one. A request that is refused gets the refusal alone."""
+    try:
+        yield
+    except typer.Exit:
+        _name_batch(job)
+        raise
+    _name_batch(job)
+
+
+def _name_batch(job: "Job | None") -> None:
+    if job is not None:
+        print(f"stepcast: the batch was {job.batch}, a usual one of {job.model}; choose another with --batch", file=sys.stderr)
+
+
+def listed_values(texts: list[str]) -> list[str]:
+    """The values of an option that may be repeated and may hold several, separated by commas. Each is returned once."""
+    return list(dict.fromkeys(value.strip() for text in texts for value in text.split(",")))
+
+
+def listed_numbers(option: str, texts: list[str]) -> list[int]:
+    """The numbers of an option, as `listed_values` reads them. Raises StepcastError for anything else."""
+    from traces.errors import StepcastError
+
+    numbers = []
+    for value in listed_values(texts):
+        try:
+            numbers.append(int(value))
+        except ValueError as error:
+            shown = value if len(value) <= 40 else f"{value[:40]}..."
+            raise StepcastError(f"{option} {shown!r} is not an integer; give it as in {option} 32 or {option} 8,16,32") from error
+    return numbers
+
+
 def _job(given: Mapping[str, Any]) -> "Job":
     from simulator.job import Job
     from simulator.models.find import check_built_in
 
     check_built_in(given["model"], given["image_size"])  # before anything heavy is loaded
     optimizer, _, form = given["optimizer"].partition(":")
-    fields = ("model", "batch", "image_size", "lr", "clip_norm", "accumulate", "precision", "layout")
-    return Job(optimizer=optimizer, form=form or "foreach", **{name: given[name] for name in fields})
+    fields = ("model", "image_size", "lr", "clip_norm", "accumulate", "precision", "layout")
+    batch = given["batch"]
+    if batch is None:
+        from simulator.models.usual_batch import usual_batch
+
+        batch = usual_batch(given["model"])
+    return Job(optimizer=optimizer, batch=batch, form=form or "foreach", **{name: given[name] for name in fields})
 
 
 def _refuse_unknown(strategies: str | list[str] | None, settings: list[str] | None) -> None:
@@ -103,4 +169,4 @@ def _refuse_unknown(strategies: str | list[str] | None, settings: list[str] | No
 def _placement(given: Mapping[str, Any]) -> "Placement":
     from calibrate.placement import Placement
 
-    return Placement.from_options(*(given[name] for name in ("device", "devices", "mode", "link")), given.get("memory_limit"))
+    return Placement.from_options(*(given[name] for name in ("device", "devices", "mode", "link", "partition")), given.get("memory_limit"))

@@ -1,6 +1,8 @@
 """`stepcast calibrate`, `validate` and `demo`: the commands that measure."""
 
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -9,6 +11,7 @@ from rich.console import Console
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
@@ -20,12 +23,16 @@ from simulator.strategies import registry as strategies
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.files import check_writable
+from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
+from traces.units import rough_time
 from ui import jobs
 from ui.commands import requests
-from ui.commands.output import print_document
+from ui.commands.output import print_document, print_then_write
 from ui.reports import report
+from ui.reports.folders import REPORT
 from ui.text import sentences, tables
+from ui.text.machines import partition_words
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
@@ -34,12 +41,13 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     testbed, mode = testbed_for(placement, job.precision), placement.mode
-    chosen, shared = requests.requested(texts, pairs, placement.devices or 1)
+    chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
-    check_writable(place)
+    check_outputs({"--output": place}, requests.inputs(job.model))
     machine = testbed.machine(profile)
+    jobs.caution_precision([machine], job.precision)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if not forecasts:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
@@ -75,25 +83,28 @@ def validate(
     placement: Placement,
     out: Path | None,
     as_json: bool,
+    quick: bool = False,
 ) -> None:
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
-    chosen, shared = requests.requested(texts, pairs, placement.devices or 1)
-    if out is not None:
-        check_writable(out, folder=True)
+    chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
+    check_outputs({"--out": out and OutputFolder(out, REPORT)}, requests.inputs(job.model, profile_path))
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:
         profile, place = Profile(identity=testbed.identity), None  # costs of two machines are never mixed
     if calibration and place is not None:
         check_writable(place)
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed)
-    _show([outcome], out, as_json)
+    jobs.caution_precision([testbed.machine(None)], job.precision)
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, rounds)
+    notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
+    _show([outcome], out, as_json, list(filter(None, notes)))
 
 
 def demo(out: Path, as_json: bool) -> None:
     """Validate the demo's models under every strategy, and write a report."""
-    check_writable(out, folder=True)
+    check_outputs({"--out": OutputFolder(out, REPORT)})
     profile, place = open_profile(None, create=True)
     check_writable(place)
     outcomes = [
@@ -103,34 +114,65 @@ def demo(out: Path, as_json: bool) -> None:
     _show(outcomes, out, as_json)
 
 
-def _validate(job: Job, chosen, shared, profile: Profile, place: Path | None, calibration: bool, quiet: bool, testbed: Testbed) -> Outcome:
+def _quick_words() -> str:
+    wider = math.sqrt(ROUNDS / QUICK_ROUNDS)
+    return f"Measured in {QUICK_ROUNDS} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
+
+
+def _validate(
+    job: Job,
+    chosen: Sequence[str],
+    shared: dict[str, str],
+    profile: Profile,
+    place: Path | None,
+    calibration: bool,
+    quiet: bool,
+    testbed: Testbed,
+    rounds: int = ROUNDS,
+) -> Outcome:
     if calibration:
         testbed.measure_machine(profile)
+
+    def announce(seconds: float) -> None:
+        print(f"stepcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
+
     with jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(
-            job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress
-        )
+            job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress,
+            rounds=rounds, announce=announce,
+        )  # fmt: skip
     _show_failures(profile)
     return outcome
 
 
-def _show(outcomes: list[Outcome], out: Path | None, as_json: bool) -> None:
+def _show(outcomes: list[Outcome], out: Path | None, as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Print the outcomes, then write the report. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     validations: list[Validation] = [outcome.validation for outcome in outcomes]
-    if out is not None:
-        comparisons = [c for outcome in outcomes for c in outcome.comparisons.values()]
-        plans = [dump(f.plan) for outcome in outcomes for f in outcome.forecasts.values()]
-        page = report.write_report(out, validations, comparisons, plans)
-        print(f"report: {page}", file=sys.stderr)
+    write = [lambda: _write(outcomes, out)] if out is not None else []
+    print_then_write(lambda: _print(outcomes, as_json, notes), *write)
+    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
+        raise typer.Exit(1)
+
+
+def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None:
+    validations = [outcome.validation for outcome in outcomes]
     if as_json:
         documents = [validation.document() for validation in validations]
         print_document(documents[0] if len(documents) == 1 else {"schema": "stepcast.demo/1", "validations": documents})
-    else:
-        console = Console(width=max(120, Console().width))
-        console.print(tables.validation_table(validations))
-        for outcome in outcomes:
-            for line in sentences.validation_words(outcome.validation):
-                console.print(f"- {line}", highlight=False, markup=False)
-            if outcome.rejected_rounds:
-                console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)
-    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
-        raise typer.Exit(1)
+        return
+    console = Console(width=max(120, Console().width))
+    console.print(tables.validation_table(validations))
+    for outcome in outcomes:
+        for line in sentences.validation_words(outcome.validation):
+            console.print(f"- {line}", highlight=False, markup=False)
+        if outcome.rejected_rounds:
+            console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)
+    for note in notes:
+        console.print(f"- {note}", highlight=False, markup=False)
+
+
+def _write(outcomes: list[Outcome], out: Path) -> None:
+    comparisons = [c for outcome in outcomes for c in outcome.comparisons.values()]
+    plans = [dump(f.plan) for outcome in outcomes for f in outcome.forecasts.values()]
+    page = report.write_report(out, [outcome.validation for outcome in outcomes], comparisons, plans)
+    print(f"report: {page}", file=sys.stderr)

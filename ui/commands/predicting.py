@@ -1,5 +1,7 @@
 """`stepcast predict`."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -7,58 +9,146 @@ from rich.console import Console
 
 from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
+from simulator.costs.model import CostModel
 from simulator.job import Job
+from simulator.machine.machine import Machine
 from simulator.plan.text import outline, render
 from simulator.predict.explain import explain
-from simulator.predict.forecast import forecast_many, prediction
+from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.strategies import registry as strategies
+from traces.comparison import Prediction
 from traces.errors import StepcastError
-from traces.files import check_writable
-from ui import jobs
+from traces.outputs import check_outputs
+from ui import jobs as shared_jobs
 from ui.commands import requests
-from ui.commands.output import print_document
+from ui.commands.job_options import listed_values
+from ui.commands.output import print_document, print_then_write
 from ui.text import sentences, tables
+from ui.text.machines import partition_words
+from ui.text.predictions import predictions_table
+
+SCHEMA = "stepcast.predictions/1"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One strategy's prediction for a job on a machine, or the reason why there is none."""
+
+    job: Job
+    machine: Machine
+    strategy: str
+    base: Forecast | StepcastError
+    chosen: Forecast | StepcastError
+
+    @property
+    def refusal(self) -> StepcastError | None:
+        """Why there is no prediction."""
+        return next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
+
+    @property
+    def prediction(self) -> Prediction:
+        """The document of the prediction."""
+        return prediction(self.chosen, self.base, self.job.precision)
+
+    def document(self, show_plan: bool) -> dict:
+        """The JSON object of the prediction."""
+        return self.prediction.document() | ({"plan": render(self.chosen.plan)} if show_plan else {})
+
+    @property
+    def place(self) -> dict[str, object]:
+        """Which combination this is."""
+        return {"model": self.job.model, "batch": self.job.batch, "machine": self.machine.name}
 
 
 def predict(
-    job: Job,
-    strategy: str,
+    jobs: Sequence[Job],
+    texts: list[str],
     pairs: list[str],
     profile: Path | None,
-    machine: str | None,
+    machines: list[str],
     placement: Placement,
     timeline: Path | None,
     show_plan: bool,
     as_json: bool,
 ) -> None:
-    """Predict a strategy and the baseline, and print them. Exit with 1 if the strategy does not fit in memory."""
+    """Predict every combination of a job, a machine and a strategy, and print them. Exit with 1 if one does not fit in memory.
+
+    Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine.
+    """
     check_names(placement)
-    device, mode = placement.device, placement.mode
-    _, shared = requests.requested([strategy], pairs)
-    if timeline is not None:
-        check_writable(timeline)
-    target, model = costs_for(job, profile, machine, placement)
-    if mode == "graph" and target.devices[0].kind == "cpu":
-        raise StepcastError(f"--mode graph needs CUDA; machine {target.name} is a CPU; use --mode eager or a GPU's machine")
-    if device != "cpu" and target.devices[0].kind == "cpu":
-        raise StepcastError(f"--device {device}: machine {target.name} is a CPU; leave it out or choose a GPU's machine")
-    forecasts = dict(forecast_many(job, [strategy], shared, target, model, mode))
-    for forecast in (forecasts["baseline"], forecasts[strategy]):
-        if isinstance(forecast, StepcastError):
-            raise forecast
-    chosen, base = forecasts[strategy], forecasts["baseline"]
-    document = prediction(chosen, base, job.precision)
-    if timeline is not None:
-        chosen.timeline.save(timeline)
-    jobs.caution(model, profile)
-    if as_json:
-        print_document(document.document() | ({"plan": render(chosen.plan)} if show_plan else {}))
+    texts, shared = list(dict.fromkeys(texts)), requests.requested(texts, pairs)[1]
+    names = listed_values(machines) or [None]
+    one = len(jobs) == len(names) == len(texts) == 1
+    if timeline is not None and not one:
+        raise StepcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
+    check_outputs({"--timeline": timeline}, requests.inputs(jobs[0].model, profile))
+    targets = [_target(jobs[0], profile, name, placement) for name in names]
+    answers = [
+        Answer(job, machine, text, forecasts["baseline"], forecasts[text])
+        for machine, model in targets
+        for job in jobs
+        for chosen in [texts or strategies.names(len(machine.devices))]
+        for forecasts in [dict(forecast_many(job, chosen, shared, machine, model, placement.mode))]
+        for text in chosen
+    ]
+    predicted = [answer for answer in answers if answer.refusal is None]
+    if not predicted:
+        raise answers[0].refusal
+    for _, model in targets:
+        shared_jobs.caution(model, profile)
+    shared_jobs.caution_precision((machine for machine, _ in targets), jobs[0].precision)
+    if one:
+        (answer,) = answers
+        save = [lambda: answer.chosen.timeline.save(timeline)] if timeline is not None else []
+        print_then_write(lambda: _print_one(answer, show_plan, as_json), *save)
     else:
-        console = Console(width=max(120, Console().width))
-        shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
-        console.print(tables.prediction_table(shown))
-        for line in [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
-            console.print(f"- {line}", highlight=False, markup=False)
-        if show_plan:
-            console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
-    if not document.fits:
+        print_then_write(lambda: _print_many(answers, show_plan, as_json))
+    if texts and len(predicted) < len(answers):
+        raise typer.Exit(2)
+    if not all(answer.chosen.fits for answer in predicted):
         raise typer.Exit(1)
+
+
+def _target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
+    """The machine called `name`, or that of the profile, and its costs. Raises StepcastError if it is a CPU and a GPU is asked for."""
+    machine, model = costs_for(job, profile, name, placement)
+    if placement.mode == "graph" and machine.devices[0].kind == "cpu":
+        raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
+    if placement.device != "cpu" and machine.devices[0].kind == "cpu":
+        raise StepcastError(f"--device {placement.device}: machine {machine.name} is a CPU; leave it out or choose a GPU's machine")
+    return machine, model
+
+
+def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
+    """Print the prediction, the baseline's above it, and why they differ."""
+    if as_json:
+        print_document(answer.document(show_plan))
+        return
+    document, base, chosen = answer.prediction, answer.base, answer.chosen
+    console = Console(width=max(120, Console().width))
+    console.print(tables.prediction_table([replace(answer, chosen=base).prediction, document] if chosen is not base else [document]))
+    words = [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]
+    for line in [*filter(None, [partition_words(answer.machine)]), *words]:
+        console.print(f"- {line}", highlight=False, markup=False)
+    if show_plan:
+        console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
+
+
+def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> None:
+    """Print one row per prediction, then what was refused."""
+    predicted = [answer for answer in answers if answer.refusal is None]
+    refused = [answer for answer in answers if answer.refusal is not None]
+    if as_json:
+        print_document(
+            {"schema": SCHEMA, "predictions": [answer.place | answer.document(show_plan) for answer in predicted],
+             "refused": [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]}
+        )  # fmt: skip
+        return
+    console = Console(width=max(120, Console().width))
+    console.print(predictions_table([(answer.job.batch, answer.machine.name, answer.prediction) for answer in predicted]))
+    lines = [partition_words(machine) for machine in {answer.machine.name: answer.machine for answer in answers}.values()]
+    lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal}" for answer in refused]
+    for line in filter(None, lines):
+        console.print(f"- {line}", highlight=False, markup=False)
+    for answer in predicted if show_plan else ():
+        console.print(f"\n{outline(answer.chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")

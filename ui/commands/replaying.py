@@ -9,7 +9,7 @@ from rich.text import Text
 
 from simulator.whatif import registry as whatif
 from simulator.whatif.replayed import ask, replayed
-from traces.files import check_writable
+from traces.outputs import check_outputs
 from traces.perfetto import export
 from ui.commands.output import print_document
 from ui.text import replays as replay_words
@@ -19,9 +19,7 @@ def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, 
     """Replay traces, apply the rules, and print the results."""
     for rule in rules:
         whatif.parse(rule)
-    for path in (timeline, perfetto):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"--timeline": timeline, "--perfetto": perfetto}, [("the trace", trace) for trace in traces])
     recording = replayed(traces)
     answer = ask(recording, rules) if rules else None
     result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else recording.result

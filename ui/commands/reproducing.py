@@ -1,6 +1,7 @@
 """`stepcast reproduce`: compares what papers published with predictions."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from rich.console import Console
 from simulator.reproduce import registry as reproduce
 from simulator.reproduce.predicting import Steps
 from traces.errors import StepcastError
-from traces.files import check_writable
 from traces.interrupts import interrupts_delayed
+from traces.outputs import OutputFolder, check_outputs
 from traces.reproduction import Paper, Reproduction
 from ui import jobs
 from ui.commands import listing
-from ui.commands.output import print_document, print_json
+from ui.commands.output import print_document, print_json, print_then_write
+from ui.reports.folders import REPRODUCTION
 from ui.text import reproductions as reproduction_tables
 
 #: Characters of the console at least; in a narrower one, the tables' numbers would break.
@@ -33,8 +35,7 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         papers(as_json)
         return
     sources = [reproduce.get(paper) for paper in (reproduce.names() if name == reproduce.ALL else [name])]
-    if out is not None:
-        check_writable(out, folder=True)
+    check_outputs({"--out": out and OutputFolder(out, REPRODUCTION)})
     shown, same_numbers = [], True
     for source in sources:
         paper, same = _predicted(source, as_json), True
@@ -43,18 +44,25 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         shown.append(paper)
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
-    if out is not None:
-        from ui.reports import reproduction as reproduction_report  # here, because it loads matplotlib
-
-        print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
-    if as_json:
-        print_document(document.document())
-    else:
-        console = Console(width=max(LEAST_WIDTH, Console().width))
-        for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
-            console.print(part)
+    write = [lambda: _write(document, out)] if out is not None else []
+    print_then_write(lambda: _print(document, shown, as_json), *write)
     if not same_numbers:
         raise typer.Exit(1)
+
+
+def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> None:
+    if as_json:
+        print_document(document.document())
+        return
+    console = Console(width=max(LEAST_WIDTH, Console().width))
+    for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
+        console.print(part)
+
+
+def _write(document: Reproduction, out: Path) -> None:
+    from ui.reports import reproduction as reproduction_report  # here, because it loads matplotlib
+
+    print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
 
 
 def papers(as_json: bool) -> None:

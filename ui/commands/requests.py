@@ -1,7 +1,9 @@
 """The strategies and options of a request, checked before anything heavy is loaded or measured."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from simulator.models.usual_batch import source_file
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
 
@@ -28,3 +30,8 @@ def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple
     for text in chosen:
         strategies.parse(text, shared)
     return chosen, shared
+
+
+def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
+    """Return the files that a command reads, with their options: outputs must not overwrite them."""
+    return [("--model", source_file(model)), ("--profile", profile)]

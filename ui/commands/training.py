@@ -2,6 +2,7 @@
 
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from calibrate.placement import Placement
@@ -16,14 +17,15 @@ from simulator.job import Job
 from simulator.predict.forecast import Forecast
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError, UnknownNameError
-from traces.files import check_writable
+from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
 from traces.training import ONE_BATCH, TrainingRun, largest_difference
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests
-from ui.commands.output import print_document
+from ui.commands.output import print_document, print_then_write
 from ui.reports import training as training_report
+from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words
 
 #: Steps of a run at most; each takes some hundred bytes of the metrics file.
@@ -50,11 +52,8 @@ def run(
     testbed, mode = testbed_for(placement, job.precision), placement.mode
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
-    for place in (metrics, timeline):
-        if place is not None:
-            check_writable(place)
-    if out is not None:
-        check_writable(out, folder=True)
+    folder = None if out is None else OutputFolder(out, TRAINING)
+    check_outputs({"--metrics": metrics, "--timeline": timeline, "--out": folder}, requests.inputs(job.model, profile_path))
     profile = Profile.load(profile_path) if profile_path is not None else None
     forecasts = _planned(job, text, beside, pairs, testbed, profile, mode)
     if profile is not None:
@@ -68,16 +67,11 @@ def run(
         done = training.finish(timeline is not None)
     except KeyboardInterrupt:
         if training.curves()[0].losses:
-            _write(_document(training, forecasts[text], mode, None, predicted_s), metrics, out)
+            print_then_write(lambda: None, *_writers(_document(training, forecasts[text], mode, None, predicted_s), metrics, out))
         raise
     document = _document(training, forecasts[text], mode, done, predicted_s)
-    _write(document, metrics, out)
-    if timeline is not None:
-        done.timeline.save(timeline)
-    if as_json:
-        print_document(document.document())
-    else:
-        _print(document)
+    save = [lambda: done.timeline.save(timeline)] if timeline is not None else []
+    print_then_write(lambda: _print(document, as_json), *_writers(document, metrics, out), *save)
 
 
 def _planned(
@@ -132,14 +126,19 @@ def _document(training: Training, predicted: Forecast, mode: str, done: Run | No
     )
 
 
-def _write(document: TrainingRun, metrics: Path | None, out: Path | None) -> None:
-    if metrics is not None:
-        document.save(metrics)
-    if out is not None:
+def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> list[Callable[[], object]]:
+    """Functions that write the metrics and the page's folder."""
+
+    def page() -> None:
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 
+    return [*([lambda: document.save(metrics)] if metrics is not None else []), *([page] if out is not None else [])]
 
-def _print(document: TrainingRun) -> None:
+
+def _print(document: TrainingRun, as_json: bool) -> None:
+    if as_json:
+        print_document(document.document())
+        return
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
     print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
     for line in training_words.sentences(document):

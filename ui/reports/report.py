@@ -13,8 +13,8 @@ one, `report.json` last.
 
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -90,21 +90,21 @@ def write_report(
     for comparison in comparisons:
         if comparison.result not in rows:
             raise ValueError(f"the comparison of {comparison.strategy} matches no row of these validations; pass its validation too")
-    folder = Path(folder)
+    place, folder = Path(folder), Path(folder).resolve()  # the folder that a link points to
+    stage = folder.with_name(f".{folder.name[:100]}.{secrets.token_hex(4)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        stage.mkdir()
     except OSError as error:
         raise StepcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     try:
         _fill(stage, validations, list(zip_longest(comparisons, plans)))
-        os.chmod(stage, 0o755)
         _publish(stage, folder)
     except OSError as error:
         raise StepcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return folder / "index.html"
+    return place / "index.html"
 
 
 def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:

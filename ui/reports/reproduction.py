@@ -23,11 +23,11 @@ def write(folder: Path | str, document: Reproduction) -> Path:
     """Write the folder, its page last, and return the page's path. Raises StepcastError if the folder cannot be written."""
     folder = Path(folder)
     check_writable(folder, folder=True)
+    document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
     for paper in document.papers:
         for chart in charts_with_points(paper):
             for kind in ("png", "svg"):
                 chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
-    document.save(folder / DOCUMENT)
     return write_atomic(folder / "index.html", page(document))
 
 

@@ -20,9 +20,9 @@ def write(folder: Path | str, document: TrainingRun) -> Path:
     """Write the folder, its page last, and return the page's path. Raises StepcastError if the folder cannot be written."""
     folder = Path(folder)
     check_writable(folder, folder=True)
+    document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
     for kind in ("png", "svg"):
         training_picture(folder / f"loss.{kind}", document)
-    document.save(folder / DOCUMENT)
     return write_atomic(folder / "index.html", page(document))
 
 

@@ -1,0 +1,8 @@
+"""The kinds of folders that commands write, by which a later command recognizes that it may write there again."""
+
+from traces.outputs import FolderKind
+
+REPORT = FolderKind("report.json", "stepcast.report", ("index.html", "report.json", "validation.json", "summary.png"))
+TRAINING = FolderKind("run.json", "stepcast.run", ("index.html", "run.json", "loss.png", "loss.svg"))
+REPRODUCTION = FolderKind("reproduction.json", "stepcast.reproduction", ("index.html", "reproduction.json"))
+GPU_REPORT = FolderKind("report.json", "stepcast.gpu-report", ("report.json", "README.md", "facts.json"))

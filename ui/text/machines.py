@@ -1,0 +1,29 @@
+"""What a machine is in a prediction or a measurement, in words: how its GPU is split, and in which precision its kernels compute."""
+
+from collections.abc import Iterable
+
+from simulator.machine.machine import Machine
+
+
+def partition_words(machine: Machine) -> str:
+    """How the machine's GPU is split; empty if it is not."""
+    if machine.whole is None:
+        return ""
+    parts, gpu = machine.devices, machine.whole.devices[0]
+    left = gpu.sms - sum(part.sms for part in parts)
+    unused = f" ({left} of its {gpu.sms} SMs stay unused)" if left else ""
+    return (
+        f"One GPU of {machine.name} is split into {len(parts)} parts of {parts[0].sms} SMs{unused}."
+        " The baseline, and every schedule of one device, uses the whole GPU."
+    )
+
+
+def precision_words(machines: Iterable[Machine], precision: str) -> str:
+    """A caution if fp32 is asked of GPUs that have TF32, which PyTorch uses for convolutions by default; otherwise empty."""
+    names = [machine.name for machine in machines if machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops]
+    if precision != "fp32" or not names:
+        return ""
+    return (
+        f"on {', '.join(dict.fromkeys(names))} fp32 means full fp32 everywhere, for plain PyTorch's measured steps too;"
+        " PyTorch's default runs convolutions in TF32 and matrix products in fp32: --precision tf32 runs both in TF32"
+    )

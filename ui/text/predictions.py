@@ -1,0 +1,43 @@
+"""Predictions of several jobs on several machines as one table."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from traces import units
+from traces.comparison import Prediction
+from ui.text.tables import prediction_rows
+
+
+def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
+    """Column name to text, a row per (batch, machine, prediction)."""
+    labels = [row["strategy"] for row in prediction_rows([prediction for *_, prediction in predictions])]
+    return [
+        {
+            "machine": machine,
+            "batch": str(batch),
+            "strategy": label,
+            "step ms": units.ms(prediction.step_s),
+            "90 % interval": units.interval(prediction.interval_s),
+            "speed-up": units.speedup(prediction.speedup),
+            "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
+            "fits": "yes" if prediction.fits else "no",
+        }
+        for (batch, machine, prediction), label in zip(predictions, labels, strict=True)
+    ]
+
+
+def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Table:
+    """The rows for the terminal, with a line between machines and batches. One that does not fit in memory is red."""
+    table = Table(header_style="bold")
+    rows = predictions_cells(predictions)
+    for head in rows[0]:
+        table.add_column(head, justify="left" if head in ("machine", "strategy") else "right", overflow="fold")
+    before = None
+    for row, (batch, machine, prediction) in zip(rows, predictions, strict=True):
+        if before not in (None, (batch, machine)):
+            table.add_section()
+        before = batch, machine
+        table.add_row(*map(Text, row.values()), style=None if prediction.fits else "red")
+    return table
