@@ -13,16 +13,17 @@ from simulator.whatif.kernel_classes import kernel_classes
 from simulator.whatif.registry import UnreadableRuleError, apply_rules
 from traces import units
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 from traces.replay_result import RuleAnswer
 
 #: Changes that the ladder tries besides those of kernels; kernels' classes are tried if they take at least this share of the kernels' time.
 CHANGES = (
-    ("optimizer=fused", "the optimizer's fused form"),
-    ("optimizer=foreach", "the optimizer's foreach form"),
     ("cuda-graph", "each step launched as one CUDA graph"),
-    ("backward-fusion", "each parameter updated as soon as its gradient is known"),
     ("host 2x faster", "Python and launches twice as fast"),
     ("network 2x faster", "collectives twice as fast"),
+    ("optimizer=fused", "the optimizer's fused form"),
+    ("optimizer=foreach", "the optimizer's foreach form"),
+    ("backward-fusion", "each parameter updated as soon as its gradient is known"),
 )
 #: Bounds: what is left if something takes no time.
 BOUNDS = (
@@ -67,8 +68,9 @@ def ladder(
                 rows.append(answer_rule(replay, text, step_s, diagnosis, about))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
 
-    bounds = answers(BOUNDS)
-    return Ladder(answers((*CHANGES, *_kernel_changes(replay))), bounds, tuple(left_out))
+    with gc_paused():
+        rows = answers((*_kernel_changes(replay), *CHANGES))
+        return Ladder(rows, answers(BOUNDS), tuple(left_out))
 
 
 def _kernel_changes(replay: Replay) -> Iterator[tuple[str, str]]:
@@ -121,11 +123,13 @@ def no_gain_reason(text: str, diagnosis: Sequence[PartTime]) -> str:
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = shares.get(Part.HOST, 0.0) + shares.get(Part.SYNCHRONIZATION, 0.0)
     waits = f"the GPU waits for the host {units.percent(waiting, signed=False)} of the step"
+    if text.startswith("cuda-graph") and waiting >= HOST_BOUND:
+        return "host time between steps and synchronizations stays"
     if text.startswith(("host", "cuda-graph")):
         return waits
     unhidden = shares.get(Part.COMMUNICATION, 0.0)
     if text.startswith("network") and unhidden < waiting:
         return f"{units.percent(unhidden, signed=False)} of the step is communication that is not hidden, and {waits}"
     if waiting >= HOST_BOUND:
-        return f"the host sets the pace: {waits}"
+        return f"the host sets the pace, {waits}"
     return "what it shortens is too short to matter, or runs beside longer work"

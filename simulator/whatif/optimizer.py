@@ -100,7 +100,8 @@ def _merge(replay: Replay, merged: dict[str, str], seconds: dict[str, float]) ->
         others = tuple(dict.fromkeys(merged.get(name, name) for name in task.after))
         if task.name in merged:
             others = tuple(name for name in task.after if name not in merged)  # those are on its own stream, which is in order
-        task = replace(task, after=others)
+        if others != task.after:
+            task = replace(task, after=others)
         changed.append(with_duration(task, seconds[task.name]) if task.name in seconds else task)
     dropped = {name for name, target in merged.items() if name != target}
     steps = tuple(

@@ -17,7 +17,9 @@ from simulator.whatif.ladder import LADDER_S, answer_rule, changed_step_s, ladde
 from simulator.whatif.phases import backward_names
 from simulator.whatif.registry import apply_rules, parse
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 from traces.recording.kineto import load_trace
+from traces.recording.recording import Recording
 from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
 from traces.timeline import Timeline
 
@@ -45,10 +47,13 @@ class Answer:
 
 def replayed(traces: Sequence[Path | str]) -> Replayed:
     """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed."""
-    recordings = [load_trace(trace) for trace in traces]
+    with gc_paused():
+        return _replayed([load_trace(trace) for trace in traces])
+
+
+def _replayed(recordings: Sequence[Recording]) -> Replayed:
     replay = with_backward(build_replay(recordings))
     unmatched = sum(recording.unmatched for recording in recordings)
-    del recordings
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)
     lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}

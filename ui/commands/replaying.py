@@ -57,7 +57,7 @@ def _print(result: ReplayResult, details: bool) -> None:
     console.print(_table("", replay_words.diagnosis_cells(result)))
     if result.what_if is None:
         console.print(_table("Changes, each alone", replay_words.ladder_cells(result)))
-        console.print(_table("Bounds", replay_words.bounds_cells(result)))
+        console.print(_table("Bounds: more than this cannot be gained", replay_words.bounds_cells(result)))
         _print_lines(console, replay_words.ladder_words(result))
     else:
         console.print(_table("Changes, each alone", replay_words.answers_cells(result.what_if)))
@@ -85,7 +85,7 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
 
 def _table(title: str, cells: list[dict[str, str]]) -> Table:
     table = Table(title=title or None, title_justify="left", header_style="bold")
-    for head in cells[0]:
+    for head in cells[0] if cells else ():
         table.add_column(head, justify="left" if head in WORDS else "right", overflow="fold", no_wrap=head not in WORDS)
     for row in cells:
         table.add_row(*map(Text, row.values()))

@@ -22,7 +22,8 @@ _PARTS = MappingProxyType({
     Part.COPIES: ("copies not hidden", "Copies that no kernel hides take {} of the step."),
     Part.HOST: ("idle, waits for the host (Python, launches)", "The GPU waits for Python {} of the step."),
     Part.SYNCHRONIZATION: (
-        "idle after a synchronization or blocking copy", "The GPU stands idle {} of the step because the host waited for it first.",
+        "idle after a synchronization or blocking copy",
+        "Synchronizations cost {} of the step: the host waits for the GPU, then the GPU for the host.",
     ),
     Part.DEPENDENCY: ("idle, waits for another stream", "The GPU stands idle {} of the step between work of different streams."),
     Part.BETWEEN_KERNELS: ("idle between kernels", "Pauses between kernels take {} of the step."),
@@ -68,7 +69,7 @@ def diagnosis_cells(result: ReplayResult) -> list[dict[str, str]]:
         {"where the step's time goes": _PARTS[Part(part.part)][0], "ms": units.ms(part.seconds), "share": units.percent(part.share, False)}
         | ({"ms after the changes": units.ms(after[part.part])} if after else {})
         for part in result.diagnosis
-        if part.share >= ROW_SHARE or after.get(part.part, 0.0) >= ROW_SHARE * sum(after.values())
+        if part.share >= ROW_SHARE or after.get(part.part, 0.0) > ROW_SHARE * sum(after.values())
     ]
     total = {"where the step's time goes": "one step", "ms": units.ms(result.gpu_period_measured_s), "share": units.percent(1.0, False)}
     return [*rows, total | ({"ms after the changes": units.ms(result.what_if.gpu_period_after_s)} if after else {})]
@@ -85,10 +86,15 @@ def bounds_cells(result: ReplayResult) -> list[dict[str, str]]:
 
 
 def ladder_words(result: ReplayResult) -> list[str]:
-    """What the ladder has left out, if anything."""
-    if not result.ladder_left_out:
-        return []
-    return [f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if."]
+    """The change with the largest gain, and what the ladder has left out, one sentence per item."""
+    sentences = []
+    best = next((answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason), None)
+    if best is not None:
+        steps = f"{units.duration(result.gpu_period_simulated_s)} to {units.duration(best.step_s)}"
+        sentences.append(f"The largest gain is that of {best.rule}: {steps}, {units.speedup(best.speedup)}.")
+    if result.ladder_left_out:
+        sentences.append(f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if.")
+    return sentences
 
 
 def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
@@ -121,13 +127,13 @@ def assumption_words(answer: WhatIf) -> list[str]:
 
 
 def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
-    note = f"no gain: {answer.reason}" if answer.reason and answer.step_s is not None else answer.reason or answer.about
+    reason = f"no gain: {answer.reason}" if answer.reason and answer.step_s is not None else answer.reason
     return {
         "change": answer.rule,
         "step ms": units.ms(answer.step_s),
         "saves ms": _saved(answer),
         "speed-up": units.speedup(answer.speedup),
-        "note": note,
+        "note": "; ".join(filter(None, (answer.about, reason))),
     }
 
 
