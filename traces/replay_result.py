@@ -33,14 +33,45 @@ class MisplacedKernel(Data):
     reason: str
 
 
+class StepPart(Data):
+    """Time per step that a device spends on one thing, or idle for one reason, and its share of the step time."""
+
+    part: str
+    seconds: float
+    share: float
+
+
+class RuleAnswer(Data):
+    """The simulated step time under one what-if rule, alone.
+
+    Without an answer, `step_s`, `gain_s` and `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
+    the text is not a rule.
+    """
+
+    rule: str
+    about: str = ""
+    step_s: float | None
+    gain_s: float | None
+    speedup: float | None
+    reason: str | None = None
+    readable: bool = True
+    assumptions: tuple[str, ...] = ()
+
+
 class WhatIf(Data):
-    """The effect of what-if rules on the replay's period. `speedup` is before/after; both are simulated."""
+    """The effect of what-if rules on the step time. `speedup` is before/after; both are simulated.
+
+    `rules` are those that were applied, one after another; `answers` has every rule that was asked, alone. `diagnosis` sums to the step
+    time after the rules.
+    """
 
     rules: tuple[str, ...]
     assumptions: tuple[str, ...]
     gpu_period_before_s: float
     gpu_period_after_s: float
     speedup: float | None
+    answers: tuple[RuleAnswer, ...] = ()
+    diagnosis: tuple[StepPart, ...] = ()
 
 
 class ReplayResult(Document):
@@ -48,7 +79,8 @@ class ReplayResult(Document):
 
     The period is the GPU's time per iteration, end to end. `error` = simulated / measured − 1. `streams` is the number of streams,
     `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
-    collectives and nothing else.
+    collectives and no kernels. `diagnosis` sums to the recorded step time. `ladder` and `bounds` answer the default changes, the largest
+    gain first; `ladder_left_out` are rules that there was no time for.
     """
 
     schema_name = "stepcast.replay/1"
@@ -66,4 +98,8 @@ class ReplayResult(Document):
     busy: tuple[StreamBusy, ...] = ()
     misplaced: tuple[MisplacedKernel, ...] = ()
     notes: tuple[str, ...] = ()
+    diagnosis: tuple[StepPart, ...] = ()
+    ladder: tuple[RuleAnswer, ...] = ()
+    bounds: tuple[RuleAnswer, ...] = ()
+    ladder_left_out: tuple[str, ...] = ()
     what_if: WhatIf | None = None

@@ -43,8 +43,9 @@ Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepca
 Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 WHAT_IF_RULES = (
-    "A change; repeatable, applied in order: kernel:REGEX*=0.5, host*=0.5, remove:REGEX, optimizer=foreach|fused, backward-fusion,"
-    " network*=2, cuda-graph, priority:REGEX=-1."
+    "A change; repeatable, answered alone and together, in order: 'kernel:/REGEX/ 2x faster', 'host 2x faster', 'network 2x faster' (also"
+    " '1.5x slower' or 'free'), 'remove:/REGEX/', optimizer=foreach|fused|free, backward-fusion, cuda-graph, 'priority:/REGEX/=-1'."
+    " Without it, every change that applies is ranked by its gain."
 )
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
 
@@ -244,13 +245,16 @@ def replay(
     what_if: Annotated[list[str] | None, typer.Option("--what-if", metavar="RULE", help=WHAT_IF_RULES)] = None,
     timeline: TimelinePath = None,
     perfetto: Annotated[Path | None, typer.Option(help="Write the recording and its replay here, for ui.perfetto.dev.")] = None,
+    details: Annotated[bool, typer.Option("--details", help="Also print what was assumed, and where the replay differs.")] = False,
     json: AsJson = False,
 ):
-    """Replay a recorded run of a GPU job, and ask what would have made it faster. This needs no GPU, no model and no calibration.
+    """Say where the time of a recorded GPU step goes, and what would make it faster. This needs no GPU, no model and no calibration.
 
     To make a trace, record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
+
+    Exit status 1 when a change has no answer, because it cannot be read or the recording has nothing that it changes.
     """
-    _commands("replaying").replay(traces, what_if or [], timeline, perfetto, json)
+    _commands("replaying").replay(traces, what_if or [], timeline, perfetto, details, json)
 
 
 @app.command(cls=OnceCommand)

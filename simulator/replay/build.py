@@ -12,11 +12,11 @@ from simulator.bodies.recorded import Recorded
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
-from simulator.replay.compare import boundaries
+from simulator.replay.compare import boundaries, times_of
 from simulator.replay.host import add_threads
-from simulator.replay.nodes import ARRIVAL, HOST, Graph, Node, short_name
+from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, short_name
 from simulator.replay.ranks import joined, transfer_s
-from simulator.replay.replay import Replay, Step
+from simulator.replay.replay import Replay, Step, lane_name, span_phase
 from traces import units
 from traces.errors import StepcastError
 from traces.recording import iterations as iterations_of
@@ -101,12 +101,13 @@ class _Builder:
         tasks, order = self.graph.tasks()
         self._note(groups, alone)
         plan = Plan("replay", (Segment(tuple(tasks)),), {}, {})
-        spans = tuple(
-            Span(task.name, task.device, f"stream {task.stream}", *self.graph.nodes[position].recorded_s, task.phase)
+        spans = [
+            Span(task.name, task.device, lane_name(task), *self.graph.nodes[position].recorded_s, span_phase(task), task.layer)
             for task, position in zip(tasks, order, strict=True)
             if self.graph.nodes[position].recorded_s is not None
-        )
-        recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, max(span.end_s for span in spans)))
+        ]
+        end_s = max(span.end_s for span in spans if span.device != HOST)
+        recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, end_s))
         steps = self._steps(plan, recorded, order)
         return Replay(plan, self._machine(next_stream), steps, tuple(self.notes), recorded)
 
@@ -166,7 +167,7 @@ class _Builder:
         ended_s = max((works[other].end_s + shift for other in before), default=self.begin_s)
         if not before or start_s - ended_s > UNEXPLAINED_S:
             key = (key[0], max(key[1], ended_s if before else start_s))
-            node = self.graph.host(stream, f"{prefix}lost launch", start_s - ended_s - (order.launch_gap_s if before else 0.0), key)
+            node = self.graph.host(stream, f"{prefix}{LOST_LAUNCH}", start_s - ended_s - (order.launch_gap_s if before else 0.0), key)
             links.append((node, before))
             return node, key
         return -1, key
@@ -188,10 +189,10 @@ class _Builder:
         nodes, names = self.graph.nodes, self.iterations[0].names
         members: dict[int, list[str]] = {}
         for task, position in zip(plan.tasks, order, strict=True):
-            if nodes[position].recorded_s is not None:
+            if nodes[position].recorded_s is not None and task.device != HOST:
                 members.setdefault(nodes[position].key[0], []).append(task.name)
         steps = tuple(Step(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
-        borders = boundaries(plan, steps, recorded)
+        borders = boundaries(plan, steps, times_of(recorded))
         return tuple(
             Step(step.name, step.first_task, step.last_task, end - begin)
             for step, begin, end in zip(steps, borders, borders[1:], strict=False)

@@ -4,12 +4,12 @@
 period is the mean length of all iterations but the first. If there is only one iteration, the period is its length, from the end of the
 work before it (or its own first start) to its end. This is not the profiler's step, because the host may run ahead of the device.
 
-*Exposed communication*: the time per iteration in which a collective runs on a device and no compute kernel does; the mean over the devices
-with collectives. Copies and memory sets count as neither.
+*Exposed communication*: the time per iteration (of those that count for the period) in which a collective runs on a device and no compute
+kernel does; the mean over the devices with collectives. Copies and memory sets count as neither.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -18,6 +18,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay, Step
+from simulator.replay.waits import predecessors
 from traces.recording.recording import COLLECTIVE, KERNEL
 from traces.recording.synchronisation import UNEXPLAINED_S
 from traces.timeline import Span, Timeline, busy_seconds
@@ -89,15 +90,16 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
     """
     if replay.recorded is None:
         raise ValueError("this replay carries no recorded timeline; build it from traces")
-    measured = replay.recorded
-    predicted = _merged(replay.plan, simulated)
-    sides = [(boundaries(replay.plan, replay.steps, t), t) for t in (measured, predicted)]
+    measured = device_part(replay.plan, replay.recorded)
+    predicted = device_part(replay.plan, simulated)
+    sides = [(boundaries(replay.plan, replay.steps, times_of(t)), t) for t in (measured, predicted)]
     lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
     steps = tuple(StepLengths(step.name, m, s) for step, m, s in zip(replay.steps, *lengths, strict=True))
-    exposed = [_exposed(replay.plan, t, borders[0], borders[-1]) / len(steps) for borders, t in sides]
-    periods = [fmean(side[1:]) if len(side) > 1 else side[0] for side in lengths]
+    counted = [(*counted_steps(borders), t) for borders, t in sides]
+    exposed = [_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted]
+    periods = [(end - begin) / number for begin, end, number, _ in counted]
     return ReplayComparison(
-        *periods, steps, _streams(sides, len(steps)), *exposed, _worst(replay, measured, simulated, predicted, worst), len(measured.spans)
+        *periods, steps, _streams(counted), *exposed, _worst(replay, measured, simulated, predicted, worst), len(measured.spans)
     )
 
 
@@ -106,52 +108,70 @@ def _on_host(task: Task) -> bool:
     return task.body.resource is Resource.HOST
 
 
-def boundaries(plan: Plan, steps: Sequence[Step], timeline: Timeline) -> list[float]:
+def times_of(timeline: Timeline) -> dict[str, tuple[float, float]]:
+    """Return start and end by task."""
+    return {span.task: (span.start_s, span.end_s) for span in timeline.spans}
+
+
+def boundaries(plan: Plan, steps: Sequence[Step], times: Mapping[str, tuple[float, float]]) -> list[float]:
     """Return the begin of the first iteration, followed by the end of each iteration's device work.
 
-    The begin is the end of the work before the first iteration, or the start of its first work if there is none before it.
+    The begin is the end of the work before the first iteration, or the start of its first work if there is none before it. `times`: start
+    and end by task.
     """
     position = {task.name: index for index, task in enumerate(plan.tasks)}
-    works = sorted((position[span.task], span) for span in timeline.spans if not _on_host(plan.tasks[position[span.task]]))
+    works = [(index, times[task.name]) for index, task in enumerate(plan.tasks) if task.name in times and not _on_host(task)]
     firsts, reached = [index for index, _ in works], []
     latest = float("-inf")
-    for _, span in works:
-        latest = max(latest, span.end_s)
+    for _, (_, end_s) in works:
+        latest = max(latest, end_s)
         reached.append(latest)
     before = bisect_right(firsts, position[steps[0].first_task] - 1)
     last = bisect_right(firsts, position[steps[0].last_task])
-    begin = reached[before - 1] if before else min(span.start_s for _, span in works[:last])
+    begin = reached[before - 1] if before else min(start_s for _, (start_s, _) in works[:last])
     return [begin, *(reached[bisect_right(firsts, position[step.last_task]) - 1] for step in steps)]
 
 
-def _arrivals(plan: Plan) -> dict[str, str]:
+def counted_steps(borders: Sequence[float]) -> tuple[float, float, int]:
+    """Return begin, end and number of the iterations that count: all but the first, unless it is the only one. For `boundaries`."""
+    counted = borders[1:] if len(borders) > 2 else borders
+    return counted[0], counted[-1], len(counted) - 1
+
+
+def arrivals(plan: Plan) -> dict[str, str]:
     """Return the arrival task by joined collective: it is the task before the collective in its lane."""
-    arrivals: dict[str, str] = {}
+    arrival_of: dict[str, str] = {}
     waiting: dict[tuple[str, int], str] = {}
     for task in plan.tasks:
         if ARRIVAL in task.name:
             waiting[task.lane] = task.name
         elif task.lane in waiting:
-            arrivals[task.name] = waiting.pop(task.lane)
-    return arrivals
+            arrival_of[task.name] = waiting.pop(task.lane)
+    return arrival_of
 
 
-def _merged(plan: Plan, simulated: Timeline) -> Timeline:
-    """Keep the device work of a simulated replay; a joined collective starts with its own arrival."""
-    arrivals = _arrivals(plan)
-    works = {task.name for task in plan.tasks if not _on_host(task)} - set(arrivals.values())
-    starts = {span.task: span.start_s for span in simulated.spans}
-    spans = (span for span in simulated.spans if span.task in works)
-    return replace(simulated, spans=tuple(replace(s, start_s=starts[arrivals[s.task]]) if s.task in arrivals else s for s in spans))
+def device_part(plan: Plan, timeline: Timeline) -> Timeline:
+    """Return the device work of a replay's timeline; a joined collective starts with its own arrival."""
+    arrival_of = arrivals(plan)
+    works = {task.name for task in plan.tasks if not _on_host(task)} - set(arrival_of.values())
+    starts = {span.task: span.start_s for span in timeline.spans}
+    return replace(
+        timeline,
+        spans=tuple(
+            replace(span, start_s=starts[arrival_of[span.task]]) if arrival_of.get(span.task) in starts else span
+            for span in timeline.spans
+            if span.task in works
+        ),
+    )
 
 
-def _streams(sides: Sequence[tuple[list[float], Timeline]], steps: int) -> tuple[StreamUse, ...]:
+def _streams(sides: Sequence[tuple[float, float, int, Timeline]]) -> tuple[StreamUse, ...]:
     busy: list[dict[tuple[str, str], float]] = []
-    for borders, timeline in sides:
+    for begin_s, end_s, steps, timeline in sides:
         lanes: dict[tuple[str, str], list[Span]] = {}
         for span in timeline.spans:
             lanes.setdefault((span.device, span.lane), []).append(span)
-        busy.append({lane: busy_seconds(spans, borders[0], borders[-1]) / steps for lane, spans in lanes.items()})
+        busy.append({lane: busy_seconds(spans, begin_s, end_s) / steps for lane, spans in lanes.items()})
     return tuple(StreamUse(*lane, measured, busy[1].get(lane, 0.0)) for lane, measured in busy[0].items())
 
 
@@ -200,16 +220,8 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
 
 def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
     """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
-    ends = {span.task: span.end_s for span in simulated.spans}
-    hosts = {task.name for task in plan.tasks if _on_host(task)}
-    last: dict[tuple[str, int], str] = {}
-    critical: dict[str, str] = {}
-    for task in plan.tasks:
-        others = [other for other in (*task.after, last.get(task.lane)) if other in ends]
-        if others:
-            critical[task.name] = max(others, key=lambda other: (round(ends[other], 9), other not in hosts))
-        last[task.lane] = task.name
-    return critical | {name: critical[arrival] for name, arrival in _arrivals(plan).items() if arrival in critical}
+    critical = predecessors(plan.tasks, {span.task: span.end_s for span in simulated.spans})
+    return critical | {name: critical[arrival] for name, arrival in arrivals(plan).items() if arrival in critical}
 
 
 def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:

@@ -7,13 +7,12 @@ order nothing.
 
 from dataclasses import dataclass, field
 
-from simulator.replay.nodes import Graph, Key
+from simulator.replay.nodes import GAP, Graph, Key
 from traces.recording.iterations import Iterations
 from traces.recording.recording import CallKind, Recording
 from traces.recording.synchronisation import Order
 from traces.recording.threads import hand_overs
 
-GAP = "gap"
 _SILENT = (CallKind.STREAM_WAIT, CallKind.EVENT_RECORD)
 
 
@@ -60,8 +59,10 @@ def add_threads(
     def emit(thread: int, label: str, duration_s: float, until_s: float, step: int) -> int:
         key: Key = (step, until_s + shift_s)
         cursor[thread] = max(cursor[thread], until_s)
-        last[thread] = graph.host(streams[thread], f"{prefix}{label}", duration_s, key)
-        return last[thread]
+        node = last[thread] = graph.host(streams[thread], f"{prefix}{label}", duration_s, key)
+        end_s = until_s - begin_s
+        graph.nodes[node].recorded_s = (end_s - max(0.0, duration_s), end_s)
+        return node
 
     for number, call in enumerate(recording.calls):
         thread, step = call.thread, iterations.of_call[number]

@@ -9,6 +9,10 @@ from simulator.bodies.recorded import Recorded
 from simulator.plan.task import FORWARD, Task
 
 HOST = "host"
+#: The label of the time between two recorded calls of a host thread.
+GAP = "gap"
+#: The label of a launch that was not recorded.
+LOST_LAUNCH = "lost launch"
 #: Ends the label of the task that marks a rank's arrival at a collective; the transfer is the next task in its lane.
 ARRIVAL = " arrival"
 #: Issue order: iteration, then time.
@@ -48,9 +52,12 @@ class Graph:
         return self.add(Node(label, Host(max(0.0, duration_s), label), HOST, stream, key))
 
     def set_duration(self, position: int, duration_s: float) -> None:
-        """Set a host node's duration."""
+        """Set a host node's duration. Its recorded end stays."""
         node = self.nodes[position]
         node.body = replace(node.body, duration_s=max(0.0, duration_s))
+        if node.recorded_s is not None:
+            end_s = node.recorded_s[1]
+            node.recorded_s = (end_s - node.body.duration_s, end_s)
 
     def tasks(self) -> tuple[list[Task], list[int]]:
         """Return the tasks in issue order, and the position of each task's node.

@@ -1,17 +1,23 @@
-"""A replay: a recorded run as a plan whose costs are the recorded durations. `simulator.replay.build` builds it from traces.
+"""A replay, and its simulation.
 
-The plan has one segment of one period. Time on host threads is a task with body `Host` on device "host"; its stream is the thread's number
-in order of first appearance. Device work is a task with body `Recorded` on device "cuda:N"; its stream is the CUDA stream id. Everything
-that orders tasks (launches, stream waits, event, stream and device synchronizations, collectives that ranks join) is an `after` edge.
+Recorded durations include contention, so that a replayed task takes its duration whatever else runs. A task therefore starts when the task
+before it in its lane and everything that it waits for have ended, and the simulation is one walk over the tasks in issue order.
+`simulator.engine` gives the same timeline, in a hundred times the time.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from simulator.costs.cost import Cost
-from simulator.engine.simulation import simulate
+from simulator.engine.summary import summarise
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.timeline import Timeline
+from simulator.plan.task import Resource, Task
+from simulator.replay.nodes import GAP, HOST
+from simulator.replay.waits import predecessors
+from traces.timeline import Cause, CriticalSpan, Span, Timeline
+
+#: Phases of the spans of host threads: time between recorded calls, and the calls.
+PYTHON, LAUNCHING = "python", "launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +34,8 @@ class Step:
 class Replay:
     """A recording that can be simulated.
 
-    `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work under
-    the plan's task names; it is used for comparison only.
+    `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work and the
+    host threads under the plan's task names; the simulation does not use it.
     """
 
     plan: Plan
@@ -39,15 +45,73 @@ class Replay:
     recorded: Timeline | None = None
 
 
-def simulate_replay(replay: Replay) -> Timeline:
-    """Simulate a replay from its durations and dependencies.
+def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:
+    """Return start and end of every task, by name in issue order.
 
-    A work holds one SM, because its duration already includes contention. It is followed by the usual gap between two works of a stream
-    (`Device.task_overhead_s`); its span ends before the gap.
+    A work is followed by the usual gap between two works of a stream (`Device.task_overhead_s`), for which those that wait for it wait too;
+    its end is the one before the gap.
     """
-    plan, machine = replay.plan, replay.machine
-    costs = [Cost(f"replay|{index}", task.body.duration_s, task.body.duration_s) for index, task in enumerate(plan.tasks)]
-    timeline = simulate(plan, machine, costs, iterations=1, use_cache=False)
-    gaps = {device.name: device.task_overhead_s for device in machine.devices}
-    spans = (replace(s, end_s=max(s.start_s, s.end_s - gap)) if (gap := gaps[s.device]) else s for s in timeline.spans)
-    return replace(timeline, spans=tuple(spans))
+    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    free_s: dict[tuple[str, int], float] = {}
+    freed_s: dict[str, float] = {}
+    times = {}
+    for task in replay.plan.tasks:
+        lane, gap_s = task.lane, gaps[task.device]
+        start_s = max([free_s.get(lane, 0.0), *[freed_s[name] for name in task.after]])
+        free_s[lane] = freed_s[task.name] = start_s + (task.body.duration_s + gap_s)
+        times[task.name] = (start_s, max(start_s, freed_s[task.name] - gap_s))
+    return times
+
+
+def simulate_replay(replay: Replay) -> Timeline:
+    """Simulate a replay from its durations and dependencies."""
+    tasks, times = replay.plan.tasks, simulated_times(replay)
+    spans = {task.name: Span(task.name, task.device, lane_name(task), *times[task.name], span_phase(task), task.layer) for task in tasks}
+    in_order = tuple(sorted(spans.values(), key=lambda span: span.start_s))
+    window_s = (0.0, max((end_s for _, end_s in times.values()), default=0.0))
+    summary = summarise(replay.plan, in_order, window_s, 1, {})
+    return Timeline(
+        kind="predicted",
+        spans=in_order,
+        step_s=window_s[1],
+        window_s=window_s,
+        devices=summary.devices,
+        critical_path=_critical_path(tasks, spans),
+        bubble_share=summary.bubble_share,
+        exposed_transfer_s=summary.exposed_transfer_s,
+        period_lengths_s=(window_s[1],),
+    )
+
+
+def lane_name(task: Task) -> str:
+    """Return the name of a task's lane in timelines: a stream of a device, a thread of the host."""
+    return f"{'thread' if task.device == HOST else 'stream'} {task.stream}"
+
+
+def span_phase(task: Task) -> str:
+    """Return the phase of a task's span. Time on a host thread is Python between calls, or a call such as a launch."""
+    if task.body.resource is not Resource.HOST:
+        return task.phase
+    return PYTHON if task.body.label == GAP else LAUNCHING
+
+
+def _critical_path(tasks: Sequence[Task], spans: Mapping[str, Span]) -> tuple[CriticalSpan, ...]:
+    """Return the path from the task that ends last back to one that waited for nothing, in order of time."""
+    ends_s = {name: span.end_s for name, span in spans.items()}
+    waited_for = predecessors(tasks, ends_s)
+    by_name = {task.name: task for task in tasks}
+    path = []
+    name = max(reversed(ends_s), key=ends_s.__getitem__, default=None)
+    while name is not None:
+        task, span, before = by_name[name], spans[name], waited_for.get(name)
+        path.append(CriticalSpan(name, span.start_s, span.end_s, _cause(task, by_name.get(before)), span.phase, task.layer))
+        name = before
+    return tuple(reversed(path))
+
+
+def _cause(task: Task, before: Task | None) -> Cause:
+    if before is None:
+        return Cause.START
+    if before.device == HOST and task.device != HOST:
+        return Cause.LAUNCH
+    return Cause.DEPENDENCY if before.name in task.after else Cause.LANE

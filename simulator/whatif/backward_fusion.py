@@ -51,6 +51,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     gradients = backward_names(tasks, [task.name for run in runs for task in run])
     inserted: dict[str, list[Task]] = {}  # by task, the tasks to insert after it
     instead: dict[str, list[str]] = {}
+    own_hosts: set[str] = set()  # the host tasks that move with the updates
     pieces_made, moved, reduced = 0, 0, False
     begin: dict[str, int] = {}  # by device, the position at which its last update ended
     for run in runs:
@@ -60,7 +61,9 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
             continue
         begin[run[0].device] = position[run[-1].name]
         reduced = reduced or bool(reductions)
-        pieces = _pieces(run, tasks, launch_of, request)
+        hosts_of = _launch_times(run, tasks, launch_of)
+        own_hosts |= {host.name for hosts in hosts_of.values() for host in hosts}
+        pieces = _pieces(run, hosts_of, request)
         last: dict[tuple[str, int], str] = {}
         for number in reversed(range(len(pieces))):  # the last parameters have their gradients first
             gradient = backward[ceil(len(backward) * (len(pieces) - number) / len(pieces)) - 1]
@@ -74,7 +77,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
         pieces_made, moved = pieces_made + len(pieces), moved + len(run)
     if not moved:
         raise StepcastError("backward-fusion: the recording shows no backward kernels before the update; record with annotations")
-    dropped = set(instead) | _own_host_time([run for run in runs if run[0].name in instead], tasks, launch_of)
+    dropped = set(instead) | own_hosts
     reordered = [each for task in tasks for each in (task, *inserted.get(task.name, ()))]
     target = "the collective that reduces them, on its stream" if reduced else "the kernel that completes their gradients, on its stream"
     form = recorded_form([task for run in runs for task in run])
@@ -102,14 +105,12 @@ def _reduces(task: Task) -> bool:
     return task.body.category == "collective" and ARRIVAL not in task.name and bool(_REDUCES_GRADIENTS.search(task.body.name))
 
 
-def _pieces(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str], layers: int) -> list[_Piece]:
+def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> list[_Piece]:
     if recorded_form(run) == "for":
-        hosts = _launch_times(run, tasks, launch_of)
         size = _repeats(run)
-        renamed = [(replace(task, name=f"{task.name} fused", after=()), hosts[task.name]) for task in run]
+        renamed = [(replace(task, name=f"{task.name} fused", after=()), [_moved(host) for host in hosts[task.name]]) for task in run]
         return [_Piece(renamed[start : start + size]) for start in range(0, len(run), size)]
     least_s = least_kernel_s(run)
-    hosts = _launch_times(run, tasks, launch_of)
     launches_s = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
     launch_s = sum(launches_s) / len(launches_s) if launches_s else 0.0
     like = next((each[-1] for each in hosts.values() if each), None)
@@ -152,21 +153,16 @@ def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[st
             continue
         kernel = kernel_of.get(task.name)
         if kernel is not None:
-            own = [*pending.get(task.lane, ()), task]
-            hosts[kernel] = [replace(each, name=f"{each.name} fused", after=()) for each in own]
+            hosts[kernel] = [*pending.get(task.lane, ()), task]
             pending[task.lane] = []
         elif task.lane in pending and task.name not in unmoved:
             pending[task.lane].append(task)
     return hosts
 
 
-def _own_host_time(runs: Sequence[Sequence[Task]], tasks: Sequence[Task], launch_of: dict[str, str]) -> set[str]:
-    """Return the names of the host tasks that move with the updates."""
-    names = set()
-    for run in runs:
-        for hosts in _launch_times(run, tasks, launch_of).values():
-            names |= {task.name.removesuffix(" fused") for task in hosts}
-    return names
+def _moved(host: Task) -> Task:
+    """Return a host task under the name that it has after it moved."""
+    return replace(host, name=f"{host.name} fused", after=())
 
 
 def _insert(inserted, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:

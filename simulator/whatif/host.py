@@ -2,17 +2,17 @@
 
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import is_host, with_durations
-from simulator.whatif.parsing import scaling
+from simulator.whatif.parsing import factor, speed, speed_words
 from traces import units
 
 NAME = "host"
-FORM = "host*=FACTOR"
-ABOUT = "everything on the host (Python, dispatch, launches, data loading) takes FACTOR times as long"
+FORM = "host 2x faster"
+ABOUT = "everything on the host (Python, dispatch, launches, data loading) is faster; also slower, or free"
 
 
 def parse(rest: str) -> float:
-    """Return the factor."""
-    return scaling(rest)
+    """Return what durations are multiplied by. `*=F` is the factor itself."""
+    return factor(rest[2:]) if rest.startswith("*=") else speed(rest)
 
 
 def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
@@ -21,6 +21,6 @@ def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
     return changed, [
-        f"all {units.duration(seconds)} on host threads, gaps between recorded calls included, take {request:g} times as long;"
+        f"all {units.duration(seconds)} on host threads, gaps between recorded calls included: {speed_words(request)};"
         " waiting for the device does not scale"
     ]

@@ -3,15 +3,17 @@
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import with_durations
 from simulator.whatif.matching import matching, total_words
-from simulator.whatif.parsing import factor, pattern_and
+from simulator.whatif.parsing import factor, is_speed, pattern_and, pattern_and_speed, speed_words
 
 NAME = "kernel"
-FORM = "kernel:REGEX*=FACTOR"
-ABOUT = "kernels (also copies and collectives) whose name contains the regular expression take FACTOR times as long"
+FORM = "kernel:/REGEX/ 2x faster"
+ABOUT = "kernels (also copies and collectives) whose name contains the regular expression are faster; also slower, or free"
 
 
 def parse(rest: str) -> tuple[str, float]:
-    """Return the regular expression and the factor."""
+    """Return the regular expression, and what durations are multiplied by. `:REGEX*=F` states the factor itself."""
+    if is_speed(rest) or "*=" not in rest:
+        return pattern_and_speed(rest)
     regex, number = pattern_and(rest, "*=")
     return regex, factor(number)
 
@@ -21,4 +23,4 @@ def apply(replay: Replay, request: tuple[str, float]) -> tuple[Replay, list[str]
     regex, scale = request
     chosen = matching(replay, regex)
     changed = with_durations(replay, {task.name: task.body.duration_s * scale for task in chosen})
-    return changed, [f"{total_words(chosen)} matching {regex!r} take {scale:g} times as long; all others keep their recorded durations"]
+    return changed, [f"{total_words(chosen)} matching {regex!r}: {speed_words(scale)}; all others keep their recorded durations"]

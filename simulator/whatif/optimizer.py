@@ -14,8 +14,10 @@ from simulator.whatif.phases import optimizer_of, recorded_form, update_runs
 from traces.errors import StepcastError
 
 NAME = "optimizer"
-FORM = "optimizer=foreach|fused"
-ABOUT = "the kernels of the update are merged as PyTorch's foreach or fused form does"
+FORM = "optimizer=foreach|fused|free"
+ABOUT = "the kernels of the update are merged as PyTorch's foreach or fused form does; free: they take no time, a bound"
+
+FREE = "free"
 
 #: Duration of a kernel that moves almost nothing (V100 to H100: 1.5 to 2.5 us), unless a shorter kernel was recorded.
 LEAST_KERNEL_S = 2e-6
@@ -24,8 +26,8 @@ _LAUNCHES = {"foreach": 12, "fused": 1}
 
 
 def parse(rest: str) -> str:
-    """Return the form."""
-    if rest.removeprefix("=") not in FORMS[1:] or not rest.startswith("="):
+    """Return the form, or free."""
+    if rest.removeprefix("=") not in (*FORMS[1:], FREE) or not rest.startswith("="):
         raise MalformedError("it does not name a form")
     return rest[1:]
 
@@ -34,9 +36,11 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
     """Merge runs of update kernels. A kernel's time beyond its least time is spent moving bytes, and scales with the form's traffic."""
     runs = update_runs(replay)
     members = [task for run in runs for task in run]
+    if request == FREE:
+        return _free(replay, runs)
     recorded, optimizer = recorded_form(members), optimizer_of(members)
     if FORMS.index(recorded) >= FORMS.index(request):
-        raise StepcastError(f"optimizer={request} changes nothing: the recorded update is in the {recorded} form already")
+        raise StepcastError(f"optimizer={request} changes nothing: the optimizer is already in its {recorded} form")
     if optimizer is not None and request not in forms(optimizer):
         raise StepcastError(f"optimizer={request}: PyTorch has no {request} form of {optimizer}")
     kernels = Update(optimizer, request, ("p",)).launches if optimizer else _LAUNCHES[request]
@@ -56,6 +60,15 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
         f"each kernel costs at least {LEAST_KERNEL_S * 1e6:g} us (or the shortest one recorded), the rest of its time is moving bytes;"
         f" the {request} form moves {share_of_bytes} at the same bandwidth",
         "the last of the merged launches stays, with its recorded duration; the Python time between them is removed",
+    ]
+
+
+def _free(replay: Replay, runs: Sequence[Sequence[Task]]) -> tuple[Replay, list[str]]:
+    """Merge each run of update kernels into one that takes no time."""
+    merged = {task.name: run[-1].name for run in runs for task in run}
+    return _merge(replay, merged, dict.fromkeys(merged.values(), 0.0)), [
+        f"{len(merged)} update kernels take no time, and neither does the host from the first to the last launch of a run of them: a bound,"
+        " which no optimizer reaches"
     ]
 
 
@@ -87,7 +100,8 @@ def _merge(replay: Replay, merged: dict[str, str], seconds: dict[str, float]) ->
         others = tuple(dict.fromkeys(merged.get(name, name) for name in task.after))
         if task.name in merged:
             others = tuple(name for name in task.after if name not in merged)  # those are on its own stream, which is in order
-        task = replace(task, after=others)
+        if others != task.after:
+            task = replace(task, after=others)
         changed.append(with_duration(task, seconds[task.name]) if task.name in seconds else task)
     dropped = {name for name, target in merged.items() if name != target}
     steps = tuple(

@@ -19,7 +19,7 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 NAME = "priority"
-FORM = "priority:REGEX=-1"
+FORM = "priority:/REGEX/=-1"
 ABOUT = "streams with a kernel whose name contains the regular expression get this priority (-5 to -1, smaller is more urgent)"
 
 #: The most urgent level that NVIDIA drivers offer.
@@ -44,7 +44,7 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     urgent = {task.lane for task in matching(replay, regex)}
     others = {task.lane for task in device_work(replay)} - urgent
     if not others:
-        raise StepcastError(f"priority:{regex}={priority} changes nothing: every stream has a kernel that matches; match fewer")
+        raise StepcastError(f"priority:/{regex}/={priority} changes nothing: every stream has a kernel that matches; match fewer")
     shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
     tasks = []
     for task in replay.plan.tasks:

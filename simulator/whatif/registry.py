@@ -1,8 +1,8 @@
 """What-if rules change a recorded run to predict how long it would have taken. Each rule is one module here, discovered by its `NAME`.
 
 A rule module has `NAME`, `FORM` (its syntax), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is the text after the name, and
-`apply(replay, request) -> (Replay, assumptions)`. `parse` raises `MalformedError`; `apply` raises StepcastError if the recording lacks what
-the rule changes.
+`apply(replay, request) -> (Replay, assumptions)`. Both raise `MalformedError` for a rule that makes no sense (a regular expression is read
+only when it is applied); `apply` raises StepcastError if the rule changes nothing, and says why.
 """
 
 import difflib
@@ -43,26 +43,39 @@ def rules() -> list[Rule]:
     return list(_discover().values())
 
 
+class UnreadableRuleError(StepcastError):
+    """The text of a rule that nobody can apply to any recording."""
+
+
 def parse(text: str) -> tuple[Rule, Any]:
-    """Return the rule in `text` and its parsed request. Raises StepcastError if the text is not a rule."""
+    """Return the rule in `text` and its parsed request. Raises UnreadableRuleError if the text is not a rule."""
+    text = text.strip()
     name = re.match("[a-z-]*", text).group()
     rule = _discover().get(name)
     if rule is None:
         near = difflib.get_close_matches(name, _discover(), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise StepcastError(f"unknown what-if rule {text[:80]!r}{hint}; expected one of: {', '.join(each.form for each in rules())}")
+        raise UnreadableRuleError(f"unknown what-if rule {text[:80]!r}{hint}; expected one of: {', '.join(each.form for each in rules())}")
     try:
         return rule, rule.parse(text[len(name) :])
     except MalformedError as error:
-        raise StepcastError(
-            f"what-if rule {text[:80]!r}: {error}; expected {rule.form}; the rules are: {', '.join(each.form for each in rules())}"
-        ) from error
+        raise _unreadable(text, rule, error) from error
 
 
 def apply_rules(replay: Replay, texts: Sequence[str]) -> tuple[Replay, list[str]]:
-    """Apply the rules one after another. Returns the changed replay and the assumptions. All rules are parsed before any is applied."""
+    """Apply the rules one after another. Returns the changed replay and the assumptions. All rules are parsed before any is applied.
+
+    Raises UnreadableRuleError for a text that is not a rule, StepcastError for a rule that changes nothing.
+    """
     assumptions: list[str] = []
-    for rule, request in [parse(text) for text in texts]:
-        replay, assumed = rule.apply(replay, request)
+    for text, (rule, request) in [(text, parse(text)) for text in texts]:
+        try:
+            replay, assumed = rule.apply(replay, request)
+        except MalformedError as error:
+            raise _unreadable(text, rule, error) from error
         assumptions += assumed
     return replay, list(dict.fromkeys(assumptions))
+
+
+def _unreadable(text: str, rule: Rule, error: MalformedError) -> UnreadableRuleError:
+    return UnreadableRuleError(f"what-if rule {text[:80]!r}: {error}; expected {rule.form}")

@@ -7,7 +7,7 @@ from simulator.whatif.parsing import pattern
 from traces.errors import StepcastError
 
 NAME = "remove"
-FORM = "remove:REGEX"
+FORM = "remove:/REGEX/"
 ABOUT = "kernels whose name contains the regular expression do not run, nor do their launches"
 
 
@@ -20,7 +20,7 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
     """Remove the matching kernels, and the launches that launched nothing else."""
     chosen = matching(replay, request)
     if len(chosen) == len(device_work(replay)):
-        raise StepcastError(f"remove:{request} leaves nothing: it matches everything that ran on the device")
+        raise StepcastError(f"remove:/{request}/ leaves nothing: it matches everything that ran on the device")
     names = {task.name for task in chosen}
     launch_of = launches(replay.plan.tasks)
     needed = {launch for kernel, launch in launch_of.items() if kernel not in names}

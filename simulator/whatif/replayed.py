@@ -1,22 +1,30 @@
 """Replay traces, compare the replay with its recording, and apply what-if rules to it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 
 from simulator.plan.task import BACKWARD, UPDATE
 from simulator.replay.build import build_replay
-from simulator.replay.compare import boundaries, compare
-from simulator.replay.nodes import HOST
+from simulator.replay.compare import boundaries, compare, times_of
+from simulator.replay.diagnosis import Part, PartTime, diagnose
+from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay, simulate_replay
 from simulator.whatif.edit import with_tasks
+from simulator.whatif.ladder import LADDER_S, answer_rule, changed_step_s, ladder
 from simulator.whatif.phases import backward_names
-from simulator.whatif.registry import apply_rules
+from simulator.whatif.registry import apply_rules, parse
+from traces.errors import StepcastError
+from traces.garbage import gc_paused
 from traces.recording.kineto import load_trace
-from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StreamBusy, WhatIf
+from traces.recording.recording import Recording
+from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
 from traces.timeline import Timeline
+
+#: The largest number of rules in one question, and of host threads in a picture.
+MOST_RULES, SHOWN_THREADS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,13 @@ class Answer:
 
 def replayed(traces: Sequence[Path | str]) -> Replayed:
     """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed."""
-    recordings = [load_trace(trace) for trace in traces]
+    with gc_paused():
+        return _replayed([load_trace(trace) for trace in traces])
+
+
+def _replayed(recordings: Sequence[Recording]) -> Replayed:
     replay = with_backward(build_replay(recordings))
     unmatched = sum(recording.unmatched for recording in recordings)
-    del recordings
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)
     lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}
@@ -71,6 +82,7 @@ def replayed(traces: Sequence[Path | str]) -> Replayed:
             for worst in comparison.worst
         ),
         notes=replay.notes,
+        diagnosis=_parts(replay, replay.recorded),
     )
     return Replayed(replay, simulated, result)
 
@@ -90,25 +102,69 @@ def with_backward(replay: Replay) -> Replay:
     return replace(changed, recorded=replace(replay.recorded, spans=spans))
 
 
+def ranked(recorded: Replayed, seconds: float = LADDER_S) -> ReplayResult:
+    """Return the result with the ladder of default changes, which takes about `seconds` at most."""
+    steps = ladder(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
+    return recorded.result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
+
+
+def check_rules(rules: Sequence[str]) -> None:
+    """Raise StepcastError if there are too many rules, or if there are some and none of them can be read.
+
+    Whether a regular expression can be read is known only when it is applied.
+    """
+    if len(rules) > MOST_RULES:
+        raise StepcastError(f"got {len(rules)} what-if rules; expected at most {MOST_RULES}")
+    errors = []
+    for rule in rules:
+        try:
+            parse(rule)
+        except StepcastError as error:
+            errors.append(error)
+    if rules and len(errors) == len(rules):
+        raise errors[0]
+
+
 def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
-    """Apply the rules one after another and simulate the result. Raises StepcastError for rules that cannot be applied."""
-    changed, assumptions = apply_rules(recorded.replay, rules)
+    """Answer each rule alone, then apply all that have an answer, one after another, and simulate the result.
+
+    Rules without an answer do not affect the others. Raises StepcastError if there are too many rules, or if none of them can be read.
+    """
+    check_rules(rules)
+    before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
+    answers = [answer_rule(recorded.replay, rule, before_s, diagnosis) for rule in rules]
+    if answers and not any(answer.readable for answer in answers):
+        raise StepcastError(answers[0].reason)
+    changed, applied, assumptions = recorded.replay, [], []
+    for number, answer in enumerate(answers):
+        if answer.step_s is not None:
+            try:
+                changed, assumed = apply_rules(changed, [answer.rule])
+            except StepcastError as error:  # an earlier rule has left nothing for it to change
+                answers[number] = answer.model_copy(update={"reason": f"after the rules before it: {error}"})
+            else:
+                applied.append(answer.rule)
+                assumptions += assumed
     timeline = simulate_replay(changed)
-    before, after = recorded.result.gpu_period_simulated_s, period_s(changed, timeline)
+    after_s = changed_step_s(changed)
     what_if = WhatIf(
-        rules=tuple(rules),
-        assumptions=tuple(assumptions),
-        gpu_period_before_s=before,
-        gpu_period_after_s=after,
-        speedup=before / after if after > 0 else None,
+        rules=tuple(applied),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        gpu_period_before_s=before_s,
+        gpu_period_after_s=after_s,
+        speedup=before_s / after_s if after_s > 0 else None,
+        answers=tuple(answers),
+        diagnosis=_parts(changed, timeline),
     )
     return Answer(changed, timeline, what_if)
 
 
-def period_s(replay: Replay, timeline: Timeline) -> float:
-    """Return the GPU period of `timeline` as `replay.compare` defines it."""
-    lengths = _lengths(boundaries(replay.plan, replay.steps, timeline))
-    return fmean(lengths[1:] or lengths)
+def _parts(replay: Replay, timeline: Timeline) -> tuple[StepPart, ...]:
+    return tuple(StepPart(part=each.part, seconds=each.seconds, share=each.share) for each in diagnose(replay, timeline))
+
+
+def _diagnosis(recorded: Replayed) -> list[PartTime]:
+    return [PartTime(Part(each.part), each.seconds, each.share) for each in recorded.result.diagnosis]
 
 
 def typical_step(result: ReplayResult) -> int:
@@ -119,13 +175,18 @@ def typical_step(result: ReplayResult) -> int:
 
 
 def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Timeline:
-    """Return the device spans of `timeline` with step `number` (the last one, if there are fewer) as its window, under another `kind`."""
-    borders = boundaries(replay.plan, replay.steps, timeline)
+    """Return `timeline` with step `number` (the last one, if there are fewer) as its window, under another `kind`.
+
+    Of the host, the threads with the most calls in the window are kept.
+    """
+    borders = boundaries(replay.plan, replay.steps, times_of(timeline))
     begin, end = list(pairwise(borders))[: number + 1][-1]
-    spans = tuple(span for span in timeline.spans if span.device != HOST)
+    calls = Counter(
+        span.lane
+        for span in timeline.spans
+        if span.device == HOST and LOST_LAUNCH not in span.task and begin < span.end_s and span.start_s < end
+    )
+    threads = {thread for thread, _ in calls.most_common(SHOWN_THREADS)}
+    spans = tuple(span for span in timeline.spans if span.device != HOST or span.lane in threads)
     path = tuple(link for link in timeline.critical_path if begin < link.end_s and link.start_s < end)
     return replace(timeline, kind=kind, spans=spans, step_s=end - begin, window_s=(begin, end), critical_path=path)
-
-
-def _lengths(borders: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in pairwise(borders)]

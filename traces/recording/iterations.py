@@ -35,32 +35,42 @@ class Iterations(NamedTuple):
 
 
 def find(recording: Recording) -> Iterations:
-    """The iterations of a recording. If nothing repeats, or no work was launched within what repeats, all of it is one iteration."""
+    """The iterations of a recording. If nothing repeats, all of it is one iteration.
+
+    Annotated steps count only if device work was launched in one of them: a recording may have annotated other steps than it recorded.
+    """
+    launch_times = _launch_times(recording)
+    empty: list[str] = []
     for windows_of, source in (
         (_annotated, "profiler steps"),
         (_optimizer, "optimizer steps"),
         (_pattern, "the repeating pattern of kernels"),
+        (_whole, "the whole recording: nothing in it repeats"),
     ):
         windows = windows_of(recording)
-        if windows:
-            iterations = _divided(recording, windows, source)
-            if any(0 <= number < len(windows) for number in iterations.of_work):
-                return iterations
-    whole = [("recording", float("-inf"), float("inf"))]
-    return _divided(recording, whole, "the whole recording: nothing in it repeats")
+        at = _Lookup(windows)
+        of_work = tuple(map(at, launch_times))
+        if any(0 <= number < len(windows) for number in of_work):
+            break
+        empty += [source] if windows else []
+    lacking = f" (no device work was launched in the {' and '.join(empty)})" if empty else ""
+    return Iterations(tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking)
 
 
-def _divided(recording: Recording, windows: list[tuple[str, float, float]], source: str) -> Iterations:
-    """The iterations that `windows` (name, start, end) stand for."""
-    launch_times = _launch_times(recording)
-    starts, ends = [start for _, start, _ in windows], [end for _, _, end in windows]
+class _Lookup:
+    """The number of the window that a time belongs to: -1 before the first, `len(windows)` after the last."""
 
-    def iteration_at(time_s: float) -> int:
-        index = bisect_right(starts, time_s) - 1
-        return len(windows) if index == len(windows) - 1 and time_s >= ends[index] else index
+    def __init__(self, windows: Sequence[tuple[str, float, float]]):
+        self._starts = [start for _, start, _ in windows]
+        self._end_s = windows[-1][2] if windows else float("inf")
 
-    names = tuple(name for name, _, _ in windows)
-    return Iterations(names, tuple(map(iteration_at, launch_times)), tuple(iteration_at(call.start_s) for call in recording.calls), source)
+    def __call__(self, time_s: float) -> int:
+        index = bisect_right(self._starts, time_s) - 1
+        return index + 1 if index == len(self._starts) - 1 and time_s >= self._end_s else index
+
+
+def _whole(recording: Recording) -> list[tuple[str, float, float]]:
+    return [("recording", float("-inf"), float("inf"))]
 
 
 def _launch_times(recording: Recording) -> list[float]:

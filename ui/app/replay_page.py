@@ -1,4 +1,4 @@
-"""The app's page of recorded traces: the replay compared with the recording, and the effect of what-if rules."""
+"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,18 +6,20 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.whatif import registry as whatif
-from simulator.whatif.replayed import Answer, Replayed, ask, one_step, replayed, typical_step
+from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed, typical_step
 from traces import units
 from traces.errors import StepcastError
+from traces.replay_result import ReplayResult
+from traces.timeline import Timeline
 from ui.figures.timeline_chart import timelines_figure
 from ui.text import replays as replay_words
 from ui.text.labels import markdown_escaped
 
-EXAMPLE = "kernel:gemm|conv*=0.5\nhost*=0.5"
+EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
 def replay_ui(traces: Sequence[Path]) -> None:
-    """Let the user choose a trace, show its replay, and answer what-if rules."""
+    """Let the user choose a trace, show where its time goes, and answer what-if rules."""
     if not traces:
         st.info(
             "No trace yet. Record a few steps with `torch.profiler`, call `export_chrome_trace`, and start the app with"
@@ -27,13 +29,15 @@ def replay_ui(traces: Sequence[Path]) -> None:
     choices = [(trace,) for trace in traces] + ([tuple(traces)] if len(traces) > 1 else [])
     chosen = st.sidebar.selectbox("Trace", choices, format_func=_choice_words)
     rules = rules_ui()
+    files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
     try:
-        replay = load_replay(tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
+        replay = load_replay(*files)
         summary_ui(replay)
         if rules:
             answer_ui(replay, ask(replay, rules))
+        ladder_ui(load_ladder(*files))
     except StepcastError as error:
-        st.error(str(error))
+        st.error(markdown_escaped(str(error)))
 
 
 def _choice_words(traces: Sequence[Path]) -> str:
@@ -50,10 +54,18 @@ def load_replay(traces: tuple[str, ...], stamps: tuple[int, ...]) -> Replayed:
     return replayed(traces)
 
 
+@st.cache_resource(max_entries=4, show_spinner="Trying what would make it faster")
+def load_ladder(traces: tuple[str, ...], stamps: tuple[int, ...]) -> ReplayResult:
+    """The result with the ranked changes, from the cache."""
+    return ranked(load_replay(traces, stamps))
+
+
 def rules_ui() -> list[str]:
     """The rules that the user last entered, one per line."""
     with st.sidebar.form("rules"):
-        text = st.text_area("What if", placeholder=EXAMPLE, help="One rule per line, applied in order.", key="rules text")
+        text = st.text_area(
+            "What if", placeholder=EXAMPLE, help="One rule per line, answered alone and together, in order.", key="rules text"
+        )
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
         for rule in whatif.rules():
@@ -62,16 +74,20 @@ def rules_ui() -> list[str]:
 
 
 def summary_ui(replay: Replayed) -> None:
-    """Show the replay compared with the recording: figures, one step drawn, sentences, tables."""
+    """Show where the step's time goes, and the replay compared with the recording: figures, one step drawn, sentences, tables."""
     result = replay.result
     number = typical_step(result)
     simulated = one_step(replay.replay, replay.simulated, number, "replayed")
     recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
+    st.subheader(markdown_escaped(replay_words.headline(result)))
     left, middle, right = st.columns(3)
-    left.metric("GPU period, recorded", units.duration(result.gpu_period_measured_s))
+    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s))
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
     right.metric("Error", units.percent(result.error))
-    st.plotly_chart(timelines_figure(simulated, recorded), key="replay")
+    st.dataframe(replay_words.diagnosis_cells(result), hide_index=True)
+    step_name = result.steps[number].name if result.steps else "the recording"
+    title = f"{step_name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
+    chart_ui(title, "replay", simulated, recorded)
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
@@ -83,14 +99,35 @@ def summary_ui(replay: Replayed) -> None:
                 st.dataframe(cells, hide_index=True)
 
 
+def chart_ui(title: str, key: str, first: Timeline, second: Timeline | None = None) -> None:
+    """Draw one step of a timeline, or of two above each other, under a title of plain text."""
+    figure = timelines_figure(first, second)
+    figure.update_layout(title_text=title.replace("<", "&lt;"))
+    st.plotly_chart(figure, key=key)
+
+
+def ladder_ui(result: ReplayResult) -> None:
+    """Show the ranked changes and the bounds."""
+    st.subheader("What would make it faster")
+    st.dataframe(replay_words.ladder_cells(result), hide_index=True)
+    st.markdown("Bounds: more than this cannot be gained.")
+    st.dataframe(replay_words.bounds_cells(result), hide_index=True)
+    for line in replay_words.ladder_words(result):
+        st.markdown(markdown_escaped(line))
+
+
 def answer_ui(replay: Replayed, answer: Answer) -> None:
-    """Show the effect of the rules, and what was assumed."""
-    st.subheader("What if " + markdown_escaped(", ".join(answer.what_if.rules)))
+    """Show the effect of the rules, and on request what was assumed."""
+    what_if = answer.what_if
+    st.subheader("What if " + markdown_escaped(", ".join(each.rule for each in what_if.answers)))
     left, middle, right = st.columns(3)
-    left.metric("GPU period before", units.duration(answer.what_if.gpu_period_before_s))
-    middle.metric("After", units.duration(answer.what_if.gpu_period_after_s))
-    right.metric("Speed-up", units.speedup(answer.what_if.speedup))
+    left.metric("Step time (GPU) before", units.duration(what_if.gpu_period_before_s))
+    middle.metric("After", units.duration(what_if.gpu_period_after_s))
+    right.metric("Speed-up", units.speedup(what_if.speedup))
+    st.dataframe(replay_words.answers_cells(what_if), hide_index=True)
     step = one_step(answer.replay, answer.timeline, typical_step(replay.result), "what if")
-    st.plotly_chart(timelines_figure(step), key="what if replay")
-    for line in replay_words.what_if_words(answer.what_if)[1:]:
-        st.markdown(f"- {markdown_escaped(line)}")
+    chart_ui(f"with {', '.join(what_if.rules) or 'no change'}: {units.duration(step.step_s)}", "what if replay", step)
+    lines = replay_words.assumption_words(what_if)
+    if lines:
+        with st.expander("What was assumed"):
+            st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in lines))

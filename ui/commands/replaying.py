@@ -3,26 +3,34 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.whatif import registry as whatif
-from simulator.whatif.replayed import ask, replayed
+from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.outputs import check_outputs
 from traces.perfetto import export
+from traces.replay_result import ReplayResult
 from ui.commands.output import print_document
 from ui.text import replays as replay_words
 
+#: Columns of words; the others are numbers, which are aligned to the right.
+WORDS = ("change", "note", "stream", "step", "where the step's time goes")
 
-def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, as_json: bool) -> None:
-    """Replay traces, apply the rules, and print the results."""
-    for rule in rules:
-        whatif.parse(rule)
+
+def replay(
+    traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, perfetto: Path | None, details: bool, as_json: bool
+) -> None:
+    """Replay traces, apply the rules or rank the default changes, and print the results.
+
+    Exit with 1 if a rule has no answer: it cannot be read, or the recording has nothing that it changes.
+    """
+    check_rules(rules)
     check_outputs({"--timeline": timeline, "--perfetto": perfetto}, [("the trace", trace) for trace in traces])
     recording = replayed(traces)
     answer = ask(recording, rules) if rules else None
-    result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else recording.result
+    result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
     if timeline is not None:
         (answer.timeline if answer else recording.simulated).save(timeline)
     if perfetto is not None:
@@ -30,27 +38,53 @@ def replay(traces: Sequence[Path], rules: Sequence[str], timeline: Path | None, 
         export(perfetto, runs | ({"what if": answer.timeline} if answer else {}))
     if as_json:
         print_document(result.document())
-        return
+    else:
+        _print(result, details)
+    if answer is not None and _unanswered(answer):
+        raise typer.Exit(1)
+
+
+def _unanswered(answer: Answer) -> bool:
+    return len(answer.what_if.rules) < len(answer.what_if.answers)
+
+
+def _print(result: ReplayResult, details: bool) -> None:
     console = Console()
-    for line in replay_words.replay_words(result):
-        console.print(f"- {line}", highlight=False, markup=False)
-    for title, cells in (
-        ("Busiest streams", replay_words.busy_cells(result)),
-        ("Steps", replay_words.step_cells(result)),
-    ):
+    console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
+    _print_lines(console, replay_words.replay_words(result))
+    console.print(_table("", replay_words.diagnosis_cells(result)))
+    if result.what_if is None:
+        console.print(_table("Changes, each alone", replay_words.ladder_cells(result)))
+        console.print(_table("Bounds: more than this cannot be gained", replay_words.bounds_cells(result)))
+        _print_lines(console, replay_words.ladder_words(result))
+    else:
+        console.print(_table("Changes, each alone", replay_words.answers_cells(result.what_if)))
+        _print_lines(console, replay_words.what_if_words(result.what_if))
+    if details:
+        _print_details(console, result)
+    else:
+        console.print("--details shows what the changes assume, and how well the replay places the kernels.", highlight=False)
+
+
+def _print_details(console: Console, result: ReplayResult) -> None:
+    """Print what was assumed, the streams and steps, and the worst-placed kernels."""
+    if result.what_if is not None:
+        _print_lines(console, replay_words.assumption_words(result.what_if))
+    for title, cells in (("Busiest streams", replay_words.busy_cells(result)), ("Steps", replay_words.step_cells(result))):
         if cells:
             console.print(_table(title, cells))
-    for line in replay_words.misplaced_words(result):
+    _print_lines(console, replay_words.misplaced_words(result))
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
         console.print(f"- {line}", highlight=False, markup=False)
-    if result.what_if is not None:
-        for line in replay_words.what_if_words(result.what_if):
-            console.print(f"- {line}", highlight=False, markup=False)
 
 
 def _table(title: str, cells: list[dict[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for head in cells[0]:
-        table.add_column(head, justify="left" if head in ("stream", "step") else "right", overflow="fold")
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for head in cells[0] if cells else ():
+        table.add_column(head, justify="left" if head in WORDS else "right", overflow="fold", no_wrap=head not in WORDS)
     for row in cells:
         table.add_row(*map(Text, row.values()))
     return table

@@ -8,6 +8,8 @@ PHASE = MappingProxyType({
     "update": "#12A37B",
     "transfer": "#D37FB0",
     "collective": "#7E5BB5",
+    "launch": "#5E6B78",
+    "python": "#B4BAC2",
 })  # fmt: skip
 #: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({

@@ -62,6 +62,12 @@ def test_replay_gives_back_what_was_recorded(tmp_path):
     ]
     assert device_rows(simulate_replay(replay)) == expected
     assert device_rows(replay.recorded) == expected
+    host_rows = [
+        [(span.task, round(span.end_s * 1e6, 3), span.phase) for span in t.spans if span.device == "host"]
+        for t in (simulate_replay(replay), replay.recorded)
+    ]
+    assert host_rows[0] == host_rows[1]
+    assert host_rows[0][:3] == [("cudaLaunchKernel #1", 7, "launch"), ("gap #1", 10, "python"), ("cudaLaunchKernel #2", 17, "launch")]
     assert [(s.name, s.first_task, s.last_task) for s in replay.steps] == [("recording", "gemm #1", "next #1")]
     assert replay.steps[0].measured_s == pytest.approx(105e-6)
 
@@ -169,6 +175,15 @@ def test_one_kernel(tmp_path):
     replay = replay_of(tmp_path, trace)
     result = compare(replay, simulate_replay(replay))
     assert (round(result.period_measured_s * 1e6, 3), round(result.period_simulated_s * 1e6, 3), result.kernels) == (10, 10, 1)
+
+
+def test_annotated_steps_without_work_are_ignored(tmp_path):
+    """The recording is one iteration, as without annotations."""
+    trace = stream_pair()
+    trace.annotate("ProfilerStep#7", 1000, 50)
+    replay = replay_of(tmp_path, trace)
+    assert [step.name for step in replay.steps] == ["recording"]
+    assert compare(replay, simulate_replay(replay)).period_measured_s == pytest.approx(105e-6)
 
 
 def test_a_clock_that_goes_backwards_still_replays_in_order(tmp_path):

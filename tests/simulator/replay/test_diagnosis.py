@@ -1,0 +1,110 @@
+"""Where the time of a step goes, on recordings small enough to add up by hand. Times are seconds, or microseconds in traces."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.replay.build import load_replay
+from simulator.replay.diagnosis import Part, diagnose
+from simulator.replay.replay import Replay, Step, simulate_replay
+from tests.support.kineto_traces import Trace
+from tests.support.shared_data import shared_folder
+from tests.support.small_replays import host, launched, random_recording, recording
+
+
+def parts(replay: Replay, timeline=None) -> dict[str, float]:
+    """Seconds of the parts that are not empty."""
+    times = diagnose(replay, timeline or simulate_replay(replay))
+    assert sum(each.share for each in times) == pytest.approx(1.0)
+    return {str(each.part): round(each.seconds, 9) for each in times if each.seconds > 1e-12}
+
+
+def one_step(*tasks) -> Replay:
+    names = [task.name for item in tasks for task in (item if isinstance(item, list) else [item]) if task.device != "host"]
+    return recording(*tasks, steps=(Step("step", names[0], names[-1], 1.0),))
+
+
+def test_a_device_that_waits_for_launches_waits_for_the_host():
+    replay = one_step(launched("a", 2.0), host("python", 3.0, label="gap"), launched("b", 1.0))
+    assert parts(replay) == {"compute": 3.0, "host": 2.0}  # a: 1 to 3, b: 5 to 6
+
+
+def test_a_host_that_was_blocked_by_the_device_is_a_synchronization():
+    replay = one_step(launched("a", 4.0), host("sync", 0.5, after="a"), host("python", 1.0, label="gap"), launched("b", 1.0))
+    assert parts(replay) == {"compute": 5.0, "synchronization": 2.5}  # a: 1 to 5, b: 7.5 to 8.5
+    late = one_step(launched("a", 1.0), host("python", 4.0, label="gap"), host("sync", 0.5, after="a"), launched("b", 1.0))
+    assert parts(late) == {"compute": 2.0, "host": 4.5}, "the kernel had ended when the host came to wait for it"
+
+
+def test_collectives_count_while_no_kernel_runs_and_copies_while_nothing_else_does():
+    replay = one_step(
+        launched("a", 4.0),
+        launched("all-reduce", 5.0, category="collective", stream=20),
+        launched("copy", 6.0, category="memcpy", stream=8),
+        launched("b", 1.0, after="copy", stream=7),
+    )
+    assert parts(replay) == {"compute": 5.0, "communication": 2.0, "copies": 2.0}  # a 1-5, all-reduce 2-7, copy 3-9, b 9-10
+
+
+def test_pauses_between_kernels_are_their_own_part():
+    plain = one_step(*(launched(name, 100.0, launch_s=0.0) for name in "abcd"))
+    devices = tuple(replace(device, task_overhead_s=2.0) if device.name != "host" else device for device in plain.machine.devices)
+    assert parts(replace(plain, machine=replace(plain.machine, devices=devices))) == {"compute": 400.0, "between kernels": 6.0}
+
+
+def two_ranks(tmp_path, arrive: tuple[float, float]) -> Replay:
+    """Each rank computes from 9 until it arrives at an all-reduce, which ends at 100 on both; then it computes for 10."""
+    paths = []
+    for number, at in enumerate(arrive):
+        trace = Trace(rank=number, world=2)
+        trace.call("cudaDeviceSynchronize", 0, 1)
+        trace.kernel("f", 2, 9, at - 9, device=number)
+        trace.call("cudaStreamWaitEvent", 8, 1)
+        trace.kernel("ncclDevKernel_AllReduce", 10, at, 100 - at, stream=20, device=number)
+        trace.call("cudaStreamWaitEvent", 20, 1)
+        trace.kernel("u", 22, 100, 10, device=number)
+        paths.append(trace.save(tmp_path / f"rank{number}.json"))
+    return load_replay(*paths)
+
+
+def test_a_rank_that_comes_early_waits_for_the_other(tmp_path):
+    replay = two_ranks(tmp_path, (40, 70))
+    for timeline in (replay.recorded, simulate_replay(replay)):
+        # rank 0 computes 31 + 10 and waits 30; rank 1 computes 61 + 10; both transfer for 30
+        assert parts(replay, timeline) == {"compute": 56e-6, "communication": 30e-6, "other rank": 15e-6}
+
+
+def test_a_late_start_that_nothing_explains_is_said_so(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 20)
+    trace.kernel("stuck", 8, 327, 10)
+    replay = load_replay(trace.save(tmp_path / "trace.json"))
+    assert parts(replay, replay.recorded) == {"compute": 30e-6, "unexplained": 300e-6}
+
+
+def test_another_stream_is_a_dependency_while_the_device_is_idle(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 20)
+    trace.call("cudaStreamWaitEvent", 8, 1)
+    trace.kernel("b", 10, 30, 20, stream=8)
+    replay = load_replay(trace.save(tmp_path / "trace.json"))
+    assert parts(replay, replay.recorded) == {"compute": 40e-6, "dependency": 3e-6}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_sum_to_the_step(seed):
+    replay = random_recording(seed)
+    parts(replay)
+    assert {each.part for each in diagnose(replay, simulate_replay(replay))} == set(Part)
+
+
+FOLDER = shared_folder("kineto")
+
+
+@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+def test_a_launch_bound_resnet_waits_for_python_for_a_third_of_the_step():
+    replay = load_replay(FOLDER / "v100_resnet50_bs32_1gpu_oldschema.json.gz")
+    shares = {each.part: each.share for each in diagnose(replay, replay.recorded)}
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-9)
+    assert 0.30 < shares[Part.HOST] < 0.35
+    assert shares[Part.UNEXPLAINED] < 0.01
