@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
 from simulator.engine.simulation import timed_simulation
-from simulator.machine.machine import Machine, Memory
+from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
-from simulator.memory.over_time import Steps, summed_over_devices
+from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy
@@ -50,21 +50,12 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether every memory holds what its devices need together at any moment."""
-        return not self.overfull
-
-    @property
-    def overfull(self) -> tuple[Memory, ...]:
-        """The machine's memories that are too small."""
-        return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
+        return excess_bytes(self.memories) <= 0
 
     @property
     def memories(self) -> tuple[MemoryNeed, ...]:
         """What each of the machine's memories must hold, and its size."""
-        return tuple(
-            MemoryNeed(name=memory.name, needed_bytes=self.memory_bytes[memory.name], size_bytes=memory.size_bytes)
-            for memory in self.machine.memories
-            if memory.name in self.memory_bytes
-        )
+        return memory_needs(self.memory_bytes, self.machine)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
         """Return the peak bytes of `places`, by name: devices, or a memory if executors can only measure its devices together."""
@@ -90,16 +81,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     peak = at_peak(plan, timeline, memory)
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
     timeline = with_memory(timeline, plan, memory, limits)
-    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, _by_memory(memory, machine), peak, parts)
-
-
-def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
-    """Return the most bytes in each of the machine's memories at one moment. On a CPU this includes the host's bytes."""
-    places: dict[str, dict[str, Steps]] = {}
-    for place, steps in memory.items():
-        places.setdefault(machine.memory_name(place), {})[place] = steps
-    names = {own.name for own in machine.memories}
-    return {name: max(count for _, count in summed_over_devices(steps)) for name, steps in places.items() if name in names}
+    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, bytes_by_memory(memory, machine), peak, parts)
 
 
 def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -> Prediction:

@@ -50,8 +50,8 @@ class OnPath:
 class StepParts:
     """The parts of one step, in seconds.
 
-    `on_path`: by part; adds up to `step_s`. `work`: by part in WORK, what the tasks of all lanes and devices take alone, whether they are on
-    the path or not. `tasks`: the tasks on the path.
+    `on_path`: by part; adds up to `step_s`. `work`: by part in WORK, what the tasks of all lanes and devices take alone, whether or not
+    they are on the path. `tasks`: the tasks on the path.
     """
 
     step_s: float

@@ -9,14 +9,14 @@ from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
 from simulator.job import Job
 from simulator.plan.text import outline, render
-from simulator.predict.explain import explain
 from simulator.predict.forecast import forecast_many, prediction
+from simulator.predict.largest_batch import with_largest_batch
 from traces.errors import StepcastError
 from traces.files import check_writable
 from ui import jobs
 from ui.commands import requests
 from ui.commands.output import print_document
-from ui.text import sentences, tables
+from ui.text import fits, sentences, tables, waterfalls
 
 
 def predict(
@@ -46,7 +46,7 @@ def predict(
         if isinstance(forecast, StepcastError):
             raise forecast
     chosen, base = forecasts[strategy], forecasts["baseline"]
-    document = prediction(chosen, base, job.precision)
+    document = with_largest_batch(prediction(chosen, base, job.precision), job, strategy, shared, chosen, model)
     if timeline is not None:
         chosen.timeline.save(timeline)
     jobs.caution(model, profile)
@@ -55,9 +55,13 @@ def predict(
     else:
         console = Console(width=max(120, Console().width))
         shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
+        for line in fits.fit_words(document):
+            console.print(line, style="bold red", highlight=False, markup=False)
         console.print(tables.prediction_table(shown))
-        for line in [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
+        for line in [*sentences.prediction_words(document), *waterfalls.prediction_words(document)]:
             console.print(f"- {line}", highlight=False, markup=False)
+        if document.waterfall:
+            console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document)))
         if show_plan:
             console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
     if not document.fits:
