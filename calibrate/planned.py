@@ -9,11 +9,13 @@ from simulator.costs.model import CostModel, measurable
 from simulator.engine.simulation import GRAPH
 from simulator.job import Job
 from simulator.machine.machine import Machine, Memory
+from simulator.memory.needs import excess_bytes, memory_needs
 from simulator.memory.over_time import carried_bytes
+from simulator.memory.words import batch_words, holders_words, shortfall_words
 from simulator.options import option_values
 from simulator.plan.plan import Plan
-from simulator.predict.explain import overfull_words
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.largest_batch import largest_batch
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import ValidationResult
@@ -79,7 +81,8 @@ def plan_all(
         strategy, options = strategies.parse(label, shared_options)
         try:
             predicted = forecast(plan_strategy(label, shared_options, job, machine, model), machine, model, mode)
-            require_memory(predicted)
+            if not predicted.fits:
+                raise StepcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model)))
             forecasts[label] = predicted
         except StepcastError as error:
             skipped.append(skipped_row(strategy.name, option_values(options), str(error)))
@@ -93,15 +96,10 @@ def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> Valid
     return ValidationResult(**dict.fromkeys(unknown) | fields)
 
 
-def require_memory(predicted: Forecast) -> None:
-    """Raise StepcastError if a plan needs more memory than its machine has, naming what needs it."""
-    for memory in predicted.overfull:
-        raise StepcastError(
-            f"{predicted.plan.strategy} needs {units.memory(predicted.memory_bytes[memory.name])}"
-            f"{_memory_words(memory, predicted.machine)},"
-            f" {_capacity_words(memory, predicted.machine)}: {'; '.join(overfull_words(predicted, memory))};"
-            " choose a smaller batch or --image-size"
-        )
+def refusal(predicted: Forecast, largest: int | None) -> str:
+    """Why a plan that needs more memory than its machine has does not run, in one line. `largest`: the largest batch that fits, if any."""
+    shortfall, holders = shortfall_words(predicted.memories), holders_words(predicted.at_peak)
+    return f"{predicted.plan.strategy} does not fit: {shortfall}; {holders}; {batch_words(largest)}"
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
@@ -113,30 +111,25 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
     forecasts = list(forecasts)
     machine = forecasts[0].machine
     first = machine.memory(machine.devices[0].name)
+    held: dict[str, dict[str, int]] = {}
     for memory in machine.memories:
         peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
         resident = [
             peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, f.machine, memory)
             for f, peak in zip(forecasts, peaks, strict=True)
         ]
-        needed = max(peaks) + sum(resident)
+        held[memory.name] = {"parameters and state of all strategies": sum(resident), "the largest peak of a running one": max(peaks)}
         if memory is first:
-            needed += max(peaks)
-            needed += _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
-        if needed > memory.size_bytes:
-            raise StepcastError(
-                f"comparing {len(forecasts)} strategies at once needs {units.memory(needed)}{_memory_words(memory, machine)},"
-                f" {_capacity_words(memory, machine)}; choose a smaller batch, or fewer strategies with --strategy"
-            )
-
-
-def _memory_words(memory: Memory, machine: Machine) -> str:
-    """The memory in words, if the machine has several."""
-    return f" in {memory.name}" if len(machine.memories) > 1 else ""
-
-
-def _capacity_words(memory: Memory, machine: Machine) -> str:
-    return f"{'it' if len(machine.memories) > 1 else 'this machine'} has {units.memory(memory.size_bytes)}"
+            held[memory.name]["a step of plain PyTorch"] = max(peaks)
+            held[memory.name]["operands of ops to measure"] = _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
+    needs = memory_needs({name: sum(sizes.values()) for name, sizes in held.items()}, machine)
+    if excess_bytes(needs) > 0:
+        worst = max(needs, key=lambda need: need.needed_bytes - need.size_bytes)
+        sizes = ", ".join(f"{what} {units.memory(size)}" for what, size in held[worst.name].items() if size)
+        raise StepcastError(
+            f"comparing {len(forecasts)} strategies at once does not fit: {shortfall_words(needs)}; held by {sizes};"
+            " choose a smaller batch, or fewer strategies with --strategy"
+        )
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:

@@ -10,13 +10,14 @@ from calibrate.numerics import Expected, compare, reference, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.testbed import Progress, Testbed, no_progress
-from executors.measured import timeline_of
+from executors.measured import step_without_anchors_s, timeline_of
 from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.built import Built
 from simulator.models.user_code import training_step
 from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.waterfall import measured_waterfall
 from traces.comparison import INTERLEAVED, PROFILE, Comparison, Validation, ValidationResult
 from traces.profile import Profile, Stats
 
@@ -163,7 +164,8 @@ def _compare(
         if timelines:
             times, predicted = candidate.typical_times(rounds), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
-            row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead})
+            parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, step_without_anchors_s(times))
+            row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)
         rows.append(row)
     return rows, comparisons

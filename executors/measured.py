@@ -68,6 +68,12 @@ def ends_from_start(times: Sequence[Measured]) -> tuple[float, ...]:
     return tuple(ends_s)
 
 
+def step_without_anchors_s(times: Sequence[Measured]) -> float | None:
+    """Seconds of the last period without the anchors on its critical path; None if there are no anchors, or if it is the only period."""
+    steps_s = lengths(ends_from_start(times)) if any(item.anchor_s for item in times) else ()
+    return steps_s[-1] if steps_s else None
+
+
 def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
     """Seconds from each end to the next."""
     return tuple(after - before for before, after in pairwise(ends_s))

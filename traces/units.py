@@ -5,6 +5,9 @@ Sizes of memory are binary (1 GiB = 2**30 bytes) and labelled so, because memory
 Rates of links and memories stay decimal (1 GB/s = 10**9 bytes per second), as their vendors state them.
 """
 
+import math
+from collections.abc import Sequence
+
 #: Printed for a quantity that does not exist.
 NONE = "-"
 
@@ -44,6 +47,26 @@ def rough_time(seconds: float) -> str:
     return f"{minutes} minutes" if minutes < 100 else f"{round(minutes / 60)} hours"
 
 
+def adding_up(before_s: float, changes_s: Sequence[float], after_s: float) -> tuple[str, list[str], str]:
+    """Two times and the changes from the first to the second, in ms without the unit, rounded so that they add up.
+
+    53.7, [-12.1, +3.0], 44.6: all have as many decimals as `digits` gives the shorter time. The changes that are rounded most make up
+    for what is missing.
+    """
+    decimals = len(ms(min(before_s, after_s)).partition(".")[2])
+    tick_s = 1e-3 / 10**decimals
+    before, after = round(before_s / tick_s), round(after_s / tick_s)
+    exact = [change / tick_s for change in changes_s]
+    ticks = [math.floor(change) for change in exact]
+    missing = after - before - sum(ticks)
+    up = 1 if missing > 0 else -1
+    most_rounded = sorted(range(len(ticks)), key=lambda place: up * (ticks[place] - exact[place]))
+    for number in range(abs(missing) if ticks else 0):
+        ticks[most_rounded[number % len(ticks)]] += up
+    changes = [f"{count / 10**decimals:+.{decimals}f}" if count else "0" for count in ticks]
+    return f"{before / 10**decimals:.{decimals}f}", changes, f"{after / 10**decimals:.{decimals}f}"
+
+
 def interval(bounds: tuple[float, float] | None) -> str:
     """An interval of seconds, in ms without the unit: 39.0 to 41.5."""
     return NONE if bounds is None else f"{ms(bounds[0])} to {ms(bounds[1])}"
@@ -67,6 +90,13 @@ def memory(count: float | None) -> str:
         return NONE
     size, name = memory_unit(count)
     return f"{memory_digits(count, size)} {name}"
+
+
+def capacity(count: int) -> str:
+    """The size of a memory or a limit. One that was given in round gigabytes (10**9 bytes) has these beside it: 7.45 GiB (8 GB)."""
+    decimal = f"{count / 1e9:g}"
+    is_round = len(decimal.replace(".", "").strip("0")) <= 3 and float(decimal) * 1e9 == count
+    return f"{memory(count)} ({decimal} GB)" if is_round else memory(count)
 
 
 def memory_digits(count: float, size: int) -> str:

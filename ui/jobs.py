@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from simulator.job import PRECISIONS, Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
-from simulator.predict.explain import explain
 from simulator.predict.forecast import forecast_many, prediction
+from simulator.predict.largest_batch import with_largest_batch
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
@@ -102,12 +102,12 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     base = forecasts["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [_answer(name, forecasts[name], base, job.precision) for name in request.strategies]
+    return [_answer(name, forecasts[name], base, job, shared, model) for name in request.strategies]
 
 
-def _answer(name: str, forecast, base, precision: str) -> Forecast | Refusal:
+def _answer(name: str, forecast, base, job: Job, shared: Mapping[str, str], model: CostModel) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
-    why = tuple(explain(base.timeline, forecast.timeline)) if forecast is not base else ()
-    return Forecast(prediction(forecast, base, precision), forecast.timeline, why)
+    document = with_largest_batch(prediction(forecast, base, job.precision), job, name, shared, forecast, model)
+    return Forecast(document, forecast.timeline)

@@ -203,6 +203,12 @@ class Links(Allocator):
         loads = tuple(moved / busiest for moved in total.values())
         return Route(tuple(directions), tuple(total), latency_s, busiest / moving_s, False, loads), busiest
 
+    def alone_s(self, route: Route, moved_bytes: float) -> float:
+        """Seconds that a transfer takes while no other moves."""
+        if route.alias:
+            return 0.0
+        return route.latency_s + (moved_bytes / max_min([route], self._capacity)[0] if moved_bytes else 0.0)
+
     def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
         """Queue `transfer` as execution `number`; `event` succeeds at its end. A transfer that has begun is not overtaken."""
         transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event

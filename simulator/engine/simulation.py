@@ -64,12 +64,16 @@ def timed_simulation(
     mode: str,
     dependencies: Dependencies,
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
-) -> tuple[Timeline, float]:
-    """`simulate` to the steady state, and the wall-clock seconds from derived dependencies and resolved costs to the last event."""
+) -> tuple[Timeline, float, tuple[float, ...]]:
+    """`simulate` to the steady state.
+
+    Returns the timeline, the wall-clock seconds from derived dependencies and resolved costs to the last event, and by task the seconds
+    that it takes alone (`Simulation.alone_s`).
+    """
     return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
 
 
-def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float]:
+def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float, tuple[float, ...]]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan)
     with gc_paused():
@@ -77,7 +81,7 @@ def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_m
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
         simulation.play()
         wall_s = time.perf_counter() - begin
-        return simulation.timeline(), wall_s
+        return simulation.timeline(), wall_s, simulation.alone_s
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
@@ -129,6 +133,10 @@ class Simulation:
             self._watch = FixedIterations(iterations, program.periods)
         links = Links(self._env, machine)
         recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)
+        #: By task, the seconds that it takes while nothing else runs, with the caches as they are in its place in the plan.
+        self.alone_s = tuple(
+            recipe.seconds + (links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0) for recipe in recipes
+        )
         streams: dict[tuple[str, int], list[int]] = {}
         for index, task in enumerate(plan.tasks):
             streams.setdefault(task.lane, []).append(index)

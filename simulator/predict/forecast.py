@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
 from simulator.engine.simulation import timed_simulation
-from simulator.machine.machine import Machine, Memory
+from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
-from simulator.memory.over_time import Steps, summed_over_devices
+from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy
 from simulator.predict.intervals import step_interval
+from simulator.predict.parts import StepParts, step_parts, task_seconds
+from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
-from traces.comparison import Prediction, Shares
+from traces.comparison import MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
@@ -26,7 +28,7 @@ class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
     `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
-    machine, the most bytes that its devices hold together at one moment.
+    machine, the most bytes that its devices hold together at one moment. `parts`: where the time of a step goes.
     """
 
     plan: Plan
@@ -38,6 +40,7 @@ class Forecast:
     simulate_wall_s: float
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
+    parts: StepParts | None = None
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -47,12 +50,12 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether every memory holds what its devices need together at any moment."""
-        return not self.overfull
+        return excess_bytes(self.memories) <= 0
 
     @property
-    def overfull(self) -> tuple[Memory, ...]:
-        """The machine's memories that are too small."""
-        return tuple(memory for memory in self.machine.memories if self.memory_bytes.get(memory.name, 0) > memory.size_bytes)
+    def memories(self) -> tuple[MemoryNeed, ...]:
+        """What each of the machine's memories must hold, and its size."""
+        return memory_needs(self.memory_bytes, self.machine)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
         """Return the peak bytes of `places`, by name: devices, or a memory if executors can only measure its devices together."""
@@ -71,25 +74,17 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     plan.validate(machine)
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
-    timeline, wall_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
+    timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
     common = shipped_discrepancy(machine.device(plan.devices[0]).kind, mode)
     interval_s = step_interval(timeline, by_task, common=common)
+    parts = step_parts(timeline, task_seconds(plan, machine, alone_s))
     memory = timeline.memory
     peak = at_peak(plan, timeline, memory)
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
     timeline = with_memory(timeline, plan, memory, limits)
-    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, _by_memory(memory, machine), peak)
-
-
-def _by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
-    """Return the most bytes in each of the machine's memories at one moment. On a CPU this includes the host's bytes."""
-    places: dict[str, dict[str, Steps]] = {}
-    for place, steps in memory.items():
-        places.setdefault(machine.memory_name(place), {})[place] = steps
-    names = {own.name for own in machine.memories}
-    return {name: max(count for _, count in summed_over_devices(steps)) for name, steps in places.items() if name in names}
+    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, bytes_by_memory(memory, machine), peak, parts)
 
 
 def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
@@ -114,6 +109,8 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -
         shares=predicted.shares,
         critical_path=timeline.critical_path,
         at_peak=predicted.at_peak,
+        waterfall=waterfall(baseline.parts, predicted.parts) if baseline is not None and baseline is not predicted else (),
+        memories=predicted.memories,
     )
 
 

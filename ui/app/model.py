@@ -57,11 +57,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction and timeline, and sentences on why it differs from the baseline."""
+    """The answer for one strategy: its prediction and timeline."""
 
     prediction: Prediction
     timeline: Timeline
-    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """`stepcast predict`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import typer
@@ -13,8 +14,8 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.text import outline, render
-from simulator.predict.explain import explain
 from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.predict.largest_batch import with_largest_batch
 from simulator.strategies import registry as strategies
 from traces.comparison import Prediction
 from traces.errors import StepcastError
@@ -23,7 +24,7 @@ from ui import jobs as shared_jobs
 from ui.commands import requests
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
-from ui.text import sentences, tables
+from ui.text import fits, sentences, tables, waterfalls
 from ui.text.machines import partition_words
 from ui.text.predictions import predictions_table
 
@@ -36,7 +37,9 @@ class Answer:
 
     job: Job
     machine: Machine
+    model: CostModel
     strategy: str
+    shared: Mapping[str, str]
     base: Forecast | StepcastError
     chosen: Forecast | StepcastError
 
@@ -45,10 +48,11 @@ class Answer:
         """Why there is no prediction."""
         return next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
 
-    @property
+    @cached_property
     def prediction(self) -> Prediction:
-        """The document of the prediction."""
-        return prediction(self.chosen, self.base, self.job.precision)
+        """The document of the prediction, with the largest batch that fits if this one does not."""
+        document = prediction(self.chosen, self.base, self.job.precision)
+        return with_largest_batch(document, self.job, self.strategy, self.shared, self.chosen, self.model)
 
     def document(self, show_plan: bool) -> dict:
         """The JSON object of the prediction."""
@@ -84,7 +88,7 @@ def predict(
     check_outputs({"--timeline": timeline}, requests.inputs(jobs[0].model, profile))
     targets = [_target(jobs[0], profile, name, placement) for name in names]
     answers = [
-        Answer(job, machine, text, forecasts["baseline"], forecasts[text])
+        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text])
         for machine, model in targets
         for job in jobs
         for chosen in [texts or strategies.names(len(machine.devices))]
@@ -126,10 +130,14 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
         return
     document, base, chosen = answer.prediction, answer.base, answer.chosen
     console = Console(width=max(120, Console().width))
-    console.print(tables.prediction_table([replace(answer, chosen=base).prediction, document] if chosen is not base else [document]))
-    words = [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]
+    for line in fits.fit_words(document):
+        console.print(line, style="bold red", highlight=False, markup=False)
+    console.print(tables.prediction_table([prediction(base, base, answer.job.precision), document] if chosen is not base else [document]))
+    words = [*sentences.prediction_words(document), *waterfalls.prediction_words(document)]
     for line in [*filter(None, [partition_words(answer.machine)]), *words]:
         console.print(f"- {line}", highlight=False, markup=False)
+    if document.waterfall:
+        console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document)))
     if show_plan:
         console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
 

@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simulator.predict.explain import KIND_NAMES
+from simulator.memory.words import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.charts import finished

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simulator.predict.explain import KIND_NAMES
+from simulator.memory.words import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save

@@ -1,6 +1,6 @@
 """Validations and predictions in sentences."""
 
-from simulator.predict.explain import peak_words
+from simulator.memory.words import peak_words
 from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan
@@ -134,16 +134,17 @@ def phase_words(comparison: Comparison) -> str:
 
 
 def prediction_words(prediction: Prediction) -> list[str]:
-    """A prediction in sentences: whether it fits, its speed-up, its critical path, memory, transfers and the source of its costs."""
+    """A prediction in sentences: its speed-up, its critical path, memory, transfers and the source of its costs.
+
+    Without memory if it does not fit, since then `fits.fit_words` comes first.
+    """
     sentences = []
-    if not prediction.fits:
-        sentences.append("It does not fit in the memory of its devices.")
     if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
         sentences.append(
             f"The baseline takes {units.duration(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
         )
     sentences += _causes(prediction.critical_path)
-    sentences += holder_words(prediction)
+    sentences += holder_words(prediction) if prediction.fits else []
     exposed, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     sentences.append(f"Exposed transfers, which no computation hides, take {exposed}; devices are idle for {idle} of the step.")
     shares = prediction.shares

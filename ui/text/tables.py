@@ -134,13 +134,16 @@ def _label(prediction: Prediction) -> str:
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
-    """Several predictions, for the terminal. One that does not fit in memory is red."""
+    """Several predictions, for the terminal. One that does not fit in memory is red, and its times, which it never takes, are dimmed."""
     table = Table(header_style="bold")
     rows = prediction_rows(predictions)
     for head in rows[0] if rows else ("strategy",):
         table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
     for row, prediction in zip(rows, predictions, strict=True):
-        table.add_row(*map(Text, row.values()), style=None if prediction.fits else "red")
+        dimmed = () if prediction.fits else row.keys() - {"strategy", "peak memory", "fits"}
+        table.add_row(
+            *(Text(text, "dim" if head in dimmed else "") for head, text in row.items()), style=None if prediction.fits else "red"
+        )
     return table
 
 

@@ -8,8 +8,8 @@ from simulator.machine.machine import Link
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import memory_by_kind
 from simulator.memory.over_time import access_counts, carried_bytes, memory_over_time, owners, peaks, summed_over_devices, thinned
+from simulator.memory.words import peak_words
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
-from simulator.predict.explain import peak_words
 from tests.support.tiny import build, copy, cpu, gpu, task
 from traces.memory_use import HeldByKind, Holder
 from traces.timeline import Span

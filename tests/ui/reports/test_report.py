@@ -213,8 +213,7 @@ def test_results_in_words(runs):
 
 
 def test_predictions_in_words():
-    text = " ".join(sentences.prediction_words(prediction(fits=False)))
-    assert "does not fit" in text
+    text = " ".join(sentences.prediction_words(prediction()))
     assert "a speed-up of 1.25x" in text
     assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
     assert "90.0 % measured, 10.0 % fitted." in text

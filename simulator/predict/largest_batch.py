@@ -1,0 +1,89 @@
+"""The largest batch that fits in memory, for a plan that does not."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import timed_simulation
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
+from simulator.plan.dependencies import Dependencies
+from simulator.predict.forecast import Forecast
+from simulator.strategies import registry as strategies
+from simulator.strategies.registry import Strategy
+from traces.comparison import Prediction
+from traces.errors import StepcastError
+
+#: Other batch sizes that are planned at most.
+MOST_PLANS = 12
+
+
+def largest_batch(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel) -> int | None:
+    """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
+
+    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan, which does not fit. Batches are
+    multiples of the micro-batches times the plan's devices, so that both divide them. Each candidate is captured, planned and simulated
+    like the job itself.
+    """
+    strategy, options = strategies.parse(text, shared)
+    machine, mode = predicted.machine, predicted.timeline.mode
+    if machine is not model.machine:  # a plan of one device, which uses the GPU that the machine splits
+        model = model.whole
+
+    def excess(batch: int) -> int | None:
+        try:
+            return _excess_bytes(replace(job, batch=batch), strategy, options, machine, model, mode)
+        except StepcastError:
+            return None
+
+    unit = job.accumulate * len(predicted.plan.devices)
+    return largest_fitting(unit, job.batch, excess_bytes(predicted.memories), excess)
+
+
+def with_largest_batch(
+    document: Prediction, job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel
+) -> Prediction:
+    """Return the prediction with the largest batch that fits, if its plan does not fit."""
+    if predicted.fits:
+        return document
+    return document.model_copy(update={"largest_batch": largest_batch(job, text, shared, predicted, model)})
+
+
+def _excess_bytes(job: Job, strategy: Strategy, options: object, machine: Machine, model: CostModel, mode: str) -> int:
+    plan = strategy.plan(job, machine, model, options)
+    timeline, _, _ = timed_simulation(plan, machine, model.resolve(plan), mode, Dependencies(plan), model.pair_multipliers)
+    return excess_bytes(memory_needs(bytes_by_memory(timeline.memory, machine), machine))
+
+
+def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:
+    """Return the largest multiple of `unit` below `batch` for which `excess` (in bytes) is at most 0; None if there is none.
+
+    `batch_excess`, above 0, is that of `batch`. `excess` returns None for a batch that cannot be planned. Memory grows almost linearly with
+    the batch, so the search interpolates between the largest batch known to fit and the smallest known not to, and three evaluations
+    usually suffice. Where memory jumps, because a strategy schedules another batch differently, it bisects in turn. After MOST_PLANS
+    evaluations the result is the largest batch known to fit.
+    """
+    low, low_excess = 0, None
+    for smallest in (unit, 2 * unit):  # a batch of one sample is too small for batch-norm on single pixels
+        if smallest < batch and (low_excess := excess(smallest)) is not None:
+            low = smallest
+            break
+    if low_excess is None or low_excess > 0:
+        return None
+    high, high_excess = -(-batch // unit) * unit, batch_excess
+    moved = 0  # how often in succession the same bound moved
+    for _ in range(MOST_PLANS - 2):
+        if high - low <= unit:
+            break
+        share = 0.5 if abs(moved) >= 2 else -low_excess / (high_excess - low_excess)
+        between = low + (high - low) * share
+        guess = min(max(int(between) // unit * unit, low + unit), high - unit)
+        guess_excess = excess(guess)
+        if guess_excess is None:
+            break
+        if guess_excess <= 0:
+            low, low_excess, moved = guess, guess_excess, max(moved, 0) + 1
+        else:
+            high, high_excess, moved = guess, guess_excess, min(moved, 0) - 1
+    return low

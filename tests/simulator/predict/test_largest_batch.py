@@ -1,0 +1,84 @@
+"""The largest batch that fits: divisible, just small enough, and found with few plans."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.job import Job
+from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_largest_batch
+from simulator.predict.preset import preset_costs
+
+
+def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> tuple[Forecast, object]:
+    """The forecast on a machine with this much memory, and the cost model."""
+    target, model = preset_costs(job, machine, limit_bytes=gigabytes * 1e9)
+    return dict(forecast_many(job, [text], {}, target, model))[text], model
+
+
+@pytest.mark.parametrize(("text", "accumulate"), [("baseline", 1), ("turbodl", 1), ("baseline", 8)])
+def test_the_next_larger_batch_does_not_fit(text, accumulate):
+    gigabytes = 0.05 / accumulate
+    job = Job("lenet5", 4096, accumulate=accumulate)
+    too_large, model = forecast_of(job, text, gigabytes)
+    assert not too_large.fits
+    largest = largest_batch(job, text, {}, too_large, model)
+    assert largest % accumulate == 0
+    sizes = (largest, largest + accumulate)
+    assert [forecast_of(replace(job, batch=size), text, gigabytes)[0].fits for size in sizes] == [True, False]
+
+
+def test_replicas_divide_the_batch():
+    job = Job("lenet5", 4096)
+    too_large, model = forecast_of(job, "image-parallel", 0.01, "p100x4")
+    assert largest_batch(job, "image-parallel", {}, too_large, model) % 4 == 0
+
+
+def test_without_room_for_the_parameters_no_batch_fits():
+    job = Job("lenet5", 64)
+    too_large, model = forecast_of(job, "baseline", 1e-6)
+    document = with_largest_batch(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
+    assert (document.fits, document.largest_batch) == (False, None)
+    (need,) = document.memories
+    assert (need.needed_bytes, need.size_bytes) == (too_large.memory_bytes[need.name], 1000)
+
+
+def test_a_plan_that_fits_is_not_searched_for_a_smaller_batch():
+    job = Job("lenet5", 64)
+    fitting, model = forecast_of(job, "baseline", 1.0)
+    assert with_largest_batch(prediction(fitting, None, "fp32"), job, "baseline", {}, fitting, model).largest_batch is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(10**9), 0), st.integers(1, 10**6)), min_size=1, max_size=2),
+    st.integers(1, 16),
+    st.integers(2, 10**6),
+)
+def test_interpolation_needs_few_plans(lines, unit, batch):
+    """Memory is the higher of at most two moments, each of which grows linearly with the batch."""
+    sizes: list[int] = []
+
+    def excess(size: int) -> int:
+        sizes.append(size)
+        return max(start + slope * size for start, slope in lines)
+
+    largest = (
+        max((size for size in range(unit, batch, unit) if max(s + g * size for s, g in lines) <= 0), default=None) if batch < 10**4 else 0
+    )
+    at_batch = max(start + slope * batch for start, slope in lines)
+    if at_batch <= 0:
+        return
+    result = largest_fitting(unit, batch, at_batch, excess)
+    assert len(sizes) <= MOST_PLANS
+    assert all(size % unit == 0 for size in sizes)
+    if batch < 10**4:
+        assert result == largest
+    assert result is None or (result < batch and max(start + slope * result for start, slope in lines) <= 0)
+
+
+def test_batches_that_cannot_be_planned_are_passed_over():
+    assert largest_fitting(1, 100, 50, lambda size: None if size == 1 else size - 50) == 50, "batch-norm needs two samples"
+    assert largest_fitting(1, 100, 50, lambda size: None) is None
+    assert largest_fitting(1, 100, 50, lambda size: size - 50 if size < 20 else None) == 1, "the rest is unknown"
