@@ -17,7 +17,7 @@ from traces.timeline import Timeline
 PREDICTOR_MODULE = "ui.jobs"
 #: Prefix of a trace's path among the app's arguments.
 TRACE = "--trace="
-APP = Path(__file__).with_name("main.py")
+SERVER = Path(__file__).with_name("server.py")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def reports_folder() -> Path:
     return user_data_path("stepcast") / "reports"
 
 
-def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
+def start_command(
+    port: int, reports: Sequence[Path | str] = (), server: Path | str = SERVER, traces: Sequence[Path | str] = ()
+) -> list[str]:
     """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`."""
     options = ["--server.headless=true", "--server.address=127.0.0.1", f"--server.port={port}", "--server.fileWatcherType=none"]
     options += ["--browser.gatherUsageStats=false", "--client.toolbarMode=viewer"]
@@ -116,7 +118,7 @@ def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str
         "-m",
         "streamlit",
         "run",
-        str(app),
+        str(server),
         *options,
         "--",
         *map(str, reports),
