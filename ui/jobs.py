@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
+from calibrate.identity import comparable_cpu
 from calibrate.placement import Placement, check_names
 from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
@@ -41,7 +42,16 @@ def caution(model: CostModel, profile: Path | None) -> None:
     elif profile is not None:
         warn_if_foreign(used, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
-        log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
+        log.warning("this machine is not calibrated: costs are from specifications; stepcast calibrate measures them")
+
+
+def measured_here(model: CostModel) -> bool:
+    """Whether the measured costs of a model are this machine's own."""
+    used = model.profile
+    if used is None or used.identity.kind != "gpu":
+        return used is None or not used.matches(comparable_cpu())
+    own_gpu = gpu_here()
+    return own_gpu is not None and slug(own_gpu) == slug(used.identity.gpu)
 
 
 @contextmanager
@@ -93,12 +103,13 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     base = forecasts["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [_answer(name, forecasts[name], base, job.precision) for name in request.strategies]
+    here = measured_here(model)
+    return [_answer(name, forecasts[name], base, job.precision, here) for name in request.strategies]
 
 
-def _answer(name: str, forecast, base, precision: str) -> Forecast | Refusal:
+def _answer(name: str, forecast, base, precision: str, here: bool) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
     why = tuple(explain(base.timeline, forecast.timeline)) if forecast is not base else ()
-    return Forecast(prediction(forecast, base, precision), forecast.timeline, why)
+    return Forecast(prediction(forecast, base, precision), forecast.timeline, why, here)

@@ -55,11 +55,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction and timeline, and sentences on why it differs from the baseline."""
+    """The answer for one strategy: its prediction and timeline, and sentences on why it differs from the baseline.
+
+    `measured_here`: whether measured costs are this machine's.
+    """
 
     prediction: Prediction
     timeline: Timeline
     why: tuple[str, ...] = ()
+    measured_here: bool = True
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def replay_ui(traces: Sequence[Path]) -> None:
         if rules:
             answer_ui(replay, ask(replay, rules))
     except StepcastError as error:
-        st.error(str(error))
+        st.error(markdown_escaped(str(error)))
 
 
 def _choice_words(traces: Sequence[Path]) -> str:

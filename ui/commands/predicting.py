@@ -55,8 +55,9 @@ def predict(
     else:
         console = Console(width=max(120, Console().width))
         shown = [prediction(base, base, job.precision), document] if chosen is not base else [document]
-        console.print(tables.prediction_table(shown))
-        for line in [*sentences.prediction_words(document), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
+        here = jobs.measured_here(model)
+        console.print(tables.prediction_table(shown, here))
+        for line in [*sentences.prediction_words(document, here), *(explain(base.timeline, chosen.timeline) if chosen is not base else [])]:
             console.print(f"- {line}", highlight=False, markup=False)
         if show_plan:
             console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")

@@ -10,7 +10,7 @@ from traces.timeline import Cause, Span, Timeline
 from ui.figures import palette
 from ui.text.labels import lane_label
 
-X_LABEL = "ms from the start of the steady period"
+X_LABEL = "ms from the start of the training step"
 CRITICAL = "critical path"
 #: A panel with more spans than this has no white borders around its bars, because they would hide the bars.
 BORDERED_SPANS = 500
@@ -18,7 +18,7 @@ BORDERED_SPANS = 500
 
 @dataclass(frozen=True)
 class Bar:
-    """One span, clipped to the steady period. Times are in ms from the start of the period.
+    """One span, clipped to one training step. Times are in ms from the start of the step.
 
     `offset_ms`: where the span starts when it is not clipped. `cause`: what the span waited for, if it is on the critical path. `labels`:
     texts for the bar, longest first.
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelinePanel:
-    """One steady period of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order."""
+    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order."""
 
     kind: str
     step_s: float
@@ -70,7 +70,7 @@ class TimelinePanel:
 
 
 def timeline_panel(timeline: Timeline) -> TimelinePanel:
-    """The panel of a timeline's steady period."""
+    """The panel of a timeline's training step in its steady state."""
     begin, end = timeline.window_s
     spans = timeline.window()
     places = lanes(timeline, spans)

@@ -32,7 +32,7 @@ from ui.figures.memory_picture import memory_picture
 from ui.figures.timeline_picture import timelines_picture
 from ui.figures.validation_picture import validation_picture
 from ui.reports.page import first_and_last, render
-from ui.text import sentences, tables
+from ui.text import sentences, tables, verdicts
 from ui.text.labels import headline, row_labels
 
 SCHEMA = "stepcast.report/1"
@@ -136,6 +136,7 @@ def _section_values(validation: Validation, section: _Section, comparisons: list
     """What the page shows of one validation."""
     return {
         "heading": sentences.job_words(validation),
+        "headline": verdicts.headline(validation),
         "words": " ".join(sentences.validation_words(validation)),
         "picture": section.picture,
         "rows": tables.validation_cells(validation),

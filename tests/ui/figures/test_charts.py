@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.page_samples import skipped, two_lanes, validation
+from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
@@ -61,14 +61,24 @@ def test_thousands_of_spans_stay_fast():
     assert time.process_time() - begun < 20, "a trace per span would take minutes"
 
 
-def test_step_times_per_strategy(runs):
+def test_step_times_per_strategy_after_plain_pytorch(runs):
     rows = [comparison.result for comparison in runs.values()]
-    figure = charts.speedups_figure(sample_validation([*rows, skipped()]))
-    predicted, measured = figure.data
+    document = sample_validation([*rows, skipped()])
+    figure = charts.speedups_figure(document)
+    predicted, measured, *gains, _ = (*figure.data, None)
     assert list(predicted.x) == pytest.approx([row.predicted_step_s * 1e3 for row in rows])
-    assert list(measured.x) == pytest.approx([row.measured_step_s * 1e3 for row in rows])
+    assert list(measured.x) == pytest.approx([1e3 * seconds for seconds in (document.reference_step_s, *(r.measured_step_s for r in rows))])
     assert predicted.error_x.array[0] == pytest.approx((rows[0].predicted_interval_s[1] - rows[0].predicted_step_s) * 1e3)
-    assert figure.layout.yaxis.ticktext[1].startswith("turbodl<br>1.47x / 1.45x")
+    assert figure.layout.yaxis.ticktext[0].startswith("plain PyTorch<br>")
+    assert figure.layout.yaxis.ticktext[2] == "turbodl<br>1.42x, faster"
+    assert [gain.x[0] for gain in gains] == pytest.approx([document.reference_step_s / row.measured_step_s for row in rows])
+
+
+def test_speedups_have_error_bars():
+    row = result(against_pytorch=0.9, against_pytorch_interval=(0.85, 0.97))
+    gain = charts.speedups_figure(validation(row)).data[2]
+    assert (gain.error_x.array[0], gain.error_x.arrayminus[0]) == pytest.approx((0.07, 0.05))
+    assert gain.hovertext[0] == "<b>turbodl</b><br>0.90x (0.85 to 0.97), slower"
 
 
 def test_nothing_ran_draws_an_empty_chart():
