@@ -14,12 +14,14 @@ from ui.app.model import start_command
 
 
 @contextmanager
-def running_app(home: Path, reports: Sequence[Path] = (), traces: Sequence[Path] = ()) -> Iterator[int]:
-    """The port of the app, which shows `reports` and `traces` and predicts by `fake_jobs`. `home` receives its log and its data."""
+def running_app(
+    home: Path, reports: Sequence[Path] = (), traces: Sequence[Path] = (), server: Path = SUPPORT / "browser_server.py"
+) -> Iterator[int]:
+    """The port of the app, which shows `reports` and `traces`. `home` receives its log and its data. `server` serves the pages."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = start_command(port, reports, SUPPORT / "browser_server.py", traces)
+    command = start_command(port, reports, server, traces)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home)}
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

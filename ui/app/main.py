@@ -167,7 +167,8 @@ def what_if_ui() -> None:
         return
     request = None
     try:
-        request, asked = request_ui(predictor.choices())
+        with st.container(border=True):
+            request, asked = request_ui(predictor.choices())
         if asked:
             st.session_state["answered"] = (request, forecast(repr(request), predictor, request))
     except StepcastError as error:

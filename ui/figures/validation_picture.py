@@ -21,7 +21,7 @@ TOP_IN, BOTTOM_IN, ROW_IN, JOB_TOP_IN = 1.45, 0.62, 0.62, 0.5
 LABEL_CHARACTERS = 22
 #: Left edges and widths of both halves, and the places of the columns at the right, as shares of the width.
 TIMES, GAINS = (0.19, 0.32), (0.53, 0.15)
-COLUMNS = {"gain": (0.695, "left"), "error": (0.9, "right"), "over baseline": (0.99, "right")}
+COLUMNS = {"gain": (0.695, "left"), "error": (0.875, "right"), "over baseline": (0.99, "right")}
 
 
 def validation_picture(path: Path | str, validation: Validation, title: str = "") -> Path:

@@ -36,6 +36,8 @@ from ui.text import sentences, tables, verdicts
 from ui.text.labels import headline, row_labels
 
 SCHEMA = "stepcast.report/1"
+#: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
+LONGEST_NAME = 80
 #: Files in the folder of every comparison, and the text of the links to them.
 FILES = (
     ("timelines.svg", "picture (SVG)"),
@@ -139,7 +141,7 @@ def _section_values(validation: Validation, section: _Section, comparisons: list
         "headline": verdicts.headline(validation),
         "words": " ".join(sentences.validation_words(validation)),
         "picture": section.picture,
-        "rows": tables.validation_cells(validation),
+        "rows": tables.folded(tables.validation_cells(validation)),
         "file": section.file,
         "comparisons": comparisons,
     }
@@ -172,7 +174,7 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
 
 def _free_name(label: str, taken: set[str]) -> str:
     """A folder name that is made of `label` and not yet in `taken`, which receives it."""
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "strategy"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", label)[:LONGEST_NAME].strip("-.") or "strategy"
     name, number = base, 1
     while name.lower() in taken:
         number += 1

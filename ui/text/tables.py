@@ -121,6 +121,11 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     return table
 
 
+def folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows whose longest cells have two lines, for pages: an interval or a measured size below what it belongs to."""
+    return [{head: text.replace(" (", "\n(").replace(" / ", " /\n") for head, text in row.items()} for row in rows]
+
+
 def _stacked(texts: Sequence[str]) -> str:
     """The texts of one cell below each other, and what is in parentheses below what it explains."""
     lines = [line.removesuffix(")") for text in texts if text != units.NONE for line in text.split(" (")]

@@ -1,19 +1,16 @@
 """The app and a report page in Chromium: charts and pictures are drawn, and no script fails."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.app_server import running_app
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from ui.reports.report import write_report
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 #: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("STEPCAST_SCREENSHOTS")
 

@@ -13,6 +13,7 @@ from ui.figures import charts, palette
 from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
 from ui.figures.timeline_chart import timelines_figure
+from ui.figures.timeline_panels import timeline_panel
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,15 @@ def test_bars_begin_at_the_window_and_are_clipped_to_it():
     assert bars["backward"].x[0] == pytest.approx(1.5)
     assert bars["forward"].y[0] == "gpu0 stream 0"
     assert "transfer" not in bars  # it ended when the window began
+
+
+def test_long_lanes_keep_room_for_the_bars_and_stay_apart():
+    one, two, three = two_lanes().spans
+    spans = (replace(one, lane="x" * 300), replace(two, lane=f"{'x' * 150}y{'x' * 149}"), replace(three, lane="short"))
+    rows = timeline_panel(replace(two_lanes(), spans=spans)).rows
+    assert len(set(rows)) == 3
+    assert max(map(len, rows)) <= 40
+    assert "gpu0 short" in rows
 
 
 def test_hover_names_task_layer_duration_and_cause_without_markup():
