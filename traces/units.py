@@ -16,7 +16,7 @@ _MEMORY_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def digits(value: float) -> str:
-    """About three significant digits: 1234, 412.3, 41.2, 4.12, 0.412, 0.0412."""
+    """About three significant digits: 1234, 412.3, 41.2, 4.12, 0.412, 0.0412. Zero has no sign."""
     size = abs(value)
     if size >= 1000:
         return f"{value:.0f}"
@@ -24,7 +24,7 @@ def digits(value: float) -> str:
         return f"{value:.1f}"
     if size >= 1:
         return f"{value:.2f}"
-    return f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"
+    return f"{value:.3f}" if size >= 0.1 else f"{value or 0.0:.3g}"
 
 
 def ms(seconds: float | None) -> str:
@@ -73,15 +73,28 @@ def interval(bounds: tuple[float, float] | None) -> str:
 
 
 def percent(share: float | None, signed: bool = True) -> str:
-    """A share as a percentage: -1.9 %."""
+    """A share as a percentage: -1.9 %. A share that rounds to zero has no sign: 0.0 %."""
     if share is None:
         return NONE
-    return f"{share * 100:+.1f} %" if signed else f"{share * 100:.1f} %"
+    rounded = round(share * 100, 1)
+    return f"{rounded:+.1f} %" if signed and rounded else f"{rounded or 0.0:.1f} %"
 
 
-def speedup(factor: float | None) -> str:
-    """A speed-up: 1.34x."""
-    return NONE if factor is None else f"{factor:.2f}x"
+def error(predicted: float | None, measured: float | None) -> str:
+    """The error of a prediction, predicted / measured − 1, as a percentage: -1.9 %."""
+    return NONE if predicted is None or not measured else percent(predicted / measured - 1)
+
+
+def speedup(factor: float | None, bounds: tuple[float, float] | None = None) -> str:
+    """A speed-up, with its 90 % interval if it is known: 1.34x, or 1.34x (1.30 to 1.38)."""
+    if factor is None:
+        return NONE
+    return f"{factor:.2f}x" if bounds is None else f"{factor:.2f}x ({factors(bounds)})"
+
+
+def factors(bounds: tuple[float, float] | None) -> str:
+    """An interval of speed-ups: 1.30 to 1.38."""
+    return NONE if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
 
 
 def memory(count: float | None) -> str:
@@ -111,7 +124,7 @@ def memory_unit(highest_bytes: float) -> tuple[int, str]:
 
 
 def difference(value: float | None) -> str:
-    """A relative difference of numbers: "exact" for 0, else its power of ten such as 2e-07."""
+    """A relative difference of numbers: "identical" (bit for bit) for 0, else its power of ten such as 2e-07."""
     if value is None:
         return NONE
-    return "exact" if value == 0 else f"{value:.0e}"
+    return "identical" if value == 0 else f"{value:.0e}"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
+from calibrate.identity import comparable_cpu
 from calibrate.placement import Placement, check_names
 from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
@@ -43,7 +44,16 @@ def caution(model: CostModel, profile: Path | None) -> None:
     elif profile is not None:
         warn_if_foreign(used, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
-        log.warning("this machine is not calibrated: costs are guessed; stepcast calibrate measures them")
+        log.warning("this machine is not calibrated: costs are from specifications; stepcast calibrate measures them")
+
+
+def measured_here(model: CostModel) -> bool:
+    """Whether the measured costs of a model are this machine's own."""
+    used = model.profile
+    if used is None or used.identity.kind != "gpu":
+        return used is None or not used.matches(comparable_cpu())
+    own_gpu = gpu_here()
+    return own_gpu is not None and slug(own_gpu) == slug(used.identity.gpu)
 
 
 def caution_precision(machines: Iterable[Machine], precision: str) -> None:
@@ -110,4 +120,4 @@ def _answer(name: str, forecast, base, job: Job, shared: Mapping[str, str], mode
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
     document = with_largest_batch(prediction(forecast, base, job.precision), job, name, shared, forecast, model)
-    return Forecast(document, forecast.timeline)
+    return Forecast(document, forecast.timeline, measured_here(model))

@@ -45,8 +45,36 @@ def test_one_unit_for_an_axis():
 
 
 def test_units_and_nothing():
-    assert units.difference(0.0) == "exact"
+    assert units.difference(0.0) == "identical"
     assert units.difference(2.4e-7) == "2e-07"
     assert units.interval((0.039, 0.0415)) == "39.0 to 41.5"
     missing = [f(None) for f in (units.memory, units.difference, units.interval, units.percent, units.speedup, units.duration)]
     assert missing == ["-"] * 6
+
+
+@pytest.mark.parametrize(
+    ("share", "signed", "unsigned"),
+    [
+        (-0.019, "-1.9 %", "-1.9 %"),
+        (0.0004, "0.0 %", "0.0 %"),
+        (-0.0004, "0.0 %", "0.0 %"),
+        (-0.0, "0.0 %", "0.0 %"),
+        (1.0, "+100.0 %", "100.0 %"),
+    ],
+)
+def test_zero_has_no_sign(share, signed, unsigned):
+    assert units.percent(share) == signed
+    assert units.percent(share, signed=False) == unsigned
+    assert units.digits(-0.0) == "0"
+
+
+def test_the_error_is_that_of_the_two_times():
+    assert units.error(0.0412, 0.0420) == "-1.9 %"
+    assert units.error(0.0420, 0.0420) == "0.0 %"
+    assert units.error(None, 0.0420) == units.error(0.0412, None) == "-"
+
+
+def test_speedups_with_intervals():
+    assert units.speedup(1.157) == "1.16x"
+    assert units.speedup(1.157, (1.08, 1.219)) == "1.16x (1.08 to 1.22)"
+    assert units.factors(None) == "-"

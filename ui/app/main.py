@@ -9,33 +9,34 @@ from pathlib import Path
 
 import streamlit as st
 
-from calibrate.placement import DEFAULT_PLACEMENT
 from traces import units
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import (
-    Choices,
     Forecast,
     Predictor,
     Refusal,
     Request,
     find_predictor,
-    parse_settings,
     report_places,
     reports_folder,
     start_arguments,
     start_traces,
 )
 from ui.app.replay_page import replay_ui
+from ui.app.request_form import request_ui, request_words
+from ui.app.state import keep_widgets, select
 from ui.app.training_page import training_place, training_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_chart import timelines_figure
 from ui.reports.report import Report, read_report
-from ui.text import sentences, tables
+from ui.text import sentences, tables, verdicts
 from ui.text.labels import markdown_escaped, row_labels
 
 REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
+#: The key of the container of answers to an earlier request, by which its style finds it.
+STALE = "earlier-answers"
 #: Rows of the table of the critical path's longest tasks.
 LONGEST = 12
 
@@ -43,10 +44,11 @@ LONGEST = 12
 def main() -> None:
     """Draw the page."""
     st.set_page_config(page_title="Stepcast", layout="wide")
+    keep_widgets()
     with st.sidebar:
         st.title("Stepcast")
         st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
-        view = st.radio("View", [REPORTS, WHAT_IF, REPLAY])
+        view = st.radio("View", [REPORTS, WHAT_IF, REPLAY], key="view")
     if view == REPORTS:
         reports_ui()
     elif view == WHAT_IF:
@@ -70,7 +72,7 @@ def reports_ui() -> None:
     number = validation_ui(report)
     comparisons = report.comparisons[number]
     validation_summary_ui(report.validations[number])
-    chosen = comparison_ui(comparisons)
+    chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons)
     if chosen is not None:
         comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
 
@@ -84,7 +86,7 @@ def place_ui(places: list[Path]) -> Path | None:
         )
         return None
     names = [path.name for path in places]
-    return st.sidebar.selectbox("Report", places, format_func=lambda path: path.name if names.count(path.name) == 1 else str(path))
+    return select(st.sidebar, "Report", places, "report", words=lambda path: path.name if names.count(path.name) == 1 else str(path))
 
 
 def report_ui(place: Path) -> Report | None:
@@ -92,7 +94,7 @@ def report_ui(place: Path) -> Report | None:
     try:
         return load_report(str(place), _stamp(place))
     except StepcastError as error:
-        st.error(str(error))
+        st.error(markdown_escaped(str(error)))
         return None
 
 
@@ -111,27 +113,35 @@ def validation_ui(report: Report) -> int:
     """The number of the validation to show. The user chooses if the report has several."""
     if len(report.validations) == 1:
         return 0
-    return st.sidebar.selectbox(
-        "Job", range(len(report.validations)), format_func=lambda number: sentences.job_words(report.validations[number])
-    )
+    numbers = range(len(report.validations))
+    return select(st.sidebar, "Job", numbers, f"job of {report.folder}", words=lambda n: sentences.job_words(report.validations[n]))
 
 
 def validation_summary_ui(validation: Validation) -> None:
     """Show sentences, chart and table of one validation."""
-    st.subheader(sentences.job_words(validation))
+    st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
+    headline_ui(validation)
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
 
 
-def comparison_ui(comparisons: tuple[Comparison, ...]) -> int | None:
-    """The number of the comparison that the user picks; None if the report has no timelines."""
+def headline_ui(validation: Validation) -> None:
+    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or nobody can tell."""
+    gain = verdicts.headline_gain(validation)
+    if gain is not None:
+        box = {"faster": st.success, "same": st.info}.get(gain.verdict, st.warning)
+        box(markdown_escaped(verdicts.headline(validation)))
+
+
+def comparison_ui(key: str, comparisons: tuple[Comparison, ...]) -> int | None:
+    """The number of the comparison that the user picks in the select box `key`; None if the report has no timelines."""
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
     labels = row_labels([comparison.result for comparison in comparisons])
-    return st.selectbox("Strategy", range(len(labels)), index=len(labels) - 1, format_func=lambda number: labels[number])
+    return select(st, "Strategy", range(len(labels)), key, default=len(labels) - 1, words=lambda number: labels[number])
 
 
 def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
@@ -150,48 +160,30 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
 
 
 def what_if_ui() -> None:
-    """Let the user ask for a prediction, and show it."""
+    """Let the user ask for predictions, and show the last answers under the job that they belong to."""
     predictor = find_predictor()
     if predictor is None:
         st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
+    request = None
     try:
-        request = request_ui(predictor.choices())
-        answers = forecast(repr(request), predictor, request) if request else ()
+        with st.container(border=True):
+            request, asked = request_ui(predictor.choices())
+        if asked:
+            st.session_state["answered"] = (request, forecast(repr(request), predictor, request))
     except StepcastError as error:
-        st.error(str(error))
+        st.error(markdown_escaped(str(error)))
+    if "answered" not in st.session_state:
         return
-    if request:
+    answered, answers = st.session_state["answered"]
+    stale = answered != request
+    if stale:
+        st.html(f"<style>.st-key-{STALE} {{ opacity: 0.45; }}</style>")
+    with st.container(key=STALE if stale else "answers"):
+        st.subheader(markdown_escaped(request_words(answered)), anchor=False)
+        if stale:
+            st.warning("These answers belong to the earlier request in the title. The form has changed since; Predict answers it.")
         answers_ui(answers)
-
-
-def request_ui(choices: Choices) -> Request | None:
-    """The user's last request; None before the first. Raises StepcastError for options that cannot be read."""
-    with st.form("what if"):
-        first, second, third = st.columns(3)
-        model = first.selectbox("Model", choices.models)
-        batch = second.number_input("Batch size", min_value=1, value=32)
-        image_size = third.number_input("Image size", min_value=1, value=None, placeholder="the model's own")
-        optimizer = first.selectbox("Optimizer", choices.optimizers)
-        form = second.selectbox("Form of the update", choices.forms)
-        precision = third.selectbox("Precision", choices.precisions)
-        machine = first.selectbox("Machine", choices.machines)
-        strategies = second.multiselect("Strategies", choices.strategies, default=choices.strategies[:2])
-        settings = third.text_input("Options", placeholder="overlap=off, bucket=0")
-        first, second, third = st.columns(3)
-        devices = first.number_input("Devices", min_value=1, value=None, placeholder="all of the machine's; 1 for this CPU")
-        link = second.text_input(
-            "Link between groups of this CPU's cores", DEFAULT_PLACEMENT.link, help="alias, copy, or copy:GB/s such as copy:0.5"
-        )
-        partition = third.number_input("Parts of one GPU", min_value=1, value=None, placeholder="1: the GPU is not split")
-        if st.form_submit_button("Predict", type="primary"):
-            if not strategies:
-                raise StepcastError("no strategy chosen; choose at least one")
-            fields = (model, int(batch), int(image_size) if image_size else None, optimizer, form, precision, machine, tuple(strategies))
-            parts = int(partition) if partition else None
-            placement = (int(devices) if devices else None, link.strip() or DEFAULT_PLACEMENT.link, parts)
-            st.session_state["request"] = Request(*fields, parse_settings(settings), *placement)
-    return st.session_state.get("request")
 
 
 @st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
@@ -207,11 +199,12 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
-    predictions = [answer.prediction for answer in forecasts]
-    st.plotly_chart(charts.predictions_figure(predictions), key="predictions")
-    st.dataframe(tables.prediction_rows(predictions), hide_index=True)
-    number = st.selectbox("Look at", range(len(forecasts)), format_func=lambda number: predictions[number].strategy)
-    forecast_details_ui(forecasts[number])
+    predictions, here = [answer.prediction for answer in forecasts], forecasts[0].measured_here
+    labels = [tables.prediction_label(prediction) for prediction in predictions]
+    st.plotly_chart(charts.predictions_figure(predictions, labels), key="predictions")
+    st.dataframe(tables.prediction_rows(predictions, here), hide_index=True)
+    chosen = select(st, "Look at", labels, "looked at")
+    forecast_details_ui(forecasts[labels.index(chosen)])
 
 
 def forecast_details_ui(answer: Forecast) -> None:
@@ -220,11 +213,11 @@ def forecast_details_ui(answer: Forecast) -> None:
     left, middle, right = st.columns(3)
     left.metric("Step time", units.duration(prediction.step_s))
     middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
-    right.metric("Speed-up", units.speedup(prediction.speedup))
+    right.metric("Over the baseline", units.speedup(prediction.speedup, prediction.speedup_interval))
     st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
     if answer.why:
         st.write("Against the baseline: " + markdown_escaped("; ".join(answer.why)) + ".")
-    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction))))
+    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):

@@ -17,8 +17,9 @@ from traces.timeline import Timeline
 PREDICTOR_MODULE = "ui.jobs"
 #: Prefix of a trace's path among the app's arguments.
 TRACE = "--trace="
-APP = Path(__file__).with_name("main.py")
-SERVER = Path(__file__).with_name("serve.py")
+#: Starts Streamlit in such a way that it runs no code of the current folder.
+LAUNCHER = Path(__file__).with_name("launch.py")
+SERVER = Path(__file__).with_name("server.py")
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction and timeline."""
+    """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's."""
 
     prediction: Prediction
     timeline: Timeline
+    measured_here: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def reports_folder() -> Path:
     return user_data_path("stepcast") / "reports"
 
 
-def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str = APP, traces: Sequence[Path | str] = ()) -> list[str]:
+def start_command(
+    port: int, reports: Sequence[Path | str] = (), server: Path | str = SERVER, traces: Sequence[Path | str] = ()
+) -> list[str]:
     """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`.
 
     It runs no code of the folder that it is started in.
@@ -118,9 +122,9 @@ def start_command(port: int, reports: Sequence[Path | str] = (), app: Path | str
     return [
         sys.executable,
         "-P",
-        str(SERVER),
+        str(LAUNCHER),
         "run",
-        str(app),
+        str(server),
         *options,
         "--",
         *map(str, reports),

@@ -23,9 +23,9 @@ def training_ui(document: Path) -> None:
     try:
         run = load_run(str(document), document.stat().st_mtime_ns)
     except StepcastError as error:
-        st.error(str(error))
+        st.error(markdown_escaped(str(error)))
         return
-    st.subheader(training_words.title(run))
+    st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
     st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
     st.plotly_chart(training_figure(run), key="training")
     st.dataframe(training_words.cells(run), hide_index=True)

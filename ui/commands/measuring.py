@@ -31,7 +31,7 @@ from ui.commands import requests
 from ui.commands.output import print_document, print_then_write
 from ui.reports import report
 from ui.reports.folders import REPORT
-from ui.text import sentences, tables
+from ui.text import sentences, tables, verdicts
 from ui.text.machines import partition_words
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
@@ -71,7 +71,7 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
 
 def _show_failures(profile: Profile) -> None:
     for key, why in profile.failures.items():
-        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is fitted instead", file=sys.stderr)
+        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is interpolated instead", file=sys.stderr)
 
 
 def validate(
@@ -161,6 +161,8 @@ def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None
         print_document(documents[0] if len(documents) == 1 else {"schema": "stepcast.demo/1", "validations": documents})
         return
     console = Console(width=max(120, Console().width))
+    for line in verdicts.headlines(validations):
+        console.print(line, style="bold", highlight=False, markup=False)
     console.print(tables.validation_table(validations))
     for outcome in outcomes:
         for line in sentences.validation_words(outcome.validation):

@@ -130,10 +130,12 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
         return
     document, base, chosen = answer.prediction, answer.base, answer.chosen
     console = Console(width=max(120, Console().width))
+    shown = [prediction(base, base, answer.job.precision), document] if chosen is not base else [document]
+    here = shared_jobs.measured_here(answer.model)
     for line in fits.fit_words(document):
         console.print(line, style="bold red", highlight=False, markup=False)
-    console.print(tables.prediction_table([prediction(base, base, answer.job.precision), document] if chosen is not base else [document]))
-    words = [*sentences.prediction_words(document), *waterfalls.prediction_words(document)]
+    console.print(tables.prediction_table(shown, here))
+    words = [*sentences.prediction_words(document, here), *waterfalls.prediction_words(document)]
     for line in [*filter(None, [partition_words(answer.machine)]), *words]:
         console.print(f"- {line}", highlight=False, markup=False)
     if document.waterfall:

@@ -4,61 +4,89 @@ Backgrounds are transparent and text has no color of its own, so that a chart su
 """
 
 from collections.abc import Sequence
-from html import escape
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from traces import units
 from traces.comparison import Comparison, Prediction, Validation
 from ui.figures import palette
-from ui.text.labels import plain_label, row_labels
+from ui.figures.validation_rows import Row, rival_name, rows
+from ui.text import verdicts
+from ui.text.labels import plotly_escaped
 
 
 def speedups_figure(validation: Validation) -> go.Figure:
-    """Predicted and measured step time per strategy. Whiskers are the 90 % interval and the range of the measured runs.
+    """Step times and speed-ups per strategy, plain PyTorch first. The title is the headline of the validation.
 
-    A dashed line marks plain PyTorch.
+    Left: predicted step times with 90 % intervals, and measured ones with the range of all runs. Right: speed-ups over plain PyTorch (over
+    the baseline, if plain PyTorch was not measured) with 90 % intervals.
     """
-    results = validation.ran
-    figure = go.Figure()
-    names = row_labels(results)
-    predicted = [(r.predicted_step_s, *(r.predicted_interval_s or (r.predicted_step_s,) * 2)) for r in results]
-    measured = [
-        (r.measured_step_s, min((*r.measured_runs_s, r.measured_step_s)), max((*r.measured_runs_s, r.measured_step_s))) for r in results
-    ]
-    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, predicted, -0.12)
-    _add_points(figure, "measured, all runs", palette.MEASURED, "circle", names, measured, 0.12)
-    if results and validation.reference_step_s is not None:
-        line = {"color": palette.GREY, "width": 1.5, "dash": "dash"}
-        note = {"annotation_text": plain_label(validation), "annotation_position": "bottom right"}
-        figure.add_vline(x=validation.reference_step_s * 1e3, line=line, **note)
-    gains = [f"{units.speedup(r.predicted_speedup)} / {units.speedup(r.measured_speedup)}" for r in results]
-    return _strategy_axes(figure, "Step time per strategy (speed-up predicted / measured)", names, gains)
+    drawn = rows(validation)
+    figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.62, 0.38], horizontal_spacing=0.04)
+    predicted = [row for row in drawn if row.predicted_s is not None]
+    _add_points(
+        figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", [row.label for row in predicted],
+        [(row.predicted_s, *(row.interval_s or (row.predicted_s,) * 2)) for row in predicted],
+        [drawn.index(row) - 0.12 for row in predicted],
+    )  # fmt: skip
+    _add_points(
+        figure, "measured, all runs", palette.MEASURED, "circle", [row.label for row in drawn],
+        [(row.measured_s, min((*row.runs_s, row.measured_s)), max((*row.runs_s, row.measured_s))) for row in drawn],
+        [number + (0.12 if row in predicted else 0.0) for number, row in enumerate(drawn)],
+    )  # fmt: skip
+    _add_gains(figure, drawn)
+    notes = [f"{row.gain.text}, {row.gain.verdict}" if row.gain is not None else "" for row in drawn]
+    title = verdicts.short_headline(validation) or "Step time per strategy"
+    figure.update_xaxes(title_text=f"speed-up over {rival_name(validation)}", showgrid=True, gridcolor=palette.GRID, zeroline=False, col=2)
+    return _strategy_axes(figure, title, [row.label for row in drawn], notes, col=1)
 
 
-def predictions_figure(predictions: Sequence[Prediction]) -> go.Figure:
-    """Predicted step time per strategy with its 90 % interval and speed-up."""
+def _add_gains(figure: go.Figure, drawn: Sequence[Row]) -> None:
+    """Add speed-ups with whiskers to the right half."""
+    for number, row in enumerate(drawn):
+        if row.gain is None:
+            continue
+        gain, color = row.gain, palette.VERDICT[row.gain.verdict]
+        low, high = gain.interval or (gain.factor, gain.factor)
+        whiskers = {"type": "data", "symmetric": False, "array": [high - gain.factor], "arrayminus": [gain.factor - low]}
+        figure.add_scatter(
+            x=[gain.factor], y=[number], mode="markers", marker={"color": color, "size": 10}, error_x=whiskers | {"color": color},
+            hovertext=[f"<b>{plotly_escaped(row.label)}</b><br>{gain.text}, {gain.verdict}"], hovertemplate="%{hovertext}<extra></extra>",
+            showlegend=False, row=1, col=2,
+        )  # fmt: skip
+    figure.add_vline(x=1.0, line={"color": palette.GREY, "width": 1.5, "dash": "dash"}, row=1, col=2)
+
+
+def predictions_figure(predictions: Sequence[Prediction], names: Sequence[str]) -> go.Figure:
+    """Predicted step time per strategy with its 90 % interval, and its speed-up over the baseline. `names`: the strategies' labels."""
     figure = go.Figure()
-    names = [prediction.strategy for prediction in predictions]
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
-    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, 0.0)
-    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [units.speedup(p.speedup) for p in predictions])
+    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, list(range(len(values))))
+    notes = [units.speedup(p.speedup, p.speedup_interval) for p in predictions]
+    return _strategy_axes(figure, "Predicted step time per strategy (speed-up over the baseline)", names, notes)
 
 
 def _add_points(
-    figure: go.Figure, name: str, color: str, symbol: str, names: list[str], values: list[tuple[float, float, float]], offset: float
+    figure: go.Figure,
+    name: str,
+    color: str,
+    symbol: str,
+    names: Sequence[str],
+    values: Sequence[tuple[float, float, float]],
+    heights: Sequence[float],
 ) -> None:
-    """Add one point with whiskers per strategy. `values`: (value, low, high) in seconds. `offset`: from the middle of the row."""
+    """Add one point with whiskers per strategy. `values`: (value, low, high) in seconds. `heights`: its place on the y axis."""
     whiskers = {"type": "data", "symmetric": False, "thickness": 1.5, "color": color}
     whiskers["array"] = [(high - value) * 1e3 for value, _, high in values]
     whiskers["arrayminus"] = [(value - low) * 1e3 for value, low, _ in values]
     texts = [
-        f"<b>{escape(label)}</b><br>{name}: {units.duration(value)} ({units.interval((low, high))})"
+        f"<b>{plotly_escaped(label)}</b><br>{name}: {units.duration(value)} ({units.interval((low, high))})"
         for label, (value, low, high) in zip(names, values, strict=True)
     ]
     figure.add_scatter(
         x=[value * 1e3 for value, _, _ in values],
-        y=[row + offset for row in range(len(values))],
+        y=list(heights),
         mode="markers",
         name=name,
         marker={"color": color, "symbol": symbol, "size": 10},
@@ -68,25 +96,25 @@ def _add_points(
     )
 
 
-def _strategy_axes(figure: go.Figure, title: str, names: list[str], notes: list[str]) -> go.Figure:
-    labels = [f"{escape(name)}<br>{note}" for name, note in zip(names, notes, strict=True)]
-    rows = len(labels)
-    figure.update_yaxes(
-        tickvals=list(range(rows)), ticktext=labels, range=[rows - 0.5, -0.5], zeroline=False, showgrid=False, ticksuffix=" "
-    )
-    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, showgrid=True, gridcolor=palette.GRID)
-    return finished(figure, title, drawn_px=20 + 55 * rows)
+def _strategy_axes(figure: go.Figure, title: str, names: Sequence[str], notes: Sequence[str], col: int | None = None) -> go.Figure:
+    labels = [f"{plotly_escaped(name)}<br>{note}" for name, note in zip(names, notes, strict=True)]
+    count = len(labels)
+    figure.update_yaxes(range=[count - 0.5, -0.5], zeroline=False, showgrid=False, ticksuffix=" ")
+    figure.update_yaxes(tickvals=list(range(count)), ticktext=labels, col=col)
+    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, showgrid=True, gridcolor=palette.GRID, col=col)
+    return finished(figure, title, drawn_px=20 + 55 * count)
 
 
 def phases_figure(comparison: Comparison) -> go.Figure:
-    """Task time per phase within one steady period, predicted and measured."""
+    """Task time per phase within one training step, predicted and measured."""
     seconds = comparison.phases()
     phases = palette.phases_in_order(set(seconds))
+    labels = [plotly_escaped(phase) for phase in phases]
     figure = go.Figure()
     for name, color, pick in (("predicted", palette.PREDICTED, "predicted_s"), ("measured", palette.MEASURED, "measured_s")):
         values = [getattr(seconds[phase], pick) for phase in phases]
         figure.add_bar(
-            x=phases,
+            x=labels,
             y=[v * 1e3 for v in values],
             name=name,
             marker_color=color,
@@ -103,7 +131,7 @@ def finished(figure: go.Figure, title: str, drawn_px: int, **layout) -> go.Figur
     margin = {"l": 10, "r": 20, "t": 96, "b": 50}
     height = drawn_px + margin["t"] + margin["b"]
     legend = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - 36 / height, "xanchor": "left", "x": 0}
-    heading = {"text": title, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
+    heading = {"text": plotly_escaped(title), "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
     return figure.update_layout(
         title=heading, height=height, legend=legend, showlegend=True, margin=margin, hovermode="closest", **clear, **layout

@@ -1,4 +1,4 @@
-"""The interactive chart of memory over one steady period."""
+"""The interactive chart of memory over one training step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,13 +12,14 @@ from ui.figures import palette
 from ui.figures.charts import finished
 from ui.figures.memory_panels import Panel, Row, rows
 from ui.figures.timeline_panels import X_LABEL
+from ui.text.labels import plotly_escaped
 
 #: Pixels per row, and between rows.
 ROW_PX, BETWEEN_PX = 190, 50
 
 
 def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.Figure:
-    """Bytes held over one steady period: one row per device, predicted next to measured, stacked by kind of value.
+    """Bytes held over one training step: one row per device, predicted next to measured, stacked by kind of value.
 
     A dashed line marks the peak (in a measured timeline, the allocator's); a red line marks a limit that is near.
     """
@@ -31,7 +32,7 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.F
     spacing = BETWEEN_PX / drawn_px if count > 1 else 0.0
     figure = make_subplots(
         count, len(timelines), shared_xaxes="all", shared_yaxes="rows", vertical_spacing=spacing, horizontal_spacing=0.03,
-        subplot_titles=[heading for row in device_rows for heading in row.headings],
+        subplot_titles=[plotly_escaped(heading) for row in device_rows for heading in row.headings],
     )  # fmt: skip
     in_legend: set[str] = set()
     end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in timelines) * 1e3
@@ -83,7 +84,7 @@ def _lines_figure(timelines: Sequence[Timeline]) -> go.Figure:
             inside = [(start, before[-1] if before else 0), *((time, held) for time, held in steps if start < time <= end)]
             inside.append((end, inside[-1][1]))
             times, held = zip(*inside, strict=True)
-            name = f"{device} {timeline.kind}"
+            name = plotly_escaped(f"{device} {timeline.kind}")
             figure.add_scatter(x=[(t - start) * 1e3 for t in times], y=[h / 2**30 for h in held], name=name, mode="lines", line_shape="hv")
     figure.update_yaxes(title_text="GiB", rangemode="tozero", gridcolor=palette.GRID)
     figure.update_xaxes(title_text=X_LABEL, showgrid=False, zeroline=False)

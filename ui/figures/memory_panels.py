@@ -18,7 +18,7 @@ LIMIT_IN_SIGHT = 2.5
 class Panel:
     """One device in one timeline.
 
-    `times_ms`: instants from the start of the steady period; the last is its end. `held`: bytes at these instants by kind of value, in
+    `times_ms`: instants from the start of the training step; the last is its end. `held`: bytes at these instants by kind of value, in
     stacking order. `peak_bytes`: the timeline's peak of the device (predicted, or measured by the allocator), 0 if unknown.
     """
 
@@ -29,7 +29,7 @@ class Panel:
 
     @property
     def highest_bytes(self) -> int:
-        """The most bytes held at once within the period."""
+        """The most bytes held at once within the step."""
         return max(map(sum, zip(*self.held.values(), strict=True)), default=0)
 
 

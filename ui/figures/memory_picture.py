@@ -1,4 +1,4 @@
-"""The static picture of memory over one steady period: one row per device, predicted next to measured, stacked by kind of value."""
+"""The static picture of memory over one training step: one row per device, predicted next to measured, stacked by kind of value."""
 
 from pathlib import Path
 

@@ -25,6 +25,8 @@ OTHER = "#949494"  # phases that are not in PHASE
 CRITICAL = "#E5383B"  # the stripe under bars of the critical path
 LIMIT = "#B02A37"  # memory limits
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
+#: By what the interval of a speed-up says.
+VERDICT = MappingProxyType({"faster": "#12A37B", "same": "#5A6070", "slower": "#B02A37", "cannot tell": "#B8860B"})
 GREY = "#8A8F98"  # lines and marks that are neither predicted nor measured
 GRID = "rgba(138,143,152,0.25)"
 

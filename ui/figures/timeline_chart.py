@@ -1,7 +1,5 @@
 """The interactive chart of timelines: predicted above measured on one time axis."""
 
-from html import escape
-
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -10,14 +8,14 @@ from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.charts import finished
 from ui.figures.timeline_panels import CRITICAL, X_LABEL, Bar, TimelinePanel, timeline_panel
-from ui.text.labels import headline
+from ui.text.labels import headline, plotly_escaped
 
 #: Pixels per lane, and between the panels.
 LANE_PX, BETWEEN_PX = 34, 56
 
 
 def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> go.Figure:
-    """One steady period, predicted above measured on one time axis that begins at 0; one row per lane, colored by phase.
+    """One training step, predicted above measured on one time axis that begins at 0; one row per lane, colored by phase.
 
     A red stripe under a bar marks the critical path. Without `measured`, the figure shows the prediction alone.
     """
@@ -25,14 +23,14 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     heights = [max(1, len(panel.rows)) for panel in panels]
     drawn_px = LANE_PX * sum(heights) + BETWEEN_PX * (len(panels) - 1)
     spacing = BETWEEN_PX / drawn_px if len(panels) > 1 else 0.0
-    titles = [f"{panel.kind}: {panel.step_label}" for panel in panels]
+    titles = [plotly_escaped(f"{panel.kind}: {panel.step_label}") for panel in panels]
     figure = make_subplots(len(panels), 1, shared_xaxes=True, vertical_spacing=spacing, row_heights=heights, subplot_titles=titles)
     in_legend: set[str] = set()
     for number, panel in enumerate(panels, start=1):
         for trace in _traces(panel, in_legend):
             figure.add_trace(trace, row=number, col=1)
         figure.update_yaxes(
-            categoryorder="array", categoryarray=panel.rows, autorange="reversed", showgrid=False, ticksuffix=" ", row=number, col=1
+            categoryorder="array", categoryarray=labels(panel), autorange="reversed", showgrid=False, ticksuffix=" ", row=number, col=1
         )
         figure.add_vline(x=panel.step_ms, line={"color": palette.GREY, "width": 1.5, "dash": "dash"}, row=number, col=1)
     end_ms = max(panel.length_ms for panel in panels)
@@ -45,6 +43,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
 
 def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
     """One bar trace per phase and one of critical stripes. Names that are not yet in `in_legend` are added to it and to the legend."""
+    names = labels(panel)
     border = {"width": 0.5 if panel.bordered else 0, "color": "rgba(255,255,255,0.6)"}
     traces = []
     for name, bars in (*panel.bars.items(), (CRITICAL, panel.critical)):
@@ -57,11 +56,11 @@ def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
             looks["hovertext"] = [_hover(bar) for bar in bars]
         trace = go.Bar(
             orientation="h",
-            name=name,
+            name=plotly_escaped(name),
             legendgroup=name,
             showlegend=name not in in_legend,
             marker={"color": color, "line": border},
-            y=[panel.rows[bar.row] for bar in bars],
+            y=[names[bar.row] for bar in bars],
             base=[bar.start_ms for bar in bars],
             x=[bar.length_ms for bar in bars],
             **looks,
@@ -71,11 +70,16 @@ def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
     return traces
 
 
+def labels(panel: TimelinePanel) -> list[str]:
+    """The labels of a panel's rows, as plotly shows them unchanged."""
+    return [plotly_escaped(row) for row in panel.rows]
+
+
 def _hover(bar: Bar) -> str:
     span = bar.span
     lines = [
-        f"<b>{escape(span.task)}</b>",
-        f"{span.phase}{f' of {escape(span.layer)}' if span.layer else ''}, micro-batch {span.micro_batch}",
+        f"<b>{plotly_escaped(span.task)}</b>",
+        f"{plotly_escaped(span.phase)}{f' of {plotly_escaped(span.layer)}' if span.layer else ''}, micro-batch {span.micro_batch}",
         f"{units.duration(span.end_s - span.start_s)}, from {units.duration(bar.offset_ms / 1e3)}, iteration {span.iteration}",
     ]
     if bar.critical:

@@ -1,6 +1,7 @@
 """What pictures and charts of timelines have in common: one panel per timeline with its lanes, bars, colors and labels."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traces import units
@@ -10,15 +11,17 @@ from traces.timeline import Cause, Span, Timeline
 from ui.figures import palette
 from ui.text.labels import lane_label
 
-X_LABEL = "ms from the start of the steady period"
+X_LABEL = "ms from the start of the training step"
 CRITICAL = "critical path"
+#: Characters of a row's label.
+LABEL_CHARACTERS = 40
 #: A panel with more spans than this has no white borders around its bars, because they would hide the bars.
 BORDERED_SPANS = 500
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One span, clipped to the steady period. Times are in ms from the start of the period.
+    """One span, clipped to one training step. Times are in ms from the start of the step.
 
     `offset_ms`: where the span starts when it is not clipped. `cause`: what the span waited for, if it is on the critical path. `labels`:
     texts for the bar, longest first.
@@ -40,7 +43,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelinePanel:
-    """One steady period of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order."""
+    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order."""
 
     kind: str
     step_s: float
@@ -70,7 +73,7 @@ class TimelinePanel:
 
 
 def timeline_panel(timeline: Timeline) -> TimelinePanel:
-    """The panel of a timeline's steady period."""
+    """The panel of a timeline's training step in its steady state."""
     begin, end = timeline.window_s
     spans = timeline.window()
     places = lanes(timeline, spans)
@@ -96,9 +99,16 @@ def timeline_panel(timeline: Timeline) -> TimelinePanel:
         kind=timeline.kind,
         step_s=timeline.step_s,
         length_ms=max(timeline.step_s, end - begin) * 1e3,
-        rows=tuple(lane_label(*place) for place in places),
+        rows=_row_labels([lane_label(*place) for place in places]),
         bars={phase: tuple(bars[phase]) for phase in palette.phases_in_order(set(bars))},
     )
+
+
+def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels of at most LABEL_CHARACTERS, which leave room for the bars. Long ones lose their middle; a number keeps equal ones apart."""
+    half = (LABEL_CHARACTERS - 5) // 2
+    shortened = [label if len(label) <= LABEL_CHARACTERS else f"{label[:half]}…{label[-half:]}" for label in labels]
+    return tuple(f"{label} ({row})" if shortened.count(label) > 1 else label for row, label in enumerate(shortened))
 
 
 def _layer_labels(layer: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ DASHES = (0, (4, 3))
 
 
 def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path:
-    """Draw one steady period, predicted above measured, into `path` (.png or .svg). The heading has `title`, both step times and the error.
+    """Draw one training step, predicted above measured, into `path` (.png or .svg). The heading has `title`, both step times and the error.
 
     A red stripe under a bar marks the critical path; a solid line marks a timeline's step time, a dashed one the predicted step time.
     """
@@ -58,14 +58,14 @@ def _draw(axes: Axes, panel: TimelinePanel, end_ms: float) -> None:
     _draw_bars(axes, panel.critical, 0.34, 0.1, palette.CRITICAL, 0.0)
     axes.set_xlim(0, end_ms * 1.002)
     axes.set_ylim(len(panel.rows) - 0.45, -0.55)
-    axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=11 if len(panel.rows) <= 12 else 8.5, color=INK)
+    axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=11 if len(panel.rows) <= 12 else 8.5, color=INK, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(12))
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     hide_frame(axes)
     axes.axvline(panel.step_ms, color=INK, linewidth=1.6, clip_on=False)
-    text = {"textcoords": "offset points", "fontsize": 11.5, "weight": "bold", "color": INK}
+    text = {"textcoords": "offset points", "fontsize": 11.5, "weight": "bold", "color": INK, "parse_math": False}
     axes.annotate(f"{panel.step_label} ", (panel.step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), ha="right", **text)
     axes.annotate(panel.kind, (0, 1), (0, 4), xycoords="axes fraction", **text)
     _label_bars(axes, panel)

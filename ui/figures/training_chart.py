@@ -7,6 +7,7 @@ from traces.training import TrainingRun
 from ui.figures import palette
 from ui.figures.charts import finished
 from ui.figures.training_curves import lines, logarithmic
+from ui.text.labels import plotly_escaped
 
 
 def training_figure(document: TrainingRun) -> go.Figure:
@@ -21,9 +22,10 @@ def training_figure(document: TrainingRun) -> go.Figure:
                     x=x, y=line.losses, mode="lines", line=faint, opacity=0.2, showlegend=False, hoverinfo="skip", row=1, col=column
                 )
             look = {"color": line.color, "width": 5 if number == 0 else 2}
+            names = {"name": plotly_escaped(line.name), "legendgroup": line.name}
             figure.add_scatter(
-                x=x, y=line.means, mode="lines", line=look, opacity=0.6 if number == 0 else 1.0, name=line.name, legendgroup=line.name,
-                showlegend=column == 1, row=1, col=column,
+                x=x, y=line.means, mode="lines", line=look, opacity=0.6 if number == 0 else 1.0, showlegend=column == 1, row=1, col=column,
+                **names,
             )  # fmt: skip
     figure.update_xaxes(title_text="iteration", gridcolor=palette.GRID, zeroline=False, row=1, col=1)
     figure.update_xaxes(title_text="seconds of training steps", gridcolor=palette.GRID, zeroline=False, row=1, col=2)

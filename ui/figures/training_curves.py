@@ -6,6 +6,7 @@ import numpy as np
 
 from traces.training import Curve, TrainingRun
 from ui.figures import palette
+from ui.text import trainings
 
 #: A curve with at least MANY iterations is drawn as its mean over neighbors (SHARE of all iterations) over the faint losses.
 MANY, SHARE = 200, 0.04
@@ -32,9 +33,9 @@ class Line:
 
 
 def lines(document: TrainingRun) -> list[Line]:
-    """The curves of `document`, thinned to POINTS."""
+    """The curves of `document`, plain PyTorch's first, thinned to POINTS."""
     shades = [*palette.PHASE.values(), palette.OTHER]
-    return [_line(curve, shades[number % len(shades)]) for number, curve in enumerate(document.curves)]
+    return [_line(curve, shades[number % len(shades)]) for number, curve in enumerate(trainings.ordered(document))]
 
 
 def _line(curve: Curve, color: str) -> Line:
@@ -45,7 +46,7 @@ def _line(curve: Curve, color: str) -> Line:
     thinned = slice(None, None, -(-len(losses) // POINTS) or 1)
     means = smoothed(losses) if smooth else losses
     seconds = np.array(curve.seconds, float)[finite]
-    return Line(curve.name, color, finite[thinned] + 1, seconds[thinned], losses[thinned], means[thinned], smooth)
+    return Line(trainings.name_of(curve), color, finite[thinned] + 1, seconds[thinned], losses[thinned], means[thinned], smooth)
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:

@@ -5,17 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from traces import units
-from traces.comparison import Validation, ValidationResult
+from traces.comparison import Validation
 from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
 from traces.shipped import FILES, default_folder
-from ui.text.labels import row_labels
+from ui.text.labels import plain_label, row_labels
+from ui.text.tables import numbers_cell
+from ui.text.verdicts import against_pytorch
 
 COLUMNS = (
-    "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "A/A",
-    "speed-up predicted / measured", "numbers",
+    "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",
+    "verdict", "over baseline, predicted / measured", "run-to-run noise", "numbers",
 )  # fmt: skip
 SHIPPED_COLUMNS = ("GPU", "date", "PyTorch", "mode", "results", "median abs. error", "worst", "within bounds", "speed-up signs right")
-_BOUNDS = f"the larger of {GOOD_ERROR * 100:.0f} % and {GOOD_SPREADS:.0f} times the A/A spread"
+_BOUNDS = f"the larger of {GOOD_ERROR * 100:.0f} % and {GOOD_SPREADS:.0f} times the run-to-run noise"
 
 
 def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
@@ -40,7 +42,7 @@ def summary_words(report: GpuReport) -> list[str]:
     count = Counter(part.status for part in report.parts)
     sentences = [_summary_words(summary) for summary in report.summary] or ["No strategy ran."]
     if report.validations:
-        agreement = "all equal plain PyTorch's within the tolerance" if report.same_numbers else "some DIFFER from plain PyTorch's"
+        agreement = "all equal plain PyTorch's within the tolerance" if report.same_numbers else "some differ from plain PyTorch's"
         sentences.append(f"Gradients and parameters: {agreement}.")
     unsuited = f"; this GPU cannot run {count['unsuited']}" if count["unsuited"] else ""
     return [
@@ -87,9 +89,11 @@ def _about(report: GpuReport) -> str:
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
     lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(versions)}.", ""]
     lines.append(
-        "*error* is predicted / measured − 1, corrected for the drift of a fixed operation since calibration. The interval covers 90 %."
-        " *A/A* is the difference between two interleaved measurements of the baseline. Speed-ups are against the baseline."
-        " *numbers* are the largest relative differences of gradients and parameters from plain PyTorch's."
+        "*error* is predicted / measured − 1 of the times beside it; the errors below are corrected for the drift of a fixed operation"
+        " since calibration. Intervals hold 90 %. *against PyTorch* and *over baseline* say how many times as fast a step is as plain"
+        " PyTorch's and as the baseline's. *run-to-run noise* is the difference between two interleaved measurements of the baseline."
+        " *numbers* are identical if gradients and parameters equal plain PyTorch's bit for bit; otherwise, their largest relative"
+        " difference is given."
     )
     return "\n".join(lines)
 
@@ -100,32 +104,27 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
     job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
     if validation.reference_step_s is not None:
-        gain = units.speedup(validation.plain_speedup)
-        none = units.NONE
-        yield (*job, "plain PyTorch", none, units.ms(validation.reference_step_s), none, none, f"{none} / {gain}", none)
+        over_baseline, none = f"{units.NONE} / {units.speedup(validation.plain_speedup)}", units.NONE
+        plain = (plain_label(validation), none, units.ms(validation.reference_step_s), none, units.speedup(1.0), none)
+        yield (*job, *plain, over_baseline, none, none)
     for label, row in zip(row_labels(validation.results), validation.results, strict=True):
         if not row.ok:
-            yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 5)
+            yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 7)
             continue
+        gain = against_pytorch(validation, row)
         interval = f" ({units.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
         yield (
             *job,
             _plain(label),
             units.ms(row.predicted_step_s) + interval,
             units.ms(row.measured_step_s),
-            units.percent(row.scored_error),
-            units.percent(validation.aa_spread, signed=False),
+            units.error(row.predicted_step_s, row.measured_step_s),
+            gain.text if gain is not None else units.NONE,
+            gain.verdict if gain is not None else units.NONE,
             f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
-            _numbers(row),
+            units.percent(validation.aa_spread, signed=False),
+            numbers_cell(row),
         )
-
-
-def _numbers(row: ValidationResult) -> str:
-    if row.max_grad_error is None or row.max_param_error is None:
-        return "not finite"
-    if row.max_grad_error == row.max_param_error == 0:
-        return "exact"
-    return f"{units.difference(row.max_grad_error)}, {units.difference(row.max_param_error)}"
 
 
 def _results(rows: Sequence[tuple[str, ...]]) -> str:

@@ -32,10 +32,12 @@ from ui.figures.memory_picture import memory_picture
 from ui.figures.timeline_picture import timelines_picture
 from ui.figures.validation_picture import validation_picture
 from ui.reports.page import first_and_last, render
-from ui.text import sentences, tables
+from ui.text import sentences, tables, verdicts
 from ui.text.labels import headline, row_labels
 
 SCHEMA = "stepcast.report/1"
+#: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
+LONGEST_NAME = 80
 #: Files in the folder of every comparison, and the text of the links to them.
 FILES = (
     ("timelines.svg", "picture (SVG)"),
@@ -136,9 +138,10 @@ def _section_values(validation: Validation, section: _Section, comparisons: list
     """What the page shows of one validation."""
     return {
         "heading": sentences.job_words(validation),
+        "headline": verdicts.headline(validation),
         "words": " ".join(sentences.validation_words(validation)),
         "picture": section.picture,
-        "rows": tables.validation_cells(validation),
+        "rows": tables.folded(tables.validation_cells(validation)),
         "file": section.file,
         "comparisons": comparisons,
     }
@@ -171,7 +174,7 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
 
 def _free_name(label: str, taken: set[str]) -> str:
     """A folder name that is made of `label` and not yet in `taken`, which receives it."""
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "strategy"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", label)[:LONGEST_NAME].strip("-.") or "strategy"
     name, number = base, 1
     while name.lower() in taken:
         number += 1

@@ -12,6 +12,7 @@ from traces.training import TrainingRun
 from ui.figures.training_picture import training_picture
 from ui.reports.page import first_and_last, render
 from ui.text import trainings as training_words
+from ui.text.labels import differing
 
 DOCUMENT = "run.json"
 
@@ -36,7 +37,7 @@ def page(document: TrainingRun) -> str:
 
 
 def _about(document: TrainingRun) -> str:
-    """The data, and how the plan's updates differ from plain training."""
-    updates = "; ".join(f"{name}: {value}" for name, value in document.semantics.items())
+    """The data, and how the plan's training differs from plain training."""
+    updates = differing(document.semantics)
     stopped = "" if document.complete else f" Stopped after {document.steps} iterations."
-    return f"Data: {document.data}.{stopped}" + (f" The plan of {document.strategy}: {updates}." if updates else "")
+    return f"Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {updates}." if updates else "")

@@ -1,9 +1,18 @@
 """Labels of lanes, options, strategies and timelines, the same in tables, pictures and pages."""
 
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
 
 from traces import units
-from traces.comparison import Validation, ValidationResult
+from traces.comparison import Shares, Validation, ValidationResult
+
+#: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
+_JOINER = "\u2060"
+_SIGNS = re.compile(r"[\\`*_{}\[\]<>#$~|:&]")
+_JOINED = re.compile(r":(?=\S)|www(?=\.)|@(?=\w)", re.IGNORECASE)
+#: What starts a list, a rule or a heading at the start of a line.
+_LIST = re.compile(r"^(\d*)([-+=.)])")
 
 
 def lane_label(device: str, lane: str) -> str:
@@ -15,7 +24,7 @@ def headline(predicted_s: float, measured_s: float | None) -> str:
     """Both step times and the error: predicted 41.2 ms, measured 42.0 ms: -1.9 %."""
     if measured_s is None:
         return f"predicted {units.duration(predicted_s)}"
-    return f"predicted {units.duration(predicted_s)}, measured {units.duration(measured_s)}: {units.percent(predicted_s / measured_s - 1)}"
+    return f"predicted {units.duration(predicted_s)}, measured {units.duration(measured_s)}: {units.error(predicted_s, measured_s)}"
 
 
 def options_text(options: Mapping[str, object]) -> str:
@@ -39,8 +48,15 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
 
 
 def markdown_escaped(text: str) -> str:
-    """Text whose special characters Markdown shows as they are."""
-    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>#$~|:" else letter for letter in text)
+    """Text that Markdown shows as it is, in one line. No part of it becomes an image, a link, a formula, a symbol or a list."""
+    text = _SIGNS.sub(r"\\\g<0>", " ".join(text.split()))
+    text = _JOINED.sub(rf"\g<0>{_JOINER}", text)
+    return _LIST.sub(r"\1\\\2", text)
+
+
+def plotly_escaped(text: str) -> str:
+    """Text that plotly shows as it is, in titles, axes, legends and hover boxes. It knows neither quotes as entities nor formulas then."""
+    return escape(text, quote=False).replace("$", "&#36;")
 
 
 def plain_label(validation: Validation) -> str:
@@ -50,6 +66,23 @@ def plain_label(validation: Validation) -> str:
 
 
 def plain_threads(validation: Validation) -> str:
-    """How many threads plain PyTorch uses: all cores of a CPU. An empty string for a GPU, or if the document does not say."""
-    cores = validation.device.get("cores") if validation.device.get("kind") == "cpu" else None
-    return f"{cores} thread{'' if cores == 1 else 's'}" if cores else ""
+    """How many threads plain PyTorch used. An empty string for a GPU, or if the document does not say.
+
+    Documents that do not say it were measured with all cores of a CPU.
+    """
+    threads = validation.reference_threads
+    if threads is None and validation.device.get("kind") == "cpu":
+        threads = validation.device.get("cores")
+    return f"{threads} thread{'' if threads == 1 else 's'}" if threads else ""
+
+
+def source_words(shares: Shares, here: bool = True) -> str:
+    """Where predicted task time comes from: 94.0 % measured here, 6.0 % interpolated. `here`: whether measurements are this machine's."""
+    names = {"measured": f"measured {'here' if here else 'elsewhere'}", "fitted": "interpolated", "guessed": "from specifications"}
+    parts = [f"{units.percent(share, signed=False)} {names[name]}" for name, share in shares.model_dump().items() if share]
+    return ", ".join(parts) or units.NONE
+
+
+def differing(semantics: Mapping[str, object]) -> str:
+    """How a plan's training differs from plain training: batch_norm: per part. Entries that mean no difference are left out."""
+    return "; ".join(f"{name}: {option_value(value)}" for name, value in semantics.items() if value)

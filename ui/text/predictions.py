@@ -20,7 +20,8 @@ def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> lis
             "strategy": label,
             "step ms": units.ms(prediction.step_s),
             "90 % interval": units.interval(prediction.interval_s),
-            "speed-up": units.speedup(prediction.speedup),
+            "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
+            "verdict": prediction.verdict or units.NONE,
             "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
             "fits": "yes" if prediction.fits else "no",
         }

@@ -1,10 +1,13 @@
 """Validations and predictions in sentences."""
 
+from statistics import median
+
 from simulator.memory.words import peak_words
 from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
+from traces.speedup import verdict
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import plain_threads, row_labels
+from ui.text.labels import differing, row_labels, source_words
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -24,44 +27,38 @@ def job_words(validation: Validation) -> str:
 
 
 def validation_words(validation: Validation) -> list[str]:
-    """The results of a validation, one sentence per item."""
+    """The results of a validation below its headline, one sentence per item."""
     if not validation.ran:
         return ["No strategy ran.", *_skipped(validation)]
     count = len(validation.ran)
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
-    worst = validation.worst
-    if worst is not None:
-        label = row_labels(validation.results)[validation.results.index(worst)]
-        middle, largest = units.percent(validation.median_abs_error, signed=False), units.percent(worst.scored_error)
-        corrected = "" if validation.calibration == INTERLEAVED else ", corrected for drift"
-        sentences.append(f"Median absolute error {middle}, worst {largest} ({label}){corrected}.")
+    errors = {label: _error(row) for label, row in zip(row_labels(validation.results), validation.results, strict=True) if row.ok}
+    worst = max(errors, key=lambda label: abs(errors[label]))
+    middle, largest = units.percent(median(map(abs, errors.values())), signed=False), units.percent(errors[worst])
+    sentences.append(f"Median absolute error {middle}, worst {largest} ({worst}).")
+    sentences += _drift_words(validation)
     right, asked = validation.signs
     if asked:
         sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")
     if validation.aa_spread is not None:
-        sentences.append(f"Two interleaved measurements of the baseline differ by {units.percent(validation.aa_spread, signed=False)}.")
-    if validation.anchor_drift is not None:
-        sentences.append(f"A fixed operation took {validation.anchor_drift:.3f} times as long as at calibration.")
-    return sentences + plain_words(validation) + _skipped(validation)
+        noise = units.percent(validation.aa_spread, signed=False)
+        sentences.append(f"Run-to-run noise: two interleaved measurements of the baseline differ by {noise}.")
+    return sentences + _skipped(validation)
 
 
-def plain_words(validation: Validation) -> list[str]:
-    """Whether any schedule is faster than plain PyTorch, the user's own loop; no sentence if either was not measured.
+def _error(result: ValidationResult) -> float:
+    return result.predicted_step_s / result.measured_step_s - 1
 
-    A schedule that is faster by no more than the A/A spread beats it within the noise.
-    """
-    fastest = validation.fastest
-    if fastest is None or validation.reference_step_s is None:
+
+def _drift_words(validation: Validation) -> list[str]:
+    """How the machine's speed has changed since its costs were measured, if they were not measured in the same rounds."""
+    if validation.calibration == INTERLEAVED or validation.anchor_drift is None or validation.worst is None:
         return []
-    threads = plain_threads(validation)
-    plain = f"plain PyTorch on {threads}" if threads else "plain PyTorch"
-    label = row_labels(validation.results)[validation.results.index(fastest)]
-    plain_time, fastest_time = units.duration(validation.reference_step_s), units.duration(fastest.measured_step_s)
-    gain = validation.reference_step_s / fastest.measured_step_s
-    if gain <= 1:
-        return [f"No schedule beats {plain}: it takes {plain_time} per step, the fastest schedule ({label}) {fastest_time}."]
-    doubt = ", which is within the noise" if gain - 1 <= (validation.aa_spread or 0.0) else ""
-    return [f"{label} beats {plain} by a factor of {gain:.2f}{doubt}: {fastest_time} per step instead of {plain_time}."]
+    corrected = units.percent(validation.median_abs_error, signed=False), units.percent(validation.worst.scored_error)
+    return [
+        f"The costs are from an earlier calibration; a fixed operation now took {validation.anchor_drift:.3f} times as long. Corrected for"
+        f" that, the median absolute error is {corrected[0]}, the worst {corrected[1]}."
+    ]
 
 
 def _skipped(validation: Validation) -> list[str]:
@@ -71,19 +68,18 @@ def _skipped(validation: Validation) -> list[str]:
 
 def result_words(result: ValidationResult) -> list[str]:
     """One strategy's result, in sentences."""
-    gain = f"Speed-up predicted {units.speedup(result.predicted_speedup)}, measured {units.speedup(result.measured_speedup)}."
-    sentences = [gain]
+    predicted = units.speedup(result.predicted_speedup, result.predicted_speedup_interval)
+    measured = units.speedup(result.measured_speedup, result.measured_speedup_interval)
+    sentences = [f"Speed-up over the baseline predicted {predicted}, measured {measured}."]
+    if result.against_pytorch is not None:
+        judged = f", {verdict(result.against_pytorch_interval)}" if result.against_pytorch_interval is not None else ""
+        sentences.append(f"Against plain PyTorch {units.speedup(result.against_pytorch, result.against_pytorch_interval)}{judged}.")
     if result.max_grad_error is not None and result.max_param_error is not None:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
-    if result.semantics:
-        sentences.append(f"Differs from plain training: {'; '.join(f'{name}: {value}' for name, value in result.semantics.items())}.")
+    if words := differing(result.semantics):
+        sentences.append(f"Differs from plain training: {words}.")
     if result.shares is not None:
-        measured, fitted, guessed = (
-            units.percent(share, signed=False) for share in (result.shares.measured, result.shares.fitted, result.shares.guessed)
-        )
-        sentences.append(
-            f"Of the predicted task time, {measured} comes from measured costs, {fitted} from fitted and {guessed} from guessed costs."
-        )
+        sentences.append(f"Predicted task time: {source_words(result.shares)}.")
     return sentences
 
 
@@ -118,38 +114,36 @@ def holder_words(prediction: Prediction) -> list[str]:
 
 def _numerics(gradients: float, parameters: float) -> str:
     if gradients == parameters == 0:
-        return "Gradients and parameters are exactly those of the reference."
+        return "Gradients and parameters are identical to PyTorch's, bit for bit."
     by_kind = f"gradients {units.difference(gradients)}, parameters {units.difference(parameters)}"
-    return f"Largest relative difference from the reference: {by_kind}."
+    return f"Largest relative difference from PyTorch: {by_kind}."
 
 
 def phase_words(comparison: Comparison) -> str:
     """The phase in which predicted and measured task time differ most."""
     seconds = comparison.phases()
     if not seconds:
-        return "No task ran within the steady period."
+        return "No task ran within the drawn training step."
     phase, most = max(seconds.items(), key=lambda item: abs(item[1].predicted_s - item[1].measured_s))
     predicted, measured = units.duration(most.predicted_s), units.duration(most.measured_s)
     return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
 
 
-def prediction_words(prediction: Prediction) -> list[str]:
-    """A prediction in sentences: its speed-up, its critical path, memory, transfers and the source of its costs.
+def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
+    """A prediction in sentences: its speed-up, its critical path, memory, communication and the source of its costs.
 
-    Without memory if it does not fit, since then `fits.fit_words` comes first.
+    Without memory if it does not fit, since then `fits.fit_words` comes first. `here`: whether measured costs are this machine's.
     """
     sentences = []
-    if prediction.speedup is not None and prediction.baseline_step_s is not None and prediction.strategy != "baseline":
-        sentences.append(
-            f"The baseline takes {units.duration(prediction.baseline_step_s)}: a speed-up of {units.speedup(prediction.speedup)}."
-        )
+    if prediction.verdict is not None and prediction.baseline_step_s is not None:
+        gain = units.speedup(prediction.speedup, prediction.speedup_interval)
+        judged = f", {prediction.verdict}" if prediction.speedup_interval is not None else ""
+        sentences.append(f"Against the baseline's {units.duration(prediction.baseline_step_s)}: {gain}{judged}.")
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction) if prediction.fits else []
-    exposed, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
-    sentences.append(f"Exposed transfers, which no computation hides, take {exposed}; devices are idle for {idle} of the step.")
-    shares = prediction.shares
-    costs = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in shares.model_dump().items() if share)
-    return [*sentences, f"Costs by predicted task time: {costs}."]
+    hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
+    sentences.append(f"Communication not hidden by computation takes {hidden}; devices are idle for {idle} of the step.")
+    return [*sentences, f"Predicted task time: {source_words(prediction.shares, here)}."]
 
 
 def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:

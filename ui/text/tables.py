@@ -1,6 +1,7 @@
 """Validations and predictions as tables, with the same cells for the terminal, the report page and the app."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from textwrap import fill
 
 from rich.table import Table
 from rich.text import Text
@@ -8,8 +9,12 @@ from rich.text import Text
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces import units
-from traces.comparison import INTERLEAVED, Prediction, Validation, ValidationResult
-from ui.text.labels import options_text, plain_label, row_labels
+from traces.comparison import Prediction, Validation, ValidationResult
+from ui.text.labels import options_text, plain_label, row_labels, source_words
+from ui.text.verdicts import against_pytorch
+
+#: Characters of a line in the head of a column of predictions, in a terminal.
+HEAD_WIDTH = 13
 
 #: The columns of a validation.
 COLUMNS = (
@@ -18,65 +23,78 @@ COLUMNS = (
     "90 % interval",
     "measured ms",
     "error",
-    "drift-corrected",
-    "speed-up pred. / meas.",
+    "against PyTorch",
+    "verdict",
+    "over baseline, predicted",
+    "over baseline, measured",
     "memory pred. / meas.",
-    "difference grad., param.",
+    "numbers",
     "status",
 )
-#: The columns that fit a terminal, and their heads there.
+#: The columns that fit a terminal: their heads there, and the columns whose texts make up a cell, one line each.
 TERMINAL = {
-    "strategy": "strategy",
-    "predicted ms": "predicted\nms",
-    "90 % interval": "90 %\ninterval",
-    "measured ms": "measured\nms",
-    "error": "error",
-    "drift-corrected": "drift-\ncorrected",
-    "speed-up pred. / meas.": "speed-up\npred. / meas.",
-    "difference grad., param.": "difference\ngrad., param.",
+    "strategy": ("strategy",),
+    "predicted\nms": ("predicted ms", "90 % interval"),
+    "measured\nms": ("measured ms",),
+    "error": ("error",),
+    "against\nPyTorch": ("verdict", "against PyTorch"),
+    "over baseline,\npredicted": ("over baseline, predicted",),
+    "over baseline,\nmeasured": ("over baseline, measured",),
+    "numbers": ("numbers",),
 }
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
     """One dictionary per row, column name to text: plain PyTorch first, if it was measured, then every strategy.
 
-    The last column says why a strategy was skipped.
+    "error" is predicted / measured − 1 of the times beside it. The last column says why a strategy was skipped.
     """
-    rows = [_validation_row(label, result) for label, result in zip(row_labels(validation.results), validation.results, strict=True)]
-    return [*_plain_row(validation), *rows]
+    rows = zip(row_labels(validation.results), validation.results, strict=True)
+    return [*_plain_row(validation), *(_validation_row(validation, label, result) for label, result in rows)]
 
 
 def _plain_row(validation: Validation) -> list[dict[str, str]]:
-    """The row of plain PyTorch, whose speed-up is against the baseline like those of the strategies; no row if it was not measured."""
+    """The row of plain PyTorch, whose speed-up is over the baseline like those of the strategies; no row if it was not measured."""
     if validation.reference_step_s is None:
         return []
-    gain = validation.plain_speedup
     known = {
         "strategy": plain_label(validation),
         "measured ms": units.ms(validation.reference_step_s),
-        "speed-up pred. / meas.": units.NONE if gain is None else f"{units.NONE} / {units.speedup(gain)}",
+        "against PyTorch": units.speedup(1.0),
+        "over baseline, measured": units.speedup(validation.plain_speedup),
+        "numbers": units.NONE,
         "status": "ok",
     }
     return [dict.fromkeys(COLUMNS, units.NONE) | known]
 
 
-def _validation_row(label: str, result: ValidationResult) -> dict[str, str]:
-    def both(words_of: Callable, first: float | None, second: float | None, between: str = " / ") -> str:
-        return units.NONE if first is second is None else f"{words_of(first)}{between}{words_of(second)}"
-
+def _validation_row(validation: Validation, label: str, result: ValidationResult) -> dict[str, str]:
+    gain = against_pytorch(validation, result)
+    peaks = result.predicted_peak_bytes, result.measured_peak_bytes
     cells = (
         label,
         units.ms(result.predicted_step_s),
         units.interval(result.predicted_interval_s),
         units.ms(result.measured_step_s),
-        units.percent(result.error),
-        units.percent(result.error_drift_corrected) if result.calibration != INTERLEAVED else units.NONE,
-        both(units.speedup, result.predicted_speedup, result.measured_speedup),
-        both(units.memory, result.predicted_peak_bytes, result.measured_peak_bytes),
-        both(units.difference, result.max_grad_error, result.max_param_error, between=", "),
+        units.error(result.predicted_step_s, result.measured_step_s),
+        gain.text if gain is not None else units.NONE,
+        gain.verdict if gain is not None else units.NONE,
+        units.speedup(result.predicted_speedup, result.predicted_speedup_interval),
+        units.speedup(result.measured_speedup, result.measured_speedup_interval),
+        units.NONE if peaks == (None, None) else " / ".join(map(units.memory, peaks)),
+        numbers_cell(result),
         result.status,
     )
     return dict(zip(COLUMNS, cells, strict=True))
+
+
+def numbers_cell(result: ValidationResult) -> str:
+    """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
+    if not result.ok:
+        return units.NONE
+    if result.max_grad_error is None or result.max_param_error is None:
+        return "not finite"
+    return units.difference(max(result.max_grad_error, result.max_param_error))
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
@@ -85,7 +103,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     If there are several jobs, each has a section that begins with its name. The caption says which strategies were skipped, and why.
     """
     table = Table(header_style="bold", caption_justify="left")
-    for head in TERMINAL.values():
+    for head in TERMINAL:
         table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
     skipped = []
     for validation in validations:
@@ -96,36 +114,50 @@ def validation_table(validations: Sequence[Validation]) -> Table:
         for cells in validation_cells(validation):
             ran = cells["status"] == "ok"
             row = cells if ran else {**cells, "measured ms": "skipped"}
-            table.add_row(*(Text(row[head]) for head in TERMINAL), style=None if ran else "dim")
+            table.add_row(*(Text(_stacked([row[name] for name in names])) for names in TERMINAL.values()), style=None if ran else "dim")
             if not ran:
                 skipped.append(" ".join((*job, f"{cells['strategy']} {cells['status']}")))
     table.caption = Text("\n".join(skipped)) if skipped else None
     return table
 
 
-def prediction_cells(prediction: Prediction, label: str) -> dict[str, str]:
-    """Column name to text, for one prediction called `label`."""
+def folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows whose longest cells have two lines, for pages: an interval or a measured size below what it belongs to."""
+    return [{head: text.replace(" (", "\n(").replace(" / ", " /\n") for head, text in row.items()} for row in rows]
+
+
+def _stacked(texts: Sequence[str]) -> str:
+    """The texts of one cell below each other, and what is in parentheses below what it explains."""
+    lines = [line.removesuffix(")") for text in texts if text != units.NONE for line in text.split(" (")]
+    return "\n".join(lines) or units.NONE
+
+
+def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> dict[str, str]:
+    """Column name to text, for one prediction called `label`. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
+    judged = prediction.verdict if prediction.speedup_interval is not None else None
     return {
         "strategy": label,
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
-        "speed-up": units.speedup(prediction.speedup),
+        "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
+        "verdict": judged or units.NONE,
         "busiest device": units.percent(busiest, signed=False),
         "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
-        "exposed transfer ms": units.ms(prediction.exposed_transfer_s),
-        "bubble": units.percent(prediction.bubble_share, signed=False),
-        "measured costs": units.percent(prediction.shares.measured, signed=False),
+        "communication not hidden ms": units.ms(prediction.exposed_transfer_s),
+        "idle": units.percent(prediction.bubble_share, signed=False),
+        "costs": source_words(prediction.shares, here),
         "fits": "yes" if prediction.fits else "no",
     }
 
 
-def prediction_rows(predictions: Sequence[Prediction]) -> list[dict[str, str]]:
+def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
     """The cells of several predictions. Each is labelled by its strategy and by the options that differ from the strategy's defaults."""
-    return [prediction_cells(prediction, _label(prediction)) for prediction in predictions]
+    return [prediction_cells(prediction, prediction_label(prediction), here) for prediction in predictions]
 
 
-def _label(prediction: Prediction) -> str:
+def prediction_label(prediction: Prediction) -> str:
+    """The strategy of a prediction, with the options that differ from its defaults."""
     options = dict(prediction.options)
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
@@ -133,16 +165,17 @@ def _label(prediction: Prediction) -> str:
     return f"{prediction.strategy}:{options_text(options)}" if options else prediction.strategy
 
 
-def prediction_table(predictions: Sequence[Prediction]) -> Table:
+def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Table:
     """Several predictions, for the terminal. One that does not fit in memory is red, and its times, which it never takes, are dimmed."""
     table = Table(header_style="bold")
-    rows = prediction_rows(predictions)
+    rows = prediction_rows(predictions, here)
     for head in rows[0] if rows else ("strategy",):
-        table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
+        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
     for row, prediction in zip(rows, predictions, strict=True):
+        cells = {**row, "costs": row["costs"].replace(", ", "\n"), "over baseline": _stacked([row["over baseline"]])}
         dimmed = () if prediction.fits else row.keys() - {"strategy", "peak memory", "fits"}
         table.add_row(
-            *(Text(text, "dim" if head in dimmed else "") for head, text in row.items()), style=None if prediction.fits else "red"
+            *(Text(text, "dim" if head in dimmed else "") for head, text in cells.items()), style=None if prediction.fits else "red"
         )
     return table
 

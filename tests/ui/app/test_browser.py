@@ -1,24 +1,16 @@
 """The app and a report page in Chromium: charts and pictures are drawn, and no script fails."""
 
 import os
-import shutil
-import socket
-import subprocess
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.support.app_server import running_app
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.page_samples import skipped
-from tests.support.places import ROOT, SUPPORT
 from tests.support.sample_runs import comparisons, sample_validation
-from ui.app.model import start_command
 from ui.reports.report import write_report
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 #: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("STEPCAST_SCREENSHOTS")
 
@@ -36,27 +28,8 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(report, tmp_path_factory):
     """The app, running on a free port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = start_command(port, [report], SUPPORT / "browser_app.py")
-    home = tmp_path_factory.mktemp("home")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home)}
-    log = (home / "log").open("w")
-    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1).close()
-                break
-            except OSError:
-                assert server.poll() is None, (home / "log").read_text()
-                time.sleep(0.5)
+    with running_app(tmp_path_factory.mktemp("home"), [report]) as port:
         yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-        log.close()
 
 
 @pytest.fixture(scope="module")

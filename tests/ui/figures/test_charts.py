@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.page_samples import skipped, two_lanes, validation
+from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
@@ -13,6 +13,7 @@ from ui.figures import charts, palette
 from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
 from ui.figures.timeline_chart import timelines_figure
+from ui.figures.timeline_panels import timeline_panel
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,15 @@ def test_bars_begin_at_the_window_and_are_clipped_to_it():
     assert "transfer" not in bars  # it ended when the window began
 
 
+def test_long_lanes_keep_room_for_the_bars_and_stay_apart():
+    one, two, three = two_lanes().spans
+    spans = (replace(one, lane="x" * 300), replace(two, lane=f"{'x' * 150}y{'x' * 149}"), replace(three, lane="short"))
+    rows = timeline_panel(replace(two_lanes(), spans=spans)).rows
+    assert len(set(rows)) == 3
+    assert max(map(len, rows)) <= 40
+    assert "gpu0 short" in rows
+
+
 def test_hover_names_task_layer_duration_and_cause_without_markup():
     text = timelines_figure(two_lanes()).data[1].hovertext[0]
     assert "<b>c</b>" in text
@@ -61,14 +71,24 @@ def test_thousands_of_spans_stay_fast():
     assert time.process_time() - begun < 20, "a trace per span would take minutes"
 
 
-def test_step_times_per_strategy(runs):
+def test_step_times_per_strategy_after_plain_pytorch(runs):
     rows = [comparison.result for comparison in runs.values()]
-    figure = charts.speedups_figure(sample_validation([*rows, skipped()]))
-    predicted, measured = figure.data
+    document = sample_validation([*rows, skipped()])
+    figure = charts.speedups_figure(document)
+    predicted, measured, *gains, _ = (*figure.data, None)
     assert list(predicted.x) == pytest.approx([row.predicted_step_s * 1e3 for row in rows])
-    assert list(measured.x) == pytest.approx([row.measured_step_s * 1e3 for row in rows])
+    assert list(measured.x) == pytest.approx([1e3 * seconds for seconds in (document.reference_step_s, *(r.measured_step_s for r in rows))])
     assert predicted.error_x.array[0] == pytest.approx((rows[0].predicted_interval_s[1] - rows[0].predicted_step_s) * 1e3)
-    assert figure.layout.yaxis.ticktext[1].startswith("turbodl<br>1.47x / 1.45x")
+    assert figure.layout.yaxis.ticktext[0].startswith("plain PyTorch<br>")
+    assert figure.layout.yaxis.ticktext[2] == "turbodl<br>1.42x, faster"
+    assert [gain.x[0] for gain in gains] == pytest.approx([document.reference_step_s / row.measured_step_s for row in rows])
+
+
+def test_speedups_have_error_bars():
+    row = result(against_pytorch=0.9, against_pytorch_interval=(0.85, 0.97))
+    gain = charts.speedups_figure(validation(row)).data[2]
+    assert (gain.error_x.array[0], gain.error_x.arrayminus[0]) == pytest.approx((0.07, 0.05))
+    assert gain.hovertext[0] == "<b>turbodl</b><br>0.90x (0.85 to 0.97), slower"
 
 
 def test_nothing_ran_draws_an_empty_chart():

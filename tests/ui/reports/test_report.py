@@ -15,7 +15,7 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.memory_use import AtPeak
 from ui.reports import report
 from ui.reports.report import read_report, write_report
-from ui.text import sentences, tables
+from ui.text import sentences, tables, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,9 @@ def test_a_folder_without_a_report_is_refused(tmp_path):
 def test_validation_table(runs):
     rows = [run.result for run in runs]
     text = text_of(tables.validation_table([sample_validation([*rows, skipped()])]))
-    assert re.search(r"1f1b +│ +51\.3 │ +49\.8 to 53\.1 │ +52\.4 │ +-2\.0 % │ +- │ +0\.80x / 0\.79x │ +exact, 2e-07", text)
+    assert re.search(r"plain PyTorch │ +- │ +40\.6 │ +- │ +1\.00x │ +- │ +1\.02x │ +-", text)
+    assert re.search(r"1f1b +│ +51\.3 │ +52\.4 │ +-2\.0 % │ +slower │ +0\.80x │ +0\.79x │ +2e-07", text)
+    assert re.search(r"│ +49\.8 to 53\.1 │ +│ +│ +0\.77x │", text)
     assert "gpipe skipped: needs 2 devices" in text
     assert "job" not in text
     assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
@@ -167,25 +169,74 @@ def test_plain_pytorch_is_the_first_row():
     cpu = {"kind": "cpu", "name": "this-cpu", "cores": 2}
     document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"device": cpu})
     first, *others = tables.validation_cells(document)
-    assert (first["strategy"], first["measured ms"], first["speed-up pred. / meas."]) == ("plain PyTorch (2 threads)", "30.0", "- / 1.67x")
-    assert [row["strategy"] for row in others] == ["baseline", "turbodl"]
+    assert (first["strategy"], first["measured ms"], first["against PyTorch"]) == ("plain PyTorch (2 threads)", "30.0", "1.00x")
+    assert first["over baseline, measured"] == "1.67x"
+    assert [(row["strategy"], row["against PyTorch"]) for row in others] == [("baseline", "0.60x"), ("turbodl", "0.71x")]
     assert "plain PyTorch" in text_of(tables.validation_table([document]))
-    assert tables.validation_cells(document.model_copy(update={"reference_step_s": None})) == others
+    (one, *_) = tables.validation_cells(document.model_copy(update={"reference_threads": 1}))
+    assert one["strategy"] == "plain PyTorch (1 thread)", "what the document says counts more than the number of cores"
+    alone = tables.validation_cells(document.model_copy(update={"reference_step_s": None}))
+    assert [row["strategy"] for row in alone] == ["baseline", "turbodl"]
+
+
+def test_the_printed_error_is_that_of_the_times_beside_it():
+    """Whatever the drift of the machine, and whatever the document says."""
+    (_, row) = tables.validation_cells(validation(result(predicted=0.040, measured=0.050, drift=1.2, error=0.9)))
+    assert (row["predicted ms"], row["measured ms"], row["error"]) == ("40.0", "50.0", "-20.0 %")
+    assert "drift-corrected" not in row
+
+
+def test_a_cell_names_the_interval_of_a_speedup_and_the_verdict():
+    row = result(against_pytorch=1.16, against_pytorch_interval=(1.08, 1.22), measured_speedup=1.3, measured_speedup_interval=(0.9, 1.5))
+    (_, cells) = tables.validation_cells(validation(row))
+    assert (cells["against PyTorch"], cells["verdict"]) == ("1.16x (1.08 to 1.22)", "faster")
+    assert cells["over baseline, measured"] == "1.30x (0.90 to 1.50)"
+    narrow = text_of(tables.validation_table([validation(row)]), width=120)
+    assert max(map(len, narrow.splitlines())) <= 120
+    assert re.search(r"│ +faster │ .*\n.*│ +1\.16x │ .*\n.*│ +1\.08 to 1\.22 │", narrow)
+
+
+HEADLINES = [
+    ((1.08, 1.22), "turbodl is 1.16x (1.08 to 1.22) as fast as plain PyTorch: 42.0 ms per step, 30.0 ms with plain PyTorch."),
+    ((0.99, 1.01), "No schedule is faster than plain PyTorch: turbodl is the same, 1.16x (0.99 to 1.01)"),
+    ((0.80, 0.86), "No schedule is faster than plain PyTorch: the fastest, turbodl, reaches 1.16x (0.80 to 0.86)"),
+    ((0.93, 1.30), "Too noisy to tell whether turbodl is faster than plain PyTorch, at 1.16x (0.93 to 1.30)"),
+]
+
+
+@pytest.mark.parametrize(("interval", "words"), HEADLINES)
+def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch(interval, words):
+    rows = result("baseline", 0.05, 0.05), result(against_pytorch=1.16, against_pytorch_interval=interval), skipped()
+    document = validation(*rows)
+    assert verdicts.headline(document).startswith(words)
+    assert verdicts.headlines([document, document])[1] == f"small-cnn: {verdicts.headline(document)}"
 
 
 @pytest.mark.parametrize(
     ("reference_s", "words"),
     [
-        (0.03, "No schedule beats plain PyTorch: it takes 30.0 ms per step, the fastest schedule (turbodl) 42.0 ms."),
-        (0.0421, "turbodl beats plain PyTorch by a factor of 1.00, which is within the noise: 42.0 ms per step instead of 42.1 ms."),
-        (0.084, "turbodl beats plain PyTorch by a factor of 2.00: 42.0 ms per step instead of 84.0 ms."),
+        (0.03, "No schedule is faster than plain PyTorch on 1 thread: the fastest, turbodl, reaches 0.71x"),
+        (0.0421, "Too noisy to tell whether turbodl is faster than plain PyTorch on 1 thread, at 1.00x"),
+        (0.084, "turbodl is 2.00x as fast as plain PyTorch on 1 thread"),
     ],
 )
-def test_whether_a_schedule_beats_plain_pytorch(reference_s, words):
+def test_documents_without_intervals_have_a_headline_too(reference_s, words):
     document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
-    assert words in sentences.validation_words(document)
-    threads = document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})
-    assert "plain PyTorch on 1 thread" in " ".join(sentences.plain_words(threads))
+    assert verdicts.short_headline(document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})) == words
+
+
+def test_without_plain_pytorch_the_baseline_is_the_rival():
+    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"reference_step_s": None})
+    assert verdicts.headline(document) == "turbodl is 1.19x as fast as the baseline: 42.0 ms per step, 50.0 ms with the baseline."
+    assert verdicts.headline(validation(skipped())) == ""
+
+
+def test_the_headline_is_the_first_line_of_the_page(tmp_path):
+    slow = validation(result("baseline", 0.05, 0.05), result())
+    page = write_report(tmp_path / "one", [slow]).read_text()
+    assert page.index("No schedule is faster than plain PyTorch") < page.index("2 strategies ran.")
+    both = write_report(tmp_path / "two", [slow, slow]).read_text()
+    assert both.index("No schedule is faster than plain PyTorch") < both.index("<h2")
 
 
 def test_prediction_table_marks_what_does_not_fit():
@@ -198,25 +249,33 @@ def test_prediction_table_marks_what_does_not_fit():
 def test_validation_in_words():
     rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
     text = " ".join(sentences.validation_words(validation(*rows, skipped())))
-    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl), corrected for drift. 1 of 1 speed-ups")
+    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl). The costs are from an earlier")
+    assert "Corrected for that, the median absolute error is 2.4 %, the worst -4.8 %. 1 of 1 speed-ups" in text
+    now = " ".join(sentences.validation_words(validation(*(row.model_copy(update={"calibration": "interleaved"}) for row in rows))))
+    assert "fixed operation" not in now
     assert "gpipe was skipped: needs 2 devices." in text
     assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
 
 def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
-    assert "Gradients and parameters are exactly those of the reference." in sentences.result_words(exact)
+    assert "Gradients and parameters are identical to PyTorch's, bit for bit." in sentences.result_words(exact)
+    assert "Differs" not in " ".join(sentences.result_words(result(semantics={"staleness": 0})))
     assert "Differs from plain training: batch_norm: statistics per micro-batch." in sentences.result_words(runs[2].result)
     assert sentences.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
     empty = replace(two_lanes(), spans=())
-    assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the steady period."
+    assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
 
 
 def test_predictions_in_words():
-    text = " ".join(sentences.prediction_words(prediction()))
-    assert "a speed-up of 1.25x" in text
+    text = " ".join(sentences.prediction_words(prediction(fits=False)))
+    assert "does not fit" in text
+    assert "Against the baseline's 50.0 ms: 1.25x." in text
+    sure = " ".join(sentences.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
+    assert "Against the baseline's 50.0 ms: 1.25x (1.20 to 1.30), faster." in sure
+    assert "90.0 % measured elsewhere" in sure
     assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
-    assert "90.0 % measured, 10.0 % fitted." in text
+    assert "90.0 % measured here, 10.0 % interpolated." in text
 
 
 def test_what_holds_memory_in_words():

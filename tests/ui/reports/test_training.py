@@ -32,8 +32,11 @@ def test_the_folder(tmp_path):
     assert ElementTree.parse(page.parent / "loss.svg").getroot().tag.endswith("svg")
     text = page.read_text()
     assert "digits &lt;8x8&gt;" in text
-    assert "the losses are the same, bit for bit" in text
-    assert "The plan of baseline: staleness: 0." in text
+    assert "losses identical, bit for bit" in text
+    assert "staleness" not in text
+    assert "baseline differs from plain training: staleness: 2." in training_report.page(
+        training(3, "baseline", semantics={"staleness": 2})
+    )
 
 
 @pytest.mark.parametrize("document", [training(3, "a", worst=None), training(2), training(2, "a", worst=None, complete=False)])
@@ -58,9 +61,9 @@ def test_long_curves_are_means_over_neighbors_with_few_points():
 def test_words():
     same = training(10, "turbodl", "autograd")
     assert training_words.sentences(same) == [
+        "turbodl: 10.0 ms per step, 12.0 ms with plain PyTorch (1.20x); losses identical, bit for bit",
         "data: digits <8x8>",
         "loss 2 at the first step, 0.5 at the last",
-        "autograd: 12.0 ms per step, 1.20x the step time of turbodl; the losses are the same, bit for bit",
     ]
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
@@ -69,11 +72,21 @@ def test_words():
         == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
     )
     assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
+    assert training_words.sentences(training(10, "turbodl", "baseline"))[0].startswith("baseline: 12.0 ms per step, 10.0 ms with turbodl")
     assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
+
+
+def test_plain_pytorch_is_the_first_row_with_its_threads():
+    first, other = training(10, "turbodl", "autograd").curves
+    plain = other.model_copy(update={"about": "plain PyTorch, 2 threads"})
+    rows = training_words.cells(training(10, "turbodl", "autograd", curves=(first, plain)))
+    assert [row["trained by"] for row in rows] == ["plain PyTorch (2 threads)", "turbodl"]
+    assert [row["against PyTorch"] for row in rows] == ["1.00x", "1.20x"]
+    assert [row["losses against PyTorch"] for row in rows] == ["-", "losses identical, bit for bit"]
 
 
 def test_the_apps_chart_has_all_curves_twice():
     figure = training_figure(training(300, "baseline", "autograd"))
     named = [trace.name for trace in figure.data if trace.name]
-    assert named == ["baseline", "baseline", "autograd", "autograd"]
+    assert named == ["plain PyTorch", "plain PyTorch", "baseline", "baseline"]
     assert len(figure.data) == 8  # and the faint losses of each

@@ -1,0 +1,65 @@
+"""The form in which the user asks for predictions, and the words that title the answers."""
+
+import streamlit as st
+
+from calibrate.placement import DEFAULT_PLACEMENT
+from traces.errors import StepcastError
+from ui.app.model import Choices, Request, parse_settings
+from ui.app.state import select
+from ui.text.labels import options_text
+
+
+def request_ui(choices: Choices) -> tuple[Request | None, bool]:
+    """The request that the form describes now (None if a field cannot be used), and whether the user asks for its answers.
+
+    Raises StepcastError for fields that cannot be used, if the user asks.
+    """
+    first, second, third = st.columns(3)
+    model = select(first, "Model", choices.models, "model")
+    batch = _number(second, "Batch size", "batch", default=32)
+    image_size = _number(third, "Image size", "image size", placeholder="the model's own")
+    optimizer = select(first, "Optimizer", choices.optimizers, "optimizer")
+    form = select(second, "Form of the update", choices.forms, "form")
+    precision = select(third, "Precision", choices.precisions, "precision")
+    machine = select(first, "Machine", choices.machines, "machine")
+    st.session_state.setdefault("strategies", list(choices.strategies[:2]))
+    strategies = second.multiselect("Strategies", choices.strategies, key="strategies")
+    settings = third.text_input("Options", placeholder="overlap=off, bucket=0", key="settings")
+    first, second, third = st.columns(3)
+    devices = _number(first, "Devices", "devices", placeholder="all of the machine's; 1 for this CPU")
+    st.session_state.setdefault("link", DEFAULT_PLACEMENT.link)
+    link = second.text_input("Link between groups of this CPU's cores", key="link", help="alias, copy, or copy:GB/s such as copy:0.5")
+    partition = _number(third, "Parts of one GPU", "partition", placeholder="1: the GPU is not split")
+    asked = st.button("Predict", type="primary")
+    try:
+        if not strategies:
+            raise StepcastError("no strategy chosen; choose at least one")
+        fields = (model, batch or 1, image_size, optimizer, form, precision, machine, tuple(strategies))
+        return Request(*fields, parse_settings(settings), devices, link.strip() or DEFAULT_PLACEMENT.link, partition), asked
+    except StepcastError:
+        if asked:
+            raise
+        return None, False
+
+
+def _number(place, label: str, key: str, default: int | None = None, placeholder: str = "") -> int | None:
+    st.session_state.setdefault(key, default)
+    value = place.number_input(label, min_value=1, value=None, step=1, placeholder=placeholder, key=key)
+    return int(value) if value else None
+
+
+def request_words(request: Request) -> str:
+    """The job of a request: model, batch, image size, optimizer, precision, machine, devices and options."""
+    parts = [request.model, f"batch {request.batch}"]
+    if request.image_size:
+        parts.append(f"image size {request.image_size}")
+    parts += [f"{request.optimizer}:{request.form}", request.precision, f"on {request.machine}"]
+    if request.devices:
+        parts.append(f"{request.devices} device{'' if request.devices == 1 else 's'}")
+    if request.partition:
+        parts.append(f"split into {request.partition}")
+    if request.link != DEFAULT_PLACEMENT.link:
+        parts.append(f"link {request.link}")
+    if request.settings:
+        parts.append(options_text(dict(request.settings)))
+    return ", ".join(parts)
