@@ -44,6 +44,10 @@ class Candidate:
         """Median step time over the given rounds."""
         return statistics.median(s for r in rounds for s in self.steps_s[r])
 
+    def by_round(self, rounds: Sequence[int]) -> list[list[float]]:
+        """Step times of the given rounds."""
+        return [self.steps_s[r] for r in rounds]
+
     def typical_times(self, rounds: Sequence[int]) -> list[Measured]:
         """Task times of the chunk whose last step (the one that pictures show) is nearest to the median.
 
@@ -60,14 +64,14 @@ class RoundTimes:
     """What the rounds measured.
 
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
-    warm-up). `disturbed` is how many rounds were disturbed. Seconds are those of the counted rounds: `plain_s` of plain PyTorch's steps,
-    `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op during the baseline's steps and during key samples.
+    warm-up). `disturbed` is how many rounds were disturbed. Seconds are those of the counted rounds: `plain_s` of plain PyTorch's steps by
+    round, `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op during the baseline's steps and during key samples.
     """
 
     counted: list[int]
     key_samples: list[int]
     disturbed: int
-    plain_s: list[float]
+    plain_s: list[list[float]]
     anchor_in_steps_s: list[float]
     anchor_in_samples_s: list[float]
 
@@ -108,7 +112,7 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
         counted,
         [1 + r * count + place for r in counted for place in range(count)],
         len(plain_s) - len(undisturbed),
-        [s for r in counted for s in plain_s[r]],
+        [plain_s[r] for r in counted],
         [s for r in counted for s in anchors[r][0]],
         [s for r in counted for s in anchors[r][1]],
     )

@@ -49,6 +49,10 @@ class Testbed(Protocol):
     interleaved: bool
     memory_limit_bytes: float | None
 
+    @property
+    def plain_threads(self) -> int | None:
+        """The number of threads with which `time_plain` runs plain PyTorch; None on a GPU."""
+
     def machine(self, profile: Profile | None) -> Machine:
         """This machine with the figures of `profile`, its memories limited to `memory_limit_bytes`."""
 

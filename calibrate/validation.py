@@ -16,10 +16,11 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.built import Built
 from simulator.models.user_code import training_step
-from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.waterfall import measured_waterfall
 from traces.comparison import INTERLEAVED, PROFILE, Comparison, Validation, ValidationResult
 from traces.profile import Profile, Stats
+from traces.speedup import measured_speedup
 
 BASELINE = "baseline"
 
@@ -73,7 +74,7 @@ def validate(
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, testbed, None, None, None, skipped), {}, {}, True, 0)
+        return Outcome(_document(job, testbed, None, None, (), skipped), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
     require_memory_together(planned.values(), interleaved)
     testbed.open(testbed.machine(profile), [f.plan for f in planned.values()] if interleaved else [])
@@ -95,9 +96,10 @@ def validate(
     model = CostModel(machine, profile)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
     drift = _anchor_drift(times, profile)
-    rows, comparisons = _compare(candidates, forecasts, times.counted, drift, interleaved, timelines)
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
-    document = _document(job, testbed, drift, aa_spread, statistics.median(times.plain_s), [*rows, *skipped])
+    rows, comparisons = _compare(candidates, forecasts, times, drift, aa_spread, interleaved, timelines)
+    plain_s = [s for steps_s in times.plain_s for s in steps_s]
+    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped])
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed)
 
@@ -132,7 +134,7 @@ def _document(
     testbed: Testbed,
     drift: float | None,
     aa_spread: float | None,
-    plain_s: float | None,
+    plain_s: Sequence[float],
     rows: Sequence[ValidationResult],
 ) -> Validation:
     return Validation(
@@ -144,25 +146,28 @@ def _document(
         device=testbed.about(),
         anchor_drift=drift,
         aa_spread=aa_spread,
-        reference_step_s=plain_s,
+        reference_step_s=statistics.median(plain_s) if plain_s else None,
         results=tuple(rows),
+        reference_threads=testbed.plain_threads if plain_s else None,
+        reference_runs_s=tuple(plain_s),
     )
 
 
 def _compare(
     candidates: Mapping[str, Candidate],
     forecasts: Mapping[str, Forecast],
-    rounds: Sequence[int],
+    round_times: RoundTimes,
     drift: float | None,
+    aa_spread: float,
     interleaved: bool,
     timelines: bool,
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per candidate and, with `timelines`, its predicted and measured timeline by label."""
     rows, comparisons = [], {}
     for label, candidate in candidates.items():
-        row = _row(candidate, candidates[BASELINE], forecasts[label], forecasts[BASELINE], rounds, drift, interleaved)
+        row = _row(candidate, candidates[BASELINE], forecasts[label], forecasts[BASELINE], round_times, drift, aa_spread, interleaved)
         if timelines:
-            times, predicted = candidate.typical_times(rounds), forecasts[label].timeline
+            times, predicted = candidate.typical_times(round_times.counted), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
             parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, step_without_anchors_s(times))
             row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
@@ -176,12 +181,16 @@ def _row(
     base: Candidate,
     predicted: Forecast,
     base_predicted: Forecast,
-    rounds: Sequence[int],
+    round_times: RoundTimes,
     drift: float | None,
+    aa_spread: float,
     interleaved: bool,
 ) -> ValidationResult:
     """A strategy's row. Keys measured in the rounds already contain the drift, so it corrects only costs from another time."""
-    measured_s = candidate.step_s(rounds)
+    rounds = round_times.counted
+    measured_s, is_base = candidate.step_s(rounds), candidate is base
+    over_base = measured_speedup(base.by_round(rounds), candidate.by_round(rounds), aa_spread)
+    over_plain = measured_speedup(round_times.plain_s, candidate.by_round(rounds), aa_spread)
     predicted_s = predicted.timeline.step_s
     peak_bytes = predicted.measured_as(candidate.peak_bytes) or predicted.peak_bytes
     return ValidationResult(
@@ -194,7 +203,11 @@ def _row(
         error=predicted_s / measured_s - 1,
         error_drift_corrected=predicted_s * (1.0 if interleaved else drift or 1.0) / measured_s - 1,
         predicted_speedup=base_predicted.timeline.step_s / predicted_s,
-        measured_speedup=base.step_s(rounds) / measured_s,
+        predicted_speedup_interval=None if is_base else paired_interval(base_predicted, predicted),
+        measured_speedup=over_base.value,
+        measured_speedup_interval=None if is_base else over_base.interval,
+        against_pytorch=over_plain.value,
+        against_pytorch_interval=over_plain.interval,
         max_grad_error=_finite(candidate.numerics.max_grad_error),
         max_param_error=_finite(candidate.numerics.max_param_error),
         semantics=dict(candidate.plan.semantics),

@@ -46,6 +46,11 @@ class CpuTestbed:
         self._plain_threads = len(available_cores())
         self.memory_limit_bytes: float | None = None
 
+    @property
+    def plain_threads(self) -> int:
+        """One per core, unless `choose_threads` found fewer to be faster."""
+        return self._plain_threads
+
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU, divided into its core groups."""
         return cpu_machine(profile, self._devices, self._link).with_memory_limit(self.memory_limit_bytes)

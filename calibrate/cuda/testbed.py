@@ -74,6 +74,10 @@ class GpuTestbed:
         self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
         self.memory_limit_bytes: float | None = None
 
+    @property
+    def plain_threads(self) -> None:
+        """None: on a GPU the number of threads does not matter."""
+
     @cached_property
     def _anchor(self) -> GpuAnchor:
         """Made when first used, since running a plan needs no anchor."""

@@ -22,6 +22,7 @@ class Cost:
     `error`: relative error of the model if the key was not measured (one standard deviation of the log).
     `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
     `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
+    `issue_error`: relative error of `issue_s` if it was estimated from other keys (one standard deviation of the log).
     `group`: the contention group (`contention.group_of`); empty for tasks that use no SM.
     """
 
@@ -39,6 +40,7 @@ class Cost:
     calls: int = 1
     op_class: str = ""
     issue_s: float | None = None
+    issue_error: float = 0.0
     group: str = ""
 
 

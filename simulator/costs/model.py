@@ -10,8 +10,10 @@ one core, sums of medians 5.3 %.) Copies between memories and collectives of a l
 says how much concurrent tasks slow each other down (`pair_multipliers`).
 """
 
+import math
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -41,6 +43,20 @@ class _ProfileKey(NamedTuple):
     family: str
     sms: int
     cost: KeyCost
+
+
+class Issue(NamedTuple):
+    """The host's time to issue a task that was estimated from others, and one standard deviation of its logarithm; None: unknown."""
+
+    seconds: float | None
+    error: float
+
+    @staticmethod
+    def of(samples_s: Sequence[float]) -> "Issue":
+        """The median of some positive times, and the root mean square of their logarithms' distances from it."""
+        middle_s = statistics.median(samples_s)
+        logs = [math.log(sample / middle_s) for sample in samples_s if sample and middle_s]
+        return Issue(middle_s, math.sqrt(statistics.fmean(x * x for x in logs)) if logs else 0.0)
 
 
 def linked(task: Task) -> bool:
@@ -73,7 +89,7 @@ class CostModel:
         self._equal_to = _first_equal_devices(machine)
         self._fits: dict[tuple[str, int, bool], Fit | None] = {}
         self._sites: dict[tuple[str, int], Site] = {}
-        self._issues: dict[tuple[str, str], float | None] = {}
+        self._issues: dict[tuple[str, str], Issue | None] = {}
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
@@ -90,6 +106,11 @@ class CostModel:
     def whole(self) -> "CostModel":
         """The costs on the machine whose GPU is unsplit."""
         return self if self.machine.whole is None else CostModel(self.machine.whole, self.profile, self.precision)
+
+    @property
+    def co_runs_measured(self) -> bool:
+        """Whether the profile has co-runs, which say how much tasks slow each other down."""
+        return self.profile is not None and bool(self.profile.contention.co_runs)
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
@@ -123,7 +144,9 @@ class CostModel:
         body = task.body
         if linked(task):
             op_class = body.work(task).op_class
-            return Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class, issue_s=self._issue_s(key, op_class))
+            issue = self._issue_s(key, op_class) or Issue(None, 0.0)
+            cost = Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class)
+            return replace(cost, issue_s=issue.seconds, issue_error=issue.error)
         if body.resource is Resource.HOST:
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
         measured = self.profile.costs.get(key) if self.profile is not None else None
@@ -194,9 +217,10 @@ class CostModel:
         if placed.kind == "cpu" and self.pair_multipliers:
             memory = 0.0
         group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
-        issue_s = cost.issue_s
-        if issue_s is None and (each_s := self._issue_s(cost.key, work.op_class)) is not None:
-            issue_s = each_s * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
+        issue_s, issue_error = cost.issue_s, 0.0
+        if issue_s is None and (each := self._issue_s(cost.key, work.op_class)) is not None:
+            issue_s = each.seconds * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
+            issue_error = each.error
         return replace(
             cost,
             compute_share=compute,
@@ -205,16 +229,17 @@ class CostModel:
             calls=task.body.calls,
             op_class=work.op_class,
             issue_s=issue_s,
+            issue_error=issue_error,
             group=group,
         )
 
-    def _issue_s(self, key: str, op_class: str) -> float | None:
+    def _issue_s(self, key: str, op_class: str) -> Issue | None:
         """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""
         name = (family(key), op_class)
         if name not in self._issues:
             by_family, by_class, every = self._issued
             samples = by_family.get(name[0]) or by_class.get(op_class) or every
-            self._issues[name] = statistics.median(samples) if samples else None
+            self._issues[name] = Issue.of(samples) if samples else None
         return self._issues[name]
 
     @cached_property

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Route(NamedTuple):
     """`directions`: the queues that a transfer joins; `channels`: the bandwidths that it shares. An alias has none.
 
-    `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel.
+    `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel. `latency_error`,
+    `bandwidth_error`: as in `Link`.
     """
 
     directions: tuple[tuple[str, str], ...]
@@ -43,6 +44,8 @@ class Route(NamedTuple):
     bandwidth_bytes_per_s: float
     alias: bool
     loads: tuple[float, ...]
+    latency_error: float = 0.0
+    bandwidth_error: float = 0.0
 
 
 ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
@@ -124,13 +127,17 @@ class Links(Allocator):
         hops = list(pairwise(nodes))
         edges = [self._edges[hop] for hop in hops]
         channels = dict.fromkeys(edge["channel"] for edge in edges)
+        links: list[Link] = [edge["link"] for edge in edges]
+        latency_s, slowest = sum(link.latency_s for link in links), min(links, key=lambda link: link.bandwidth_bytes_per_s)
         route = Route(
             tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
             tuple(channels),
-            sum(edge["link"].latency_s for edge in edges),
-            min(edge["link"].bandwidth_bytes_per_s for edge in edges),
+            latency_s,
+            slowest.bandwidth_bytes_per_s,
             False,
             (1.0,) * len(channels),
+            sum(link.latency_s * link.latency_error for link in links) / latency_s if latency_s else 0.0,
+            slowest.bandwidth_error,
         )
         line = self._machine.peer_transfers.get(f"{source}>{target}")
         return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
@@ -138,7 +145,8 @@ class Links(Allocator):
     def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
         """The route with a measured latency and rate. Its loads are reduced so that its channels allow the rate if nothing else passes."""
         loads = tuple(min(load, self._capacity[channel] / bytes_per_s) for channel, load in zip(route.channels, route.loads, strict=True))
-        return route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
+        measured = route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
+        return measured._replace(latency_error=0.0, bandwidth_error=0.0)
 
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
@@ -181,7 +189,7 @@ class Links(Allocator):
         )
         directions: dict[tuple[str, str], None] = {}
         total: Counter[tuple[str, str]] = Counter()
-        latency_s = moving_s = 0.0
+        latency_s = moving_s = latency_error = bandwidth_error = 0.0
         for moves, times in distinct.items():
             load: Counter[tuple[str, str]] = Counter()
             slowest_s = longest_s = 0.0
@@ -191,6 +199,7 @@ class Links(Allocator):
                 directions |= dict.fromkeys(route.directions)
                 longest_s = max(longest_s, route.latency_s)
                 slowest_s = max(slowest_s, moved / route.bandwidth_bytes_per_s)
+                latency_error, bandwidth_error = max(latency_error, route.latency_error), max(bandwidth_error, route.bandwidth_error)
                 for channel, share in zip(route.channels, route.loads, strict=True):
                     load[channel] += moved * share
             latency_s += times * longest_s
@@ -201,7 +210,8 @@ class Links(Allocator):
         if not busiest:
             return ALIAS_ROUTE, 0.0
         loads = tuple(moved / busiest for moved in total.values())
-        return Route(tuple(directions), tuple(total), latency_s, busiest / moving_s, False, loads), busiest
+        bandwidth = busiest / moving_s
+        return Route(tuple(directions), tuple(total), latency_s, bandwidth, False, loads, latency_error, bandwidth_error), busiest
 
     def alone_s(self, route: Route, moved_bytes: float) -> float:
         """Seconds that a transfer takes while no other moves."""

@@ -40,6 +40,7 @@ class Device:
     `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
+    `errors`: as in `HostLane`.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Device:
     task_overhead_s: float = 0.0
     shared_overhead_s: float = 0.0
     wake_s: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class HostLane:
     `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
     `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
     `call_s`: host time to issue such a call, besides `dispatch_s`.
+    `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
     """
 
     name: str
@@ -75,6 +78,7 @@ class HostLane:
     graph_iterations: int = 4
     callback_s: float = 10e-6
     call_s: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Link:
     """A connection between two devices, or between a device and "host". Links with the same `channel` share its bandwidth.
 
     `duplex`: both directions run at full bandwidth at the same time. `alias`: both ends are in one memory, so a transfer moves nothing.
+    `latency_error`, `bandwidth_error`: one standard deviation of the logarithm of an assumed figure; 0 if it was measured or stated.
     """
 
     source: str
@@ -91,6 +96,8 @@ class Link:
     duplex: bool = True
     channel: str = ""
     alias: bool = False
+    latency_error: float = 0.0
+    bandwidth_error: float = 0.0
 
 
 @dataclass(frozen=True)

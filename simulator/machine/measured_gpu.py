@@ -1,5 +1,6 @@
 """Puts measured figures of a profile in place of a data sheet's."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -47,10 +48,15 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         peer_transfers=peers,
         devices=tuple(replace(d, **device, peak_flops={**d.peak_flops, **peaks}) for d in machine.devices),
         memories=tuple(replace(m, **memory) for m in machine.memories),
-        hosts=tuple(replace(h, **host) for h in machine.hosts),
+        hosts=tuple(replace(lane, **host, errors=_without(lane.errors, host)) for lane in machine.hosts),
         links=tuple(links.values()) if host_links else machine.links,
         sources={**machine.sources, **sources},
     )
+
+
+def _without(errors: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    """The errors of figures that were not measured."""
+    return {name: error for name, error in errors.items() if name not in measured}
 
 
 def _peer_transfers(machine: Machine, profile: "Profile") -> "dict[str, Transfer]":

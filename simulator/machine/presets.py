@@ -1,6 +1,8 @@
 """Machines by name: the presets of `machines.json`, and this machine's CPU.
 
 Every number of `machines.json` is `[value, source]`, where the source is a name under "sources". `product`: the driver's name of a GPU.
+"errors" has the error of the numbers of a source, one standard deviation of their logarithm, and where it comes from ("error_sources").
+Data sheets have none: what a GPU reaches of its peaks is in the errors of `efficiencies.json`.
 
 Links are built kind by kind. `group`: size of the groups of successive GPUs that a kind connects (0: all GPUs are one group).
 - `host` connects every GPU to the host.
@@ -87,6 +89,8 @@ class Data(BaseModel):
     """The whole of `machines.json`."""
 
     sources: dict[str, str]
+    errors: dict[str, Sourced]
+    error_sources: dict[str, str]
     gpus: dict[str, GpuEntry]
     hosts: dict[str, HostEntry]
     machines: dict[str, MachineEntry]
@@ -155,17 +159,28 @@ def _unbranded(product: str) -> str:
     return slug(product).removeprefix("nvidia-")
 
 
-def host_figures() -> tuple[dict[str, float], dict[str, str]]:
+def host_figures() -> tuple[dict[str, Any], dict[str, str]]:
     """Fields of HostLane as in the newest preset, and the source of each."""
     entry = data().hosts[max(data().hosts)]
-    return {field: value for field, (value, _) in entry}, {field: data().sources[source] for field, (_, source) in entry}
+    return _host_figures(entry), {field: data().sources[source] for field, (_, source) in entry}
+
+
+def _host_figures(entry: HostEntry) -> dict[str, Any]:
+    """Fields of HostLane."""
+    errors = {field: _error(source) for field, (_, source) in entry if _error(source)}
+    return {**{field: value for field, (value, _) in entry}, "errors": errors}
+
+
+def _error(source: str) -> float:
+    """The error of the numbers of a source; 0 for a data sheet."""
+    return data().errors.get(source, (0.0, ""))[0]
 
 
 def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     """The machine that an entry describes. `count`: number of GPUs (default: the entry's)."""
     gpu = data().gpus[entry.gpu]
     names = [f"cuda:{index}" for index in range(entry.count if count is None else count)]
-    host = {field: value for field, (value, _) in data().hosts[entry.host]}
+    host = _host_figures(data().hosts[entry.host])
     peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
     return Machine(
         name,
@@ -183,8 +198,10 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
 
 def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
     """All links of one kind, in both directions."""
+    (latency_s, latency_source), (bandwidth, bandwidth_source) = entry.latency_s, entry.bandwidth_bytes_per_s
+    errors = {"latency_error": _error(latency_source), "bandwidth_error": _error(bandwidth_source)}
     return [
-        Link(a, b, entry.latency_s[0], entry.bandwidth_bytes_per_s[0], entry.duplex, entry.channel)
+        Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, **errors)
         for one, other in _ends(entry, names)
         for a, b in ((one, other), (other, one))
     ]

@@ -38,8 +38,10 @@ _SOURCES = MappingProxyType({
 _CLOCK_HZ, _CACHE_BYTES = 2.5e9, 8 * 2**20
 _BANDWIDTH_PER_CORE, _BANDWIDTH_AT_MOST, _SATURATED_AT = 20e9, 200e9, 0.75
 _TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
-#: Latency in seconds and bytes/s between two processes.
-_LOOPBACK = (1e-4, 1e9)
+#: Errors of these three (one standard deviation of the logarithm) on another CPU: a factor of two either way, as nobody has measured it.
+_OVERHEAD_ERRORS = MappingProxyType({"task_overhead_s": 0.7, "shared_overhead_s": 0.7, "wake_s": 0.7})
+#: Latency in seconds and bytes/s between two processes, and their errors: an order of magnitude.
+_LOOPBACK, _LOOPBACK_ERRORS = (1e-4, 1e9), MappingProxyType({"latency_error": 1.0, "bandwidth_error": 1.0})
 #: Workers pick the most urgent stream head themselves, so any number of levels works.
 _PRIORITY_LEVELS = 64
 
@@ -86,8 +88,9 @@ def this_cpu(
     bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)
     size, last_level, overhead = psutil.virtual_memory().total, cache_bytes(), _TASK_OVERHEAD_S
     shared, wake = _SHARED_OVERHEAD_S, _WAKE_S
-    sources = dict(_SOURCES)
+    sources, errors = dict(_SOURCES), dict(_OVERHEAD_ERRORS)
     if profile is not None:
+        errors = {name: error for name, error in errors.items() if getattr(profile.dispatch, name) is None}
         scale = count / profile.identity.cores if profile.identity.cores else 1.0
         measured = {name: flops * scale for name, flops in profile.peak_flops.items()}
         peaks |= measured
@@ -112,6 +115,7 @@ def this_cpu(
         task_overhead_s=overhead,
         shared_overhead_s=shared,
         wake_s=wake,
+        errors=errors,
     )
     memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
     rate = link_bytes_per_s(link)
@@ -119,7 +123,7 @@ def this_cpu(
     if rate is not None:
         sources["link"] = f"stated: {link}"
     if library:
-        links = tuple(Link(a, b, *_LOOPBACK) for a, b in permutations(names, 2))
+        links = tuple(Link(a, b, *_LOOPBACK, **_LOOPBACK_ERRORS) for a, b in permutations(names, 2))
         sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
     groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
@@ -12,9 +13,11 @@ from simulator.memory.kinds import with_memory
 from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.predict.discrepancy import shipped_discrepancy
-from simulator.predict.intervals import step_interval
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
+from simulator.predict.intervals import Interval, Sensitivity, speedup_interval, step_interval
 from simulator.predict.parts import StepParts, step_parts, task_seconds
+from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
 from traces.comparison import MemoryNeed, Prediction, Shares
@@ -27,20 +30,37 @@ from traces.timeline import Timeline
 class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
-    `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
-    machine, the most bytes that its devices hold together at one moment. `parts`: where the time of a step goes.
+    `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event.
+    `memory_bytes`: by the name of each memory of the machine, the most bytes that its devices hold together at one moment. `parts`: where
+    the time of a step goes.
     """
 
     plan: Plan
     machine: Machine
     costs: Sequence[Cost]
     timeline: Timeline
-    interval_s: tuple[float, float]
     shares: Shares
     simulate_wall_s: float
+    sensitivity: Sensitivity
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
     parts: StepParts | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the plan's devices, "cpu" or "gpu"."""
+        return self.machine.device(self.plan.devices[0]).kind
+
+    @property
+    def from_specifications(self) -> float:
+        """The share of the task seconds whose costs come from a GPU's specifications, as all of a preset's do."""
+        return self.shares.guessed if self.kind == "gpu" else 0.0
+
+    @cached_property
+    def interval_s(self) -> Interval:
+        """The 90 % interval of the step time."""
+        discrepancy = shipped_discrepancy(self.kind, self.timeline.mode)
+        return step_interval(self.sensitivity, discrepancy, self.from_specifications * step_accuracy())
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -75,16 +95,21 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     dependencies = Dependencies(plan)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
-    by_task = {task.name: cost for task, cost in zip(plan.tasks, costs, strict=True)}
     shares = Shares(**model.shares(plan, costs))
-    common = shipped_discrepancy(machine.device(plan.devices[0]).kind, mode)
-    interval_s = step_interval(timeline, by_task, common=common)
+    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, alone_s))
     memory = timeline.memory
     peak = at_peak(plan, timeline, memory)
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
     timeline = with_memory(timeline, plan, memory, limits)
-    return Forecast(plan, machine, costs, timeline, interval_s, shares, wall_s, bytes_by_memory(memory, machine), peak, parts)
+    return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, bytes_by_memory(memory, machine), peak, parts)
+
+
+def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
+    """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share. Both have one mode."""
+    discrepancy = shipped_speedup_discrepancy(other.plan.strategy, other.kind, other.timeline.mode)
+    accuracy = other.from_specifications * speedup_accuracy(other.plan.strategy)
+    return speedup_interval(baseline.sensitivity, other.sensitivity, discrepancy, accuracy)
 
 
 def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
@@ -111,6 +136,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -
         at_peak=predicted.at_peak,
         waterfall=waterfall(baseline.parts, predicted.parts) if baseline is not None and baseline is not predicted else (),
         memories=predicted.memories,
+        speedup_interval=paired_interval(baseline, predicted) if baseline is not None and baseline is not predicted else None,
     )
 
 

@@ -1,49 +1,115 @@
-"""The 90 % interval of a predicted step time, from the errors of the costs on its critical path.
+"""The 90 % intervals of predicted step times and speed-ups, from common draws of the errors of their costs.
 
-Errors belong to **keys**: all tasks of one key are too long or too short together. The error of a guessed cost belongs to its op class,
-because the efficiency table is too optimistic or too pessimistic for the whole class. Let S_k be the seconds on the critical path of key
-(or class) k, and r_k the relative standard deviation of its cost. A critical path of S = Σ S_k seconds then has
+Let S_ck be the seconds that source k has in chain c of a plan (see `sensitivity`), and r_k the standard deviation of the logarithm of its
+error. With a normal e_k for every source, a draw of the step time is
 
-    r² = Σ (r_k · S_k / S)² + common²
+    S(e) = max over c of Σ_k S_ck · exp(r_k · e_k)
 
-where `common` is the error that all costs of a prediction share (see `discrepancy`). The estimate is linear: it assumes that the path stays
-critical. Errors are errors of logarithms, so the interval is step · exp(±z · r).
+so nothing is simulated again. While the critical path stays critical this is, to first order, d log S = Σ_k r_k · e_k · S_k / S. The
+maximum matters where another lane is nearly as long: a step that waits for the host cannot become shorter than the work of its streams.
+
+The draws e_k of a source are the same for every plan. Therefore a speed-up, S(e) of the baseline over S(e) of the strategy, has a paired
+interval: what both steps share cancels. To first order, d log(speed-up) = Σ_k r_k · e_k · (S_k/S of the baseline − S_k/S of the strategy).
+
+A discrepancy is the error that remains when all costs are right (see `discrepancy`). That of a step cancels in a speed-up, which has that
+of its strategy instead. An accuracy is the error that predictions of that kind are known to have (see `published`). No interval is
+narrower.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from statistics import NormalDist
 
-from simulator.costs.cost import GUESSED, Cost
-from traces.timeline import CriticalSpan, Timeline
+import numpy as np
+
+from simulator.costs.cost import Cost
+from traces.timeline import CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.
 QUARTILE = 0.6745
 #: Half the width of the central 90 % of a normal distribution, in standard deviations: scipy.special.ndtri(0.95).
 Z_90 = 1.6448536269514722
+#: The source of seconds that are exact.
+EXACT = ""
+#: Draws of every source. They are stratified, so that the interval of a single source is exact to the resolution of its quantiles.
+DRAWS = 1000
+#: Sources drawn at a time, which bounds the memory that it takes.
+_BLOCK = 512
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a step time depends on.
+
+    `chains`: seconds per step by source, of work that must follow one another; the first is the critical path. `deviations`: by source, one
+    standard deviation of the logarithm of its error. Sources without one, such as EXACT, have no error.
+    """
+
+    step_s: float
+    chains: Sequence[Mapping[str, float]]
+    deviations: Mapping[str, float]
+
+    def draws(self) -> np.ndarray:
+        """Draws of the step time in seconds, shape (DRAWS,). Draw i of one plan belongs to draw i of any other."""
+        sources = sorted({source for chain in self.chains for source in chain})
+        totals = np.zeros((len(self.chains), DRAWS))
+        for first in range(0, len(sources), _BLOCK):
+            block = sources[first : first + _BLOCK]
+            seconds = np.array([[chain.get(source, 0.0) for source in block] for chain in self.chains])
+            totals += seconds @ np.array([factors(source, self.deviations.get(source, 0.0)) for source in block])
+        expected_s = max((sum(chain.values()) for chain in self.chains), default=0.0)
+        return self.step_s * (totals.max(axis=0) / expected_s if expected_s else np.ones(DRAWS))
+
+
+def factors(source: str, deviation: float) -> np.ndarray:
+    """Draws of the factor by which a source's seconds are wrong, shape (DRAWS,)."""
+    return np.exp(deviation * _scores(source)) if deviation else np.ones(DRAWS)
+
+
+@lru_cache(maxsize=4096)
+def _scores(source: str) -> np.ndarray:
+    """Standard normal draws of a source, which depend on its name alone, whatever the process."""
+    return np.random.Generator(np.random.PCG64(zlib.crc32(source.encode()))).permutation(_quantiles())
+
+
+@cache
+def _quantiles() -> np.ndarray:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / DRAWS) for i in range(DRAWS)])
+
+
+def step_interval(sensitivity: Sensitivity, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
+    """Return the bounds in seconds between which the step time lies with probability 0.9.
+
+    `discrepancy` and `accuracy`: standard deviations of the logarithms of steps.
+    """
+    return _central(sensitivity.draws() * factors("discrepancy of steps", discrepancy), sensitivity.step_s, accuracy)
+
+
+def speedup_interval(baseline: Sensitivity, other: Sensitivity, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
+    """Return the bounds between which the speed-up of `other` over `baseline` lies with probability 0.9, by common draws.
+
+    `discrepancy` and `accuracy`: standard deviations of the logarithms of speed-ups.
+    """
+    draws = baseline.draws() / other.draws() * factors("discrepancy of speed-ups", discrepancy)
+    return _central(draws, baseline.step_s / other.step_s, accuracy)
+
+
+def _central(draws: np.ndarray, expected: float, accuracy: float) -> Interval:
+    """The central 90 % of some draws, around the expected value and no narrower than the accuracy allows."""
+    low, high = np.quantile(draws, (0.05, 0.95))
+    reach = math.exp(Z_90 * accuracy)
+    return min(float(low), expected / reach), max(float(high), expected * reach)
 
 
 def relative_deviation(cost: Cost) -> float:
     """Return the relative standard deviation of a cost: the spread of its samples, and the cost model's error if it was not measured."""
     return math.hypot(cost.spread / QUARTILE, cost.error)
-
-
-def step_interval(timeline: Timeline, costs_by_task: Mapping[str, Cost], common: float = 0.0) -> tuple[float, float]:
-    """Return the bounds, in seconds, between which the step time lies with probability 0.9, for a timeline with a critical path.
-
-    Spans whose task has no cost (the host's, a recorded gap) count as exact.
-    """
-    deviation_s: dict[str, float] = defaultdict(float)
-    total_s = 0.0
-    for span in timeline.critical_path:
-        length_s = clipped_seconds(span, timeline.window_s)
-        total_s += length_s
-        cost = costs_by_task.get(span.task)
-        if cost is not None:
-            deviation_s[cost.op_class if cost.source == GUESSED else cost.key] += length_s * relative_deviation(cost)
-    relative = math.hypot(math.hypot(*deviation_s.values()) / total_s if total_s else 0.0, common)
-    reach = Z_90 * relative
-    return timeline.step_s * math.exp(-reach), timeline.step_s * math.exp(reach)
 
 
 def clipped_seconds(span: CriticalSpan, window_s: tuple[float, float]) -> float:

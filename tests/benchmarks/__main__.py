@@ -1,7 +1,8 @@
 """Run all benchmarks, or the named ones, each in a process of its own.
 
 python -m tests.benchmarks
-    [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp]...
+    [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
+     |published|preset-links]...
 """
 
 import subprocess
@@ -23,6 +24,8 @@ MODULES = {
     "collectives": "collectives",
     "ranks": "ranks",
     "ddp": "ddp",
+    "published": "published",
+    "preset-links": "preset_links",
 }
 
 

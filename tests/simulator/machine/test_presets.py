@@ -136,3 +136,26 @@ def test_unreadable_figures_have_defaults(monkeypatch):
     monkeypatch.setattr("psutil.cpu_freq", lambda: None)
     assert cpu_module.cache_bytes() == 8 * 2**20
     assert cpu_module.nominal_flops_per_core() == 8 * 2.5e9
+
+
+def test_every_assumed_figure_has_an_error_and_every_error_a_source():
+    numbers = [number for entry in data().hosts.values() for name, number in entry if name != "queue_depth"]
+    links = [link for entry in data().machines.values() for link in entry.links]
+    numbers += [number for link in links for number in (link.latency_s, link.bandwidth_bytes_per_s)]
+    assert {source for _, source in numbers} == set(data().errors)
+    assert {source for _, source in data().errors.values()} == set(data().error_sources)
+    assert all(0.1 <= error <= 2.0 for error, _ in data().errors.values())
+
+
+def test_a_preset_knows_how_wrong_its_host_and_its_links_may_be():
+    machine = load_machine("p100x4")
+    assert machine.hosts[0].errors["dispatch_s"] == 0.4
+    assert set(machine.hosts[0].errors) == {field for field, _ in data().hosts["2016"]} - {"queue_depth"}
+    (between,) = (link for link in machine.links if (link.source, link.target) == ("cuda:0", "cuda:1"))
+    assert (between.latency_error, between.bandwidth_error) == (1.0, 0.55)
+
+
+def test_an_uncalibrated_cpu_does_not_know_its_overheads():
+    assert set(this_cpu(cores=1).devices[0].errors) == {"task_overhead_s", "shared_overhead_s", "wake_s"}
+    measured = Profile(identity=Identity(kind="cpu", cores=1), dispatch=Dispatch(task_overhead_s=1e-5))
+    assert set(this_cpu(measured, cores=1).devices[0].errors) == {"shared_overhead_s", "wake_s"}

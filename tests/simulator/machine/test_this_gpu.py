@@ -164,3 +164,10 @@ def test_a_profile_gives_every_gpu_of_a_machine_its_figures_but_not_the_links_be
     assert {(h.dispatch_s, h.node_gap_s) for h in machine.hosts} == {(2e-6, 0.0)}, "the issue times of its keys replace the preset's"
     assert machine.links == preset.links
     assert machine.sources["host link latency_s"] == preset.sources["host link latency_s"]
+
+
+def test_what_was_measured_has_no_error_of_a_preset():
+    assert gpu_machine(measured()).host("cuda:0").errors == {}
+    assert set(gpu_machine(h200(dispatch=Dispatch(dispatch_s=2e-6))).host("cuda:0").errors) == set(load_machine("h200").hosts[0].errors) - {
+        "dispatch_s"
+    }

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.predict.discrepancy import LEAST, discrepancy
+from simulator.predict.discrepancy import (
+    LEAST,
+    discrepancy,
+    shipped_discrepancy,
+    shipped_speedup_discrepancy,
+    speedup_discrepancy,
+)
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.shipped import shipped_validations
 
@@ -40,3 +46,25 @@ def test_a_damaged_validation_is_named_and_left_out(tmp_path: Path, caplog):
     (folder / "bad.json").write_text("{")
     assert [v.model for v in shipped_validations(tmp_path)] == ["a"]
     assert "bad.json" in caplog.text
+
+
+def gained(strategy: str, factor: float, rows: int):
+    """A validation whose speed-ups of a strategy are predicted too high by `factor`."""
+    row = off_by(0.0).ran[0].model_copy(update={"strategy": strategy, "predicted_speedup": factor, "measured_speedup": 1.0})
+    return off_by(0.0).model_copy(update={"results": (row,) * rows})
+
+
+def test_a_speed_up_has_the_error_of_its_strategys_family():
+    validations = [gained("turbodl", math.exp(0.12), LEAST), gained("forward-fusion", math.exp(0.04), 3), gained("backward-fusion", 1.0, 3)]
+    assert speedup_discrepancy(validations, "turbodl:async=off", "cpu", "eager") == pytest.approx(0.12)
+    assert speedup_discrepancy(validations, "backward-fusion", "cpu", "eager") == pytest.approx(0.04 / math.sqrt(2))
+    everything = math.sqrt((6 * 0.12**2 + 3 * 0.04**2) / 12)
+    assert speedup_discrepancy(validations, "new", "cpu", "eager") == pytest.approx(everything)
+    assert speedup_discrepancy(validations, "new", "gpu", "eager") == 0.0
+
+
+def test_gpus_without_validations_have_the_discrepancy_of_cpus():
+    """It was 0, as if a GPU that nobody has validated were predicted without error."""
+    assert shipped_discrepancy("gpu", "graph") == shipped_discrepancy("cpu", "eager") > 0.03
+    assert shipped_speedup_discrepancy("turbodl", "gpu", "graph") == shipped_speedup_discrepancy("turbodl", "cpu", "eager") > 0.03
+    assert shipped_speedup_discrepancy("backward-fusion", "cpu", "eager") < 0.5 * shipped_speedup_discrepancy("turbodl", "cpu", "eager")

@@ -1,85 +1,99 @@
-"""Intervals: errors are per key, add as variances, and scale with the part of the critical path they sit on."""
+"""Intervals: errors belong to sources, err together within one, and are shared by the plans of a speed-up."""
 
 import math
 
+import numpy as np
 import pytest
 
 from simulator.costs.cost import Cost
-from simulator.predict.intervals import relative_deviation, step_interval
-from traces.timeline import Cause, CriticalSpan, Timeline
+from simulator.predict.intervals import DRAWS, EXACT, Sensitivity, factors, relative_deviation, speedup_interval, step_interval
 
 Z = 1.6448536
+#: Quantiles of stratified draws, and of sums of them, are this close.
+CLOSE = 0.06
 
 
-def timeline(*lengths: float, names: str = "abcdef") -> Timeline:
-    """A timeline with tasks a, b, ... one after another on the critical path of a one-step window."""
-    path, now = [], 0.0
-    for name, length in zip(names, lengths, strict=False):
-        path.append(CriticalSpan(name, now, now + length, Cause.LANE, "forward"))
-        now += length
-    return Timeline("predicted", (), now, (0.0, now), critical_path=tuple(path))
+def depends(*chains: dict[str, float], step_s: float | None = None, **deviations: float) -> Sensitivity:
+    """A step whose chains have these seconds by source."""
+    return Sensitivity(step_s or max(sum(chain.values()) for chain in chains), chains, deviations)
 
 
-def cost(key: str, error: float = 0.0, spread: float = 0.0) -> Cost:
-    """A cost; the tests use only its key and errors."""
-    return Cost(key, 1.0, 1.0, error=error, spread=spread)
-
-
-def relative(interval: tuple[float, float], step_s: float) -> float:
+def relative(interval: tuple[float, float]) -> float:
     """The relative standard deviation that corresponds to a 90 % interval."""
-    low, high = interval
-    assert low * high == pytest.approx(step_s**2)
-    return math.log(high / step_s) / Z
+    return math.log(interval[1] / interval[0]) / (2 * Z)
 
 
-def test_one_key_carries_its_whole_error():
-    assert relative(step_interval(timeline(2.0), {"a": cost("k", error=0.1)}), 2.0) == pytest.approx(0.1)
+def test_the_interval_of_one_source_is_its_error():
+    low, high = step_interval(depends({"k": 2.0}, k=0.1))
+    assert low == pytest.approx(2.0 * math.exp(-Z * 0.1), rel=2e-3)
+    assert high == pytest.approx(2.0 * math.exp(Z * 0.1), rel=2e-3)
 
 
-def test_tasks_of_one_key_err_together_and_different_keys_do_not():
-    same = step_interval(timeline(1.0, 1.0), {"a": cost("k", 0.1), "b": cost("k", 0.1)})
-    different = step_interval(timeline(1.0, 1.0), {"a": cost("k", 0.1), "b": cost("l", 0.1)})
-    assert relative(same, 2.0) == pytest.approx(0.1)
-    assert relative(different, 2.0) == pytest.approx(0.1 / math.sqrt(2))
+def test_seconds_of_one_source_err_together_and_different_sources_do_not():
+    assert relative(step_interval(depends({"k": 1.0, "l": 1.0}, k=0.1, l=0.1))) == pytest.approx(0.1 / math.sqrt(2), rel=CLOSE)
 
 
-def test_guesses_of_one_class_err_together():
-    costs = {
-        name: Cost(name, 1.0, 1.0, "guessed", error=0.1, op_class=op_class)
-        for name, op_class in zip("abc", ("conv", "conv", "pool"), strict=True)
-    }
-    assert relative(step_interval(timeline(1.0, 1.0, 2.0), costs), 4.0) == pytest.approx(0.1 / math.sqrt(2))
+def test_exact_seconds_dilute_an_error():
+    assert relative(step_interval(depends({"k": 1.0, EXACT: 3.0}, k=0.2))) == pytest.approx(0.05, rel=CLOSE)
 
 
-def test_a_common_factor_does_not_average_out():
-    interval = step_interval(timeline(1.0, 1.0), {"a": cost("k"), "b": cost("l")}, common=0.03)
-    assert relative(interval, 2.0) == pytest.approx(0.03)
+def test_a_discrepancy_does_not_average_out():
+    assert relative(step_interval(depends({"k": 1.0, "l": 1.0}), discrepancy=0.03)) == pytest.approx(0.03, rel=0.01)
 
 
-def test_what_is_not_on_the_path_does_not_count():
-    assert step_interval(timeline(1.0), {"a": cost("k"), "z": cost("l", 0.5)}) == (1.0, 1.0)
+def test_no_interval_is_narrower_than_the_accuracy():
+    narrow, wide = depends({"k": 2.0}, k=0.01), depends({"k": 2.0}, k=0.5)
+    assert step_interval(narrow, accuracy=0.3) == pytest.approx((2.0 * math.exp(-Z * 0.3), 2.0 * math.exp(Z * 0.3)))
+    assert step_interval(wide, accuracy=0.3) == step_interval(wide)
 
 
-def test_tasks_without_a_cost_dilute_the_error():
-    assert relative(step_interval(timeline(1.0, 3.0), {"a": cost("k", 0.2)}), 4.0) == pytest.approx(0.05)
+def test_another_lane_bounds_a_step_from_below_and_may_become_the_longest():
+    """A step of 1.0 that waits for the host, over 0.9 of work on a stream."""
+    low, high = step_interval(depends({"host": 1.0}, {"work": 0.9}, host=0.5))
+    assert low == 0.9
+    assert high == pytest.approx(math.exp(Z * 0.5), rel=5e-3)
+    assert step_interval(depends({EXACT: 1.0}, {"work": 0.9}, work=0.5))[1] == pytest.approx(0.9 * math.exp(Z * 0.5), rel=5e-3)
+
+
+def test_without_a_path_only_the_discrepancy_counts():
+    assert step_interval(Sensitivity(1.0, (), {})) == (1.0, 1.0)
+
+
+def test_what_both_steps_share_cancels_in_their_speed_up():
+    base, same = depends({"k": 2.0}, k=0.5), depends({"k": 1.0}, k=0.5)
+    assert speedup_interval(base, same) == pytest.approx((2.0, 2.0))
+    other = depends({"l": 1.0}, l=0.5)
+    assert relative(speedup_interval(base, other)) == pytest.approx(0.5 * math.sqrt(2), rel=CLOSE)
+
+
+def test_a_paired_interval_is_narrower_than_that_of_independent_steps():
+    base, other = depends({"k": 3.0, "l": 1.0}, k=0.2, l=0.2), depends({"k": 3.0, "m": 0.5}, k=0.2, m=0.2)
+    independent = math.hypot(relative(step_interval(base)), relative(step_interval(other)))
+    assert relative(speedup_interval(base, other)) < 0.4 * independent
+
+
+def test_a_speed_up_has_its_own_discrepancy_and_accuracy():
+    base, other = depends({"k": 3.0}, k=0.2), depends({"k": 2.0}, k=0.2)
+    assert relative(speedup_interval(base, other, discrepancy=0.04)) == pytest.approx(0.04, rel=0.01)
+    assert relative(speedup_interval(base, other, accuracy=0.2)) == pytest.approx(0.2)
+
+
+def test_small_errors_are_the_linear_estimate():
+    """d log(speed-up) = Σ r · e · (share in the baseline − share in the strategy)."""
+    deviations = {"a": 0.05, "b": 0.03, "c": 0.04}
+    base, other = depends({"a": 5.0, "b": 4.0, "c": 1.0}, **deviations), depends({"a": 2.0, "b": 4.0, "c": 2.0}, **deviations)
+    linear = math.hypot(*(r * (base.chains[0][k] / 10 - other.chains[0][k] / 8) for k, r in deviations.items()))
+    assert relative(speedup_interval(base, other)) == pytest.approx(linear, rel=CLOSE)
+
+
+def test_draws_are_standard_normal_and_the_same_for_every_plan():
+    draws = np.log(factors("conv", 1.0))
+    assert draws.shape == (DRAWS,)
+    assert (draws.mean(), draws.std()) == (pytest.approx(0.0, abs=1e-9), pytest.approx(1.0, abs=5e-3))
+    assert np.allclose(factors("conv", 0.5), np.exp(0.5 * draws))
+    assert abs(np.corrcoef(draws, np.log(factors("matmul", 1.0)))[0, 1]) < 0.1
 
 
 def test_spread_is_a_quartile_half_width():
-    assert relative_deviation(cost("k", spread=0.06745)) == pytest.approx(0.1)
-    assert relative_deviation(cost("k", error=0.3, spread=0.6745 * 0.4)) == pytest.approx(0.5)
-
-
-def test_larger_errors_are_wider_and_stay_positive():
-    small, large = (step_interval(timeline(1.0), {"a": cost("k", error=error)}) for error in (0.5, 3.0))
-    assert 0 < large[0] < small[0] < 1 < small[1] < large[1]
-
-
-def test_only_the_window_counts():
-    path = (CriticalSpan("a", -9.0, 1.0, Cause.LANE), CriticalSpan("b", 1.0, 2.0, Cause.LANE))
-    shown = Timeline("predicted", (), 2.0, (0.0, 2.0), critical_path=path)
-    assert relative(step_interval(shown, {"a": cost("k", 0.1), "b": cost("l")}), 2.0) == pytest.approx(0.05)
-
-
-def test_a_timeline_without_a_path_has_only_the_common_error():
-    bare = Timeline("measured", (), 1.0, (0.0, 1.0))
-    assert step_interval(bare, {}) == (1.0, 1.0)
+    assert relative_deviation(Cost("k", 1.0, 1.0, spread=0.06745)) == pytest.approx(0.1)
+    assert relative_deviation(Cost("k", 1.0, 1.0, error=0.3, spread=0.6745 * 0.4)) == pytest.approx(0.5)

@@ -1,0 +1,230 @@
+"""What a predicted step time depends on: seconds by source of error, on the critical path and on every lane beside it.
+
+A *source* is a number that may be wrong, with one standard deviation of its logarithm. All seconds of one source are too long or too short
+together:
+
+- a measured or fitted cost: its key;
+- a cost from the table of efficiencies: its op class and the number that dominates it (compute, memory or least time, which differ in
+  their error), because that number is too optimistic or too pessimistic for the whole class;
+- what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own;
+- a CPU's overhead per task, and the time to wake a worker;
+- latencies and bandwidths of links, on which collectives run too;
+- the slow-down of tasks that run beside others, if no co-runs were measured.
+
+A *chain* is the work that must follow one another within a step: the critical path, what each stream executes, what each host issues. The
+step takes as long as the longest chain. If errors change which one that is, the step follows.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simpy import Environment
+
+from simulator.costs.cost import GUESSED, Cost
+from simulator.engine.hosts import IssueTimes, recorded_tasks
+from simulator.engine.links import Links, Route
+from simulator.engine.simulation import GRAPH
+from simulator.machine.machine import HostLane, Machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.plan.task import Resource, Task
+from simulator.predict.intervals import EXACT, Sensitivity, clipped_seconds, relative_deviation
+from traces.timeline import Timeline
+
+#: The error of the slow-down of tasks beside others where no co-runs were measured: a factor of two either way.
+UNMEASURED_SLOW_DOWN = 0.7
+#: The parts of a host's time that are figures of its lane.
+_HOST_FIGURES = ("dispatch_s", "record_s", "wait_s")
+
+#: Seconds by source.
+Parts = dict[str, float]
+
+
+def sensitivity(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], timeline: Timeline, dependencies: Dependencies, co_runs: bool = False
+) -> Sensitivity:
+    """Return the sources of a predicted timeline's step time and its chains. `co_runs`: whether slow-downs were measured."""
+    return _Attribution(plan, machine, costs, timeline, dependencies, co_runs).sensitivity()
+
+
+@dataclass
+class _Attribution:
+    """Attributes spans of one timeline to sources, and collects the sources' deviations."""
+
+    plan: Plan
+    machine: Machine
+    costs: Sequence[Cost]
+    timeline: Timeline
+    dependencies: Dependencies
+    co_runs: bool
+
+    def __post_init__(self) -> None:
+        self.deviations: dict[str, float] = {}
+        self._links = Links(Environment(), self.machine)
+        self._tasks = {task.name: (task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)}
+        hosts = [self.machine.host(device) for device in self.plan.devices]
+        self._issues = {host.name: _Issues(host, self) for host in hosts if host is not None}
+
+    def sensitivity(self) -> Sensitivity:
+        """The critical path first, then streams and hosts."""
+        beside = self._streams()
+        if self.timeline.mode != GRAPH:
+            beside += [issues.period() for issues in self._issues.values()]
+        chains = [self._path(), *(self._within_step(chain) for chain in beside)]
+        used = {source for chain in chains for source in chain}
+        deviations = {source: deviation for source, deviation in self.deviations.items() if source in used}
+        return Sensitivity(self.timeline.step_s, tuple(chain for chain in chains if chain), deviations)
+
+    def _within_step(self, chain: Parts) -> Parts:
+        """The chain, shortened to the step if it is longer: the work of a stream that runs ahead may differ from step to step."""
+        total_s = sum(chain.values())
+        scale = min(1.0, self.timeline.step_s / total_s) if total_s else 1.0
+        return {source: seconds * scale for source, seconds in chain.items()}
+
+    def _path(self) -> Parts:
+        """The critical path, per step. Time between its spans is a gap between graph nodes, or the waking of a worker."""
+        total: Parts = defaultdict(float)
+        path, covered_s = self.timeline.critical_path, 0.0
+        for position, span in enumerate(path):
+            length_s = clipped_seconds(span, self.timeline.window_s)
+            covered_s += length_s
+            if span.task in self._tasks:
+                _add(total, self.parts(span.task, length_s))
+            elif span.task in self._issues and position + 1 < len(path):
+                _add(total, self._issues[span.task].before(path[position + 1].task, length_s))
+            else:
+                total[EXACT] += length_s
+        start, end = self.timeline.window_s
+        if path and end - start > covered_s:
+            total[self._gap()] += end - start - covered_s
+        scale = self.timeline.step_s / (end - start) if end > start else 0.0
+        return {source: seconds * scale for source, seconds in total.items()}
+
+    def _gap(self) -> str:
+        device = self.machine.device(self.plan.devices[0])
+        host = self.machine.host(device.name)
+        if host is None:
+            return self.source("wake_s", device.errors.get("wake_s", 0.0))
+        return self.source("node_gap_s", max(host.errors.get(name, 0.0) for name in ("node_gap_s", "cross_gap_s")))
+
+    def _streams(self) -> list[Parts]:
+        """What each stream executes per step: every task once, for as long as it took last. A stream may run ahead of the window."""
+        latest = {span.task: span for span in self.timeline.spans if span.start_s < self.timeline.window_s[1]}
+        lanes: dict[tuple[str, str], Parts] = {}
+        for span in latest.values():
+            _add(lanes.setdefault((span.device, span.lane), defaultdict(float)), self.parts(span.task, span.end_s - span.start_s))
+        return list(lanes.values())
+
+    def source(self, name: str, deviation: float) -> str:
+        """The source called `name`; EXACT without a deviation."""
+        if not deviation:
+            return EXACT
+        self.deviations[name] = deviation
+        return name
+
+    def parts(self, name: str, length_s: float) -> Iterator[tuple[str, float]]:
+        """Yield (source, seconds) of `length_s` seconds of a task."""
+        task, cost = self._tasks[name]
+        device, host = self.machine.device(task.device), self.machine.host(task.device)
+        overhead_s = device.task_overhead_s if host is None else 0.0
+        overhead = self.source("task_overhead_s", device.errors.get("task_overhead_s", 0.0))
+        resource = task.body.resource
+        if (route := self._route(task)) is not None:
+            overhead_s = min(overhead_s, length_s)
+            yield overhead, overhead_s
+            yield from self._transfer(route, length_s - overhead_s)
+        elif resource is Resource.HOST:
+            waiting_s = min(length_s, overhead_s if host is None else host.callback_s)
+            yield (overhead if host is None else self.source("callback_s", host.errors.get("callback_s", 0.0))), waiting_s
+            yield EXACT, length_s - waiting_s
+        elif resource is Resource.COMPUTE:
+            alone_s = cost.cold_s + overhead_s
+            own_s = length_s if self.co_runs or not cost.group else min(length_s, alone_s)
+            fixed_s = own_s * overhead_s / alone_s if alone_s else 0.0
+            yield overhead, fixed_s
+            yield self._cost_source(cost), own_s - fixed_s
+            yield self.source("slow-down", UNMEASURED_SLOW_DOWN), length_s - own_s
+        else:
+            yield overhead, length_s
+
+    def _cost_source(self, cost: Cost) -> str:
+        deviation = relative_deviation(cost)
+        name = f"{cost.op_class} {deviation:g}" if cost.source == GUESSED and cost.op_class else cost.key
+        return self.source(name, deviation)
+
+    def _route(self, task: Task) -> Route | None:
+        """The route of a transfer or collective that moves bytes."""
+        body = task.body
+        if body.resource is Resource.COLLECTIVE:
+            route = self._links.collective(body, body.payload_bytes(task))[0]
+        elif body.resource is Resource.LINK and body.ends[0] != body.ends[1] and not body.aliases:
+            route = self._links.route(*body.ends)
+        else:
+            return None
+        return None if route.alias else route
+
+    def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:
+        """Links whose errors are equal err together."""
+        latency_s = min(route.latency_s, length_s)
+        yield self.source(f"link latency {route.latency_error:g}", route.latency_error), latency_s
+        yield self.source(f"link bandwidth {route.bandwidth_error:g}", route.bandwidth_error), length_s - latency_s
+
+
+class _Issues:
+    """The time of one host, by source: of each task that it issues, in order."""
+
+    def __init__(self, host: HostLane, of: _Attribution):
+        """Split what `engine.hosts` says of each task: it is linear in the host's figures and in the tasks' issue times."""
+        plan, self._graph = of.plan, of.timeline.mode == GRAPH
+        self._indices = [index for index, task in enumerate(plan.tasks) if task.device in host.devices]
+        self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
+        self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
+        issue_s = {i: host.call_s if plan.tasks[i].body.resource is Resource.HOST else of.costs[i].issue_s for i in self._indices}
+        known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
+        recorded, launches = recorded_tasks(of.dependencies), [cost.launches for cost in of.costs]
+
+        def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
+            return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).of(of.dependencies.steady)
+
+        nothing = replace(host, **dict.fromkeys(_HOST_FIGURES, 0.0))
+        self._parts: dict[int, Parts] = {index: defaultdict(float) for index in self._indices}
+        for figure in _HOST_FIGURES:
+            source = of.source(figure, host.errors.get(figure, 0.0))
+            for index, seconds in times(replace(nothing, **{figure: getattr(host, figure)}), known).items():
+                self._parts[index][source] += seconds
+        for index, seconds in times(nothing, issue_s).items():
+            cost = of.costs[index]
+            self._parts[index][of.source(f"issue {cost.op_class}", cost.issue_error)] += seconds
+
+    def period(self) -> Parts:
+        """The host's time in one period."""
+        total: Parts = defaultdict(float)
+        for parts in self._parts.values():
+            _add(total, parts.items())
+        return total
+
+    def before(self, task: str, length_s: float) -> Iterator[tuple[str, float]]:
+        """Yield (source, seconds) of the `length_s` seconds of issuing that end with the launch of a task; period after period."""
+        whole_period = self.period()
+        period_s = sum(whole_period.values())
+        if self._graph or not period_s or task not in self._position:
+            yield self._graph_source if self._graph else EXACT, length_s
+            return
+        whole, left_s = divmod(length_s, period_s)
+        yield from ((source, whole * seconds) for source, seconds in whole_period.items())
+        position = self._position[task]
+        while left_s > 1e-12 * period_s:
+            parts = self._parts[self._indices[position]]
+            issue_s = sum(parts.values())
+            taken_s = min(left_s, issue_s)
+            if taken_s:
+                yield from ((source, seconds * taken_s / issue_s) for source, seconds in parts.items())
+            left_s -= taken_s
+            position = (position - 1) % len(self._indices)
+
+
+def _add(total: Parts, parts: Iterable[tuple[str, float]]) -> None:
+    for source, seconds in parts:
+        if seconds:
+            total[source] += seconds

@@ -1,0 +1,49 @@
+"""The error of all-reduces over the guessed links of `2xdgx-a100`, against Vidur's measurements: python -m tests.benchmarks preset-links.
+
+The errors of links in `machines.json` come from here: of latencies from small all-reduces, of bandwidths from large ones.
+"""
+
+import math
+from statistics import fmean
+
+from simpy import Environment
+
+from simulator.bodies.collective import Collective
+from simulator.engine.links import Links
+from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
+from tests.benchmarks.collectives import Sample, all_reduces
+
+#: Bytes below which latency decides, and from which on bandwidth does.
+SMALL_BYTES, LARGE_BYTES = 2**16, 16e6
+GPUS_PER_NODE = 8
+
+
+def mean_square(machine: Machine, devices: tuple[str, ...], samples: list[Sample]) -> float:
+    """Mean square of the logarithms of predicted over measured seconds."""
+    links, body = Links(Environment(), machine), Collective("all-reduce", devices)
+    errors = []
+    for sample in samples:
+        route, moved = links.collective(body, int(sample.size))
+        errors.append(math.log((route.latency_s + moved / route.bandwidth_bytes_per_s) / sample.seconds))
+    return fmean(error * error for error in errors)
+
+
+def main() -> None:
+    """Print a line for each number of ranks, and the root mean square over them, in which each counts the same."""
+    machine = load_machine("2xdgx-a100")
+    names = [device.name for device in machine.devices]
+    pooled: dict[tuple[int, str], list[float]] = {}
+    for (ranks, nodes), samples in all_reduces().items():
+        devices = tuple(names[node * GPUS_PER_NODE + i] for node in range(nodes) for i in range(ranks // nodes))
+        sizes = {"latency": [s for s in samples if s.size < SMALL_BYTES], "bandwidth": [s for s in samples if s.size >= LARGE_BYTES]}
+        for what, chosen in sizes.items():
+            square = mean_square(machine, devices, chosen)
+            pooled.setdefault((nodes, what), []).append(square)
+            print(f"{ranks:2} ranks on {nodes} nodes, {what}: {math.sqrt(square):.2f} of {len(chosen)} sizes")
+    for (nodes, what), squares in pooled.items():
+        print(f"{nodes} nodes, {what}: {math.sqrt(fmean(squares)):.2f}")
+
+
+if __name__ == "__main__":
+    main()

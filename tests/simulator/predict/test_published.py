@@ -1,0 +1,81 @@
+"""How accurate presets are known to be, and that no prediction from one claims more."""
+
+import math
+from statistics import fmean
+
+import pytest
+
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.predict.forecast import forecast_many, prediction
+from simulator.predict.intervals import Z_90
+from simulator.predict.preset import preset_costs
+from simulator.predict.published import published, speedup_accuracy, step_accuracy
+from tests.benchmarks.published import pair, predicted
+from tests.support.places import SUPPORT
+from traces.speedup import verdict
+
+STRATEGIES = ("forward-fusion", "backward-fusion", "turbodl")
+ROUNDING = 1e-9
+LANGUAGE_MODEL = f"{SUPPORT / 'user_models' / 'language_model.py'}:make"
+
+
+def test_an_accuracy_is_the_rms_of_the_logarithms_bias_included():
+    errors = [math.log(step.predicted / step.published) for step in published().steps]
+    assert step_accuracy() == pytest.approx(math.sqrt(fmean(e * e for e in errors)))
+    own = [math.log(s.predicted / s.published) for s in published().speedups if s.strategy == "turbodl"]
+    assert speedup_accuracy("turbodl:alpha=1") == pytest.approx(math.sqrt(fmean(e * e for e in own)))
+    assert speedup_accuracy("forward-fusion") == speedup_accuracy("backward-fusion") < speedup_accuracy("turbodl")
+    everything = [math.log(s.predicted / s.published) for s in published().speedups]
+    assert speedup_accuracy("bppsa") == pytest.approx(math.sqrt(fmean(e * e for e in everything)))
+
+
+def test_the_committed_predictions_are_what_presets_predict():
+    """If this fails, `python -m tests.benchmarks.published --write` predicts all of them anew."""
+    step = next(step for step in published().steps if step.model == "alexnet")
+    assert predicted(step).timeline.step_s == pytest.approx(step.predicted, rel=1e-3)
+    speedup = next(speedup for speedup in published().speedups if speedup.model == "lenet5")
+    base, other = pair(speedup)
+    assert base.timeline.step_s / other.timeline.step_s == pytest.approx(speedup.predicted, rel=1e-3)
+
+
+def test_every_published_figure_names_its_source_and_a_machine():
+    for entry in (*published().steps, *published().speedups):
+        assert entry.source in published().sources
+        assert load_machine(entry.machine)
+
+
+@pytest.mark.parametrize(("model", "batch"), [("lenet5", 64), (LANGUAGE_MODEL, 8)])
+def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batch):
+    """These steps wait for the host; their intervals were 1 to 2 % wide."""
+    job = Job(model, batch)
+    forecasts = dict(forecast_many(job, STRATEGIES, {}, *preset_costs(job, "h100")))
+    base = forecasts["baseline"]
+    for text, forecast in forecasts.items():
+        document = prediction(forecast, base, job.precision)
+        low, high = (math.log(bound / document.step_s) for bound in document.interval_s)
+        assert min(-low, high) >= Z_90 * step_accuracy() - ROUNDING
+        if text == "baseline":
+            assert document.speedup_interval is None
+            continue
+        low, high = (math.log(bound / document.speedup) for bound in document.speedup_interval)
+        assert min(-low, high) >= Z_90 * speedup_accuracy(text) - ROUNDING
+        assert high - low < math.log(document.interval_s[1] / document.interval_s[0]), "the host's error is common to both steps"
+        assert document.verdict == verdict(document.speedup_interval)
+
+
+def test_replicas_on_several_gpus_are_as_uncertain():
+    job = Job("lenet5", 64)
+    forecasts = dict(forecast_many(job, ["image-parallel"], {}, *preset_costs(job, "dgx-h100", 4)))
+    forecast = forecasts["image-parallel"]
+    assert {name.rpartition(" ")[0] for name in forecast.sensitivity.deviations} >= {"link latency"}
+    low, high = forecast.interval_s
+    assert math.log(high / low) >= 2 * Z_90 * step_accuracy()
+
+
+def test_a_calibrated_step_is_not_widened_by_what_presets_get_wrong():
+    job = Job("lenet5", 64)
+    forecast = dict(forecast_many(job, [], {}, *preset_costs(job, "h100")))["baseline"]
+    assert forecast.from_specifications == 1.0
+    measured = forecast.shares.model_copy(update={"measured": 1.0, "guessed": 0.0})
+    assert type(forecast)(**{**vars(forecast), "shares": measured}).from_specifications == 0.0
