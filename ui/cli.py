@@ -374,7 +374,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
     With `several_ranks`, the status is returned, so that the other processes can be told to end.
     """
-    from traces.errors import StepcastError
+    from traces.errors import StepcastError, out_of_memory
 
     if several_ranks:
         from executors.errors import GRACE_S, PeerLostError
@@ -383,7 +383,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
-    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+    if out_of_memory(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:
         traceback.print_exception(error)
