@@ -6,8 +6,10 @@ from pathlib import Path
 
 from simulator.costs.model import measurable
 from simulator.machine.machine import Machine
+from simulator.models.factory import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from traces.errors import out_of_memory
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
 
@@ -28,9 +30,17 @@ class Samples:
     geometry_from: str = ""
 
 
+def reason(error: Exception) -> str:
+    """Why a key could not be measured, on one line."""
+    return "not enough memory at the time" if out_of_memory(error) else brief(error)
+
+
 def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> Iterator[tuple[Plan, dict[str, Task]]]:
-    """For each plan, its keys that the profile lacks and that have not failed before. Keys of earlier plans are not repeated."""
-    seen = set(profile.costs) | set(profile.failures)
+    """For each plan, its keys that the profile lacks and that have not failed since it was read. Keys of earlier plans are not repeated.
+
+    Keys that failed in an earlier calibration are tried again: memory may have been short only then.
+    """
+    seen = set(profile.costs) | set(profile.new_failures)
     for plan in plans:
         missing = {key: task for key, task in plan.keys(machine).items() if key not in seen and measurable(task)}
         seen |= set(missing)
@@ -46,7 +56,7 @@ def store_samples(
     """
     for key, key_samples in samples.items():
         if key in failures:
-            profile.failures[key] = failures[key]
+            profile.fail(key, failures[key])
             continue
         if not key_samples.warm_s:
             continue

@@ -13,7 +13,7 @@ from executors.measured import ChunkTimes, Measured, timeline_of
 from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import StepcastError, out_of_memory
 from traces.timeline import Timeline
 
 
@@ -167,7 +167,7 @@ def failure(task: Task, error: Exception) -> Exception:
 
     That is so if memory ran out or another process was lost.
     """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError | PeerLostError) or "not enough memory" in str(error):
+    if isinstance(error, PeerLostError) or out_of_memory(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

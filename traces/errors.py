@@ -14,6 +14,14 @@ class StepcastError(Exception):
         super().__init__(_one_line(message))
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: Python's, PyTorch's on a CPU or a GPU, or the operating system's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError | OSError) and not isinstance(error, StepcastError) else ""
+    return any(words in text for words in ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory"))
+
+
 def _one_line(message: str) -> str:
     """`message` with its line breaks as blanks, other control characters and lone surrogates escaped, without its middle if it is long."""
     if not message.isprintable():

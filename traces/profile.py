@@ -6,16 +6,19 @@ samples are in `NAME.samples.jsonl.gz` beside it (`append_samples`).
 
 import statistics
 from collections.abc import Sequence
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
 
 from traces.collectives import CollectiveLaw, Measure
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
+from traces.locks import locked
+from traces.merging import merged
 
 SCHEMA = "stepcast.profile/1"
 
@@ -200,7 +203,7 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured. `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s`
+    `failures` says for a key why it could not be measured (`fail`). `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s`
     is the time of the anchor op at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None
     or absent if not. `partition_sms` is the number of SMs of each partition of an n-way split, by n as text. `notes` describe anything
     unusual, such as throttling.
@@ -224,20 +227,69 @@ class Profile(_Data):
     partition_sms: dict[str, Count] = {}
     notes: list[str] = []
 
+    #: The content of the file when this profile was last read or written, and the keys that failed since it was read.
+    _saved: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _failed: frozenset[str] = PrivateAttr(default=frozenset())
+
     @staticmethod
     def load(path: Path | str) -> "Profile":
         """Read a profile written by `save`. Raises UnusableFileError if the file is damaged, newer, or not a profile."""
         try:
             with gc_paused():
-                return Profile.model_validate(read_document(path, "profile", SCHEMA))
+                profile = Profile.model_validate(read_document(path, "profile", SCHEMA))
         except ValidationError as error:
             raise UnusableFileError(f"profile {path} is damaged {first_fault(error)}; calibrate again") from error
+        profile._saved = profile._content()
+        return profile
 
     def save(self, path: Path | str) -> Path:
-        """Write atomically, with the current time in `updated`. Raises StepcastError if the file cannot be written."""
+        """Write atomically, with the current time in `updated`. Raises StepcastError if the file cannot be written.
+
+        What other processes have added to the file since this profile was read stays in it: only changes made here are written. A file of
+        another machine, or one that cannot be read, is replaced.
+        """
         self.updated = _now()
-        document: dict[str, Any] = {"schema": SCHEMA, **self.model_dump(mode="json", exclude={"costs"})}
-        return write_json(path, document | {"costs": self.costs})
+        with locked(path):
+            current = self._joined_with(path)
+            document: dict[str, Any] = {"schema": SCHEMA, **current.model_dump(mode="json", exclude={"costs"})}
+            place = write_json(path, document | {"costs": current.costs})
+        self._saved = self._content()
+        return place
+
+    def _joined_with(self, path: Path | str) -> "Profile":
+        """This profile with what others have added to the file."""
+        try:
+            theirs = Profile.load(path)
+        except UnusableFileError:
+            return self
+        if self.identity.differences(theirs.identity):
+            return self
+        saved = self._saved or Profile(identity=self.identity)._content()
+        content = {name: merged(saved[name], getattr(self, name), getattr(theirs, name)) for name in saved}
+        content["failures"] = {key: why for key, why in content["failures"].items() if key not in content["costs"]}
+        return self.model_copy(update={**content, "created": min(self.created, theirs.created)})
+
+    def _content(self) -> dict[str, Any]:
+        """A copy of the measurements by field, which later changes of the profile do not change."""
+        return {
+            name: value.model_copy(deep=True) if isinstance(value, BaseModel) else copy(value)
+            for name, value in self
+            if name not in ("identity", "created", "updated")
+        }
+
+    def fail(self, key: str, why: str) -> None:
+        """Record that `key` could not be measured now. The next calibration tries it again, since the reason may have passed."""
+        self.failures[key] = why
+        self._failed |= {key}
+
+    @property
+    def new_failures(self) -> dict[str, str]:
+        """The failures since the profile was read."""
+        return {key: why for key, why in self.failures.items() if key in self._failed}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other profile has the same content."""
+        return isinstance(other, Profile) and dict(self) == dict(other)
 
     def matches(self, other: Identity) -> list[str]:
         """The differences between this profile's machine and `other`, in words; empty if they are the same."""

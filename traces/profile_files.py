@@ -9,6 +9,7 @@ from pathlib import Path
 import platformdirs
 
 from traces.files import cannot_write
+from traces.locks import locked
 
 
 def default_folder() -> Path:
@@ -41,8 +42,8 @@ def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
     path = samples_path(profile)
     lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _append(path, gzip.compress(lines.encode(), mtime=0))
+        with locked(path):
+            _append(path, gzip.compress(lines.encode(), mtime=0))
     except OSError as error:
         raise cannot_write(path, error) from error
     return path

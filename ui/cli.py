@@ -376,7 +376,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
     With `several_ranks`, the status is returned, so that the other processes can be told to end.
     """
-    from traces.errors import StepcastError
+    from traces.errors import StepcastError, out_of_memory
 
     if several_ranks:
         from executors.errors import GRACE_S, PeerLostError
@@ -390,7 +390,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
         return 1  # the reader of standard output left
     if isinstance(error, OSError) and not _stdout_works():
         return _fail(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place", 2)
-    if isinstance(error, MemoryError) or "not enough memory" in str(error):
+    if out_of_memory(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:
         traceback.print_exception(error)

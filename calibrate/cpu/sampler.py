@@ -11,11 +11,10 @@ import torch
 
 from calibrate.compiled import Compiled, compile_alone
 from calibrate.operands import OperandPool, fill
-from calibrate.samples import Samples
+from calibrate.samples import Samples, reason
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
 from simulator.costs.model import measurable
-from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
@@ -48,7 +47,7 @@ class Sampler:
             try:
                 self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device)
             except Exception as error:
-                self.failures[key] = brief(error)
+                self.failures[key] = reason(error)
 
     def sample(self, keys: list[str], number: int) -> None:
         """Take one cold and one warm sample of each key on one worker; the workers alternate with the sample's `number`."""
@@ -64,7 +63,7 @@ class Sampler:
                 try:
                     self._take_pair(key)
                 except Exception as error:
-                    self.failures[key] = brief(error)
+                    self.failures[key] = reason(error)
 
         self.backend.workers.run(work, (position,))
 

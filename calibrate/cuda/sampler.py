@@ -15,7 +15,7 @@ from calibrate.cuda.cold import Cold, flusher, in_turn
 from calibrate.cuda.geometry import PROFILER, TABLE, longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
 from calibrate.operands import OperandPool, fill
-from calibrate.samples import Samples
+from calibrate.samples import Samples, reason
 from executors.binding import draws_mask, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
@@ -75,7 +75,7 @@ class CudaSampler:
             try:
                 self._measure(key, plan, self.samples[key])
             except Exception as error:
-                self.failures[key] = brief(error)
+                self.failures[key] = reason(error)
                 self._compiled.pop(key, None)
                 self._require_usable(key)
 

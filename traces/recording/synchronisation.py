@@ -55,7 +55,7 @@ class Order:
     launch_gap_s: float = 0.0
 
 
-#: Pairs of things that run at once, at most: works that overlap, and threads beside each work and call. A simulation's time grows with them.
+#: Pairs of things that run at once, at most: works that overlap, and threads beside each work and call. Simulation time grows with them.
 MOST_PAIRS = 1 << 25
 
 

@@ -56,21 +56,22 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
     testbed.measure_machine(profile)
     machine = testbed.machine(profile)
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        measured = testbed.calibrate([forecast.plan for forecast in forecasts.values()], machine, profile, place, progress)
+        tried = testbed.calibrate([forecast.plan for forecast in forecasts.values()], machine, profile, place, progress)
     profile.save(place)
     _show_failures(profile)
+    measured = tried - len(profile.new_failures)
     total = len(profile.costs) + sum(map(len, profile.collectives.values()))
     if as_json:
         print_document(
             {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
-             "failures": profile.failures}
+             "failures": profile.new_failures}
         )  # fmt: skip
     else:
         print(f"{measured} keys measured, {total} in {place}")
 
 
 def _show_failures(profile: Profile) -> None:
-    for key, why in profile.failures.items():
+    for key, why in profile.new_failures.items():
         print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is interpolated instead", file=sys.stderr)
 
 

@@ -105,7 +105,27 @@ def test_groups_are_saved_one_by_one(two_cores, backend, tmp_path, monkeypatch):
     assert saved == [*range(5, measured, 5), measured]
 
 
-def test_a_key_that_fails_is_recorded_reported_and_not_tried_again(two_cores, backend, tmp_path, capsys):
+@pytest.mark.parametrize("message", ["DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", "CUDA out of memory"])
+def test_a_key_that_failed_for_memory_is_tried_again_by_the_next_calibration(two_cores, backend, tmp_path, monkeypatch, capsys, message):
+    from ui.commands.measuring import _show_failures
+
+    def no_memory(*_):
+        raise RuntimeError(message)
+
+    plan, place = tiny(two_cores)[0], tmp_path / "p.json"
+    profile = Profile(identity=this_cpu())
+    with monkeypatch.context() as patched:
+        patched.setattr("calibrate.cpu.sampler.compile_alone", no_memory)
+        session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet, rounds=2)
+    assert set(profile.failures.values()) == {"not enough memory at the time"}
+    later = Profile.load(place)
+    assert session.calibrate_cpu([plan], two_cores, backend, later, place, quiet, rounds=2) == len(profile.failures)
+    _show_failures(later)
+    assert capsys.readouterr().err == ""
+    assert (later.failures, set(later.costs)) == ({}, set(profile.failures))
+
+
+def test_a_key_that_fails_is_recorded_reported_and_not_tried_again_by_this_calibration(two_cores, backend, tmp_path, capsys):
     from ui.commands.measuring import _show_failures
 
     left, right, out = (value(name, shape, kind, "cpu:0") for name, shape, kind in (
