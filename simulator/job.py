@@ -50,7 +50,7 @@ class Job:
         try:
             self.model.encode()
         except UnicodeEncodeError as error:
-            raise StepcastError(f"--model {ascii(self.model)} is not UTF-8 text; expected a name that is; rename the file") from error
+            raise StepcastError(f"--model {self.model!a} is not UTF-8 text; expected a name that is; rename the file") from error
         for name in ("batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise StepcastError(f"--{name} is {getattr(self, name)}; expected at least 1")

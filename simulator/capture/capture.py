@@ -108,7 +108,6 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         gradients=operands,
         loss=recorder.operand(loss).value,
         constants=recorder.constants,
-        notes=tuple(dict.fromkeys(recorder.notes)),
     )
     return finish(graph)
 
@@ -143,7 +142,9 @@ def _check_second_forward(
     try:
         with _recording(built, second, fake, batch):
             built.run()
-    except OwnTensorError:  # a table made in the first step, such as positions: the plan makes it again in every step, with the same numbers
+    except (
+        OwnTensorError
+    ):  # a table made in the first step, such as positions: the plan makes it again in every step, with the same numbers
         return
     check_same(first.ops[:forward_ops], second.ops, watch)
 
