@@ -1,6 +1,5 @@
 """Compares the numbers of an executed plan with those of plain PyTorch."""
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +10,8 @@ from executors.run import WARM_UP, Backend, Executable
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.models.user_code import brief
+from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
@@ -41,26 +39,20 @@ class Numerics:
 
 
 def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None, parts: int | None = None) -> Reference:
-    """Plain PyTorch's training loop on a copy of the job's module, on the device of `backend` (default: the CPU).
+    """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
+    It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     """
     forms = backend.forms if backend is not None else PLAIN
-    try:
-        module = copy.deepcopy(built.module)
-    except Exception as error:
-        raise StepcastError(
-            f"the model cannot be copied ({brief(error)}); plain PyTorch trains a copy of it, so keep such objects out of it"
-        ) from error
-    copied = Built(module, built.inputs, built.keywords, built.target, built.loss)
     if backend is not None and backend.torch_device.type != "cpu":
-        copied.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
+        built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
     return Reference(
-        module,
-        copied.inputs if not copied.keywords else copied.keywords,
-        copied.target,
-        copied.loss,
+        built.module,
+        built.inputs if not built.keywords else built.keywords,
+        built.target,
+        built.loss,
         job.optimizer,
         job.form,
         job.hyper,
@@ -95,14 +87,18 @@ class Expected:
     def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
+        The module is restored afterwards. Raises StepcastError with the user's line if a step fails: real tensors may show errors that fake
+        ones hide, such as a class out of range.
+
         `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
         statistics.
         """
-        plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
-        torch.set_num_threads(1)
-        for _ in range(steps):
-            plain.step()
-        return Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
+        with built.restored(), training_step(job.batch):
+            plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
+            torch.set_num_threads(1)
+            for _ in range(steps):
+                plain.step()
+            return Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
 
 
 def _gradients(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:

@@ -132,6 +132,18 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
         )
 
 
+def leaves_room_for_a_check(predicted: Forecast) -> bool:
+    """Whether a plan's first steps can be compared with plain PyTorch's: besides the plan's peak, that takes three copies of its state.
+
+    These are the model's own tensors, their values before the comparison, and plain PyTorch's results.
+    """
+    machine = predicted.machine
+    return all(
+        predicted.memory_bytes.get(memory.name, 0) + 3 * _carried_bytes(predicted.plan, machine, memory) <= memory.size_bytes
+        for memory in machine.memories
+    )
+
+
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
     return sum(size for place, size in carried_bytes(plan).items() if machine.memory_name(place) == memory.name)
 

@@ -5,15 +5,15 @@ between the turns, and no step time includes them.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
-from calibrate.numerics import reference
+from calibrate.numerics import Expected, Numerics, compare, reference, steps_to_compare
 from calibrate.testbed import Progress, Testbed, no_progress
-from executors.binding import draws_mask, op_tasks
+from executors.binding import draws_numbers, op_tasks
 from executors.reference import Reference
 from executors.run import Execution, Run
 from executors.tensors import job_tensors
@@ -24,6 +24,8 @@ from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
 from traces.training import Curve
 
+#: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
+CHECKED_STEPS = 2
 #: Name of plain PyTorch's curve.
 AUTOGRAD = "autograd"
 #: Iterations of the first turn, and the most and the fewest iterations of any turn (the last turn may have fewer).
@@ -86,7 +88,7 @@ class Training:
     """Learners of one job by name; the first is the one that the training is about.
 
     `turns` trains them, then `finish` completes the first one. `about` describes in words how some of them train. If `batches` is None, the
-    job's own batch is repeated.
+    job's own batch is repeated. `numerics` says, for the plans that were checked, how far their first steps are from plain PyTorch's.
     """
 
     job: Job
@@ -95,27 +97,30 @@ class Training:
     about: dict[str, str]
     batches: Batches | None
     built: Built
+    numerics: dict[str, Numerics] = field(default_factory=dict)
 
     @staticmethod
-    def begin(job: Job, testbed: Testbed, plans: Mapping[str, Plan], autograd: bool) -> "Training":
+    def begin(job: Job, testbed: Testbed, plans: Mapping[str, Plan], autograd: bool, check: Collection[str] = ()) -> "Training":
         """Load plans on the testbed's backend and, with `autograd`, plain PyTorch.
 
-        Raises StepcastError if the data cannot be made.
+        The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises StepcastError if
+        the data cannot be made.
         """
         batches = job.data()
         built = job.build()
+        numerics = _first_steps(job, built, {name: plans[name] for name in check}, testbed)
         tensors = job_tensors(job, built, job.graph())
         learners: dict[str, Learner] = {name: Execution(plan, tensors, testbed.backend, job.seed) for name, plan in plans.items()}
         about: dict[str, str] = {}
         if autograd:
             # Plans draw their own dropout masks. Losses agree only if plain PyTorch draws the same ones, which takes it some time.
-            masks = any(draws_mask(op) for plan in plans.values() for task in plan.tasks for op in op_tasks(task))
-            plain, spare = (reference(job, built, same_masks=masks, backend=testbed.backend) for _ in range(2))
-            with training_step(job.batch):
-                threads = testbed.choose_threads(spare)
+            masks = any(draws_numbers(op) for plan in plans.values() for task in plan.tasks for op in op_tasks(task))
+            with built.restored(), training_step(job.batch):
+                threads = testbed.choose_threads(reference(job, built, same_masks=masks, backend=testbed.backend))
+            plain = reference(job, built, same_masks=masks, backend=testbed.backend)
             learners[AUTOGRAD] = PlainLearner(plain, testbed, job.batch, len(built.inputs))
             about[AUTOGRAD] = f"plain PyTorch{threads and ', '}{threads}"
-        return Training(job, testbed, learners, about, batches, built)
+        return Training(job, testbed, learners, about, batches, built, numerics)
 
     def turns(self, steps: int, progress: Progress = no_progress) -> Iterator[int]:
         """Train `steps` iterations. After each turn of all learners, yields how many iterations all of them have completed."""
@@ -131,6 +136,15 @@ class Training:
             yield done
             slowest_s = max(learner.ends_s[-1] for learner in self.learners.values()) / done
             count = self._turn_length(min(MOST, int(TURN_S / slowest_s)) if slowest_s else MOST, steps - done)
+
+    def differences(self) -> list[str]:
+        """A line for each checked plan whose numbers are not those of plain PyTorch."""
+        return [
+            f"{name} does not compute what plain PyTorch computes: after the first steps, gradients differ by {numerics.max_grad_error:.1g} and"
+            f" parameters by {numerics.max_param_error:.1g} of the largest; look for state outside the model's buffers, or hooks on gradients"
+            for name, numerics in self.numerics.items()
+            if not numerics.equal(self.job.precision)
+        ]
 
     def _feeds(self, iteration: int) -> dict[str, torch.Tensor]:
         inputs, target = self.batches[iteration]
@@ -168,6 +182,20 @@ class Training:
     def finish(self, timeline: bool) -> Run:
         """Complete every iteration that the first learner has begun."""
         return self.first.finish(timeline)
+
+
+def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed) -> dict[str, Numerics]:
+    """Compare the first steps of plans with plain PyTorch's, on the job's own batch. `built` is left as it was."""
+    backend = testbed.backend
+    steps = CHECKED_STEPS if backend.unit == 1 else steps_to_compare(backend)
+    expected: dict[int, Expected] = {}
+    numerics = {}
+    for name, plan in plans.items():
+        parts = len(plan.losses)
+        if parts not in expected:
+            expected[parts] = Expected.of(job, built, steps, backend, parts)
+        numerics[name] = compare(job, built, plan, backend, expected[parts], steps)
+    return numerics
 
 
 def finite(loss: float) -> float | None:

@@ -14,11 +14,9 @@ from executors.forms import PLAIN, Forms
 from simulator.bodies.opcall import OpCall
 from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.ops.random_draws import is_random
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep
-
-#: Ops that draw a dropout mask. Masks are numbered by micro-batch first, then in issue order.
-DRAWS = ("aten.native_dropout.default", "aten.bernoulli_.float")
 
 Getter = Callable[["Instance"], torch.Tensor]
 
@@ -62,19 +60,20 @@ def op_tasks(task: Task) -> Iterator[Task]:
         yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
 
 
-def draws_mask(task: Task) -> bool:
-    """Whether an op draws a dropout mask."""
-    if task.body.target not in DRAWS:
+def draws_numbers(task: Task) -> bool:
+    """Whether an op draws random numbers, such as a dropout mask. Draws are numbered by micro-batch first, then in issue order."""
+    target = getattr(task.body, "target", "")
+    if not is_random(target):
         return False
-    return task.body.target != "aten.native_dropout.default" or json.loads(task.body.args)[2] is not False
+    return target != "aten.native_dropout.default" or json.loads(task.body.args)[2] is not False
 
 
 class Binding:
     """The slots and carried tensors of one plan, and the getters and setters that its tasks are compiled to.
 
     `slot`: by value name, its position in `Instance.slots`. `carried`: by value name, the tensor that lives for the whole run.
-    `fed`: by name of an input value, the operand of the job's input that it comes from. `draw_index`: by op, the number of its dropout
-    mask. `forms`: which form of the canonical ops the backend runs.
+    `fed`: by name of an input value, the operand of the job's input that it comes from. `draw_index`: by op, the number of its draw of
+    random numbers. `forms`: which form of the canonical ops the backend runs.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Binding:
         self.fed: dict[str, Operand] = {}
         self.ops = _ops(plan)
         ops_of_all_devices = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
-        draws = [op for op in ops_of_all_devices if draws_mask(op)]
+        draws = [op for op in ops_of_all_devices if draws_numbers(op)]
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:

@@ -1,13 +1,15 @@
-"""Dropout masks drawn from (seed, step, index), so that every order of execution, and plain PyTorch, drops the same elements.
+"""Random numbers drawn from (seed, step, index), so that every order of execution, and plain PyTorch, draws the same ones.
 
-`index` numbers the masks that the forward passes of one step draw, from 0, over all its micro-batches. On CUDA the fused kernels draw the
-masks, after the device's generator has been seeded with the draw's key.
+`index` numbers the draws of one step, from 0, over all its micro-batches. On the CPU, dropout masks are made by `mask`. All other draws,
+and on CUDA all of them, are made by the op itself, after the device's generator has been seeded with the draw's key.
 """
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from hashlib import blake2b
 from types import TracebackType
+from typing import TypeVar
 from unittest.mock import patch
 
 import torch
@@ -16,6 +18,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
+
+from simulator.ops.random_draws import is_random
+
+_T = TypeVar("_T")
 
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
@@ -72,19 +78,30 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs
         return _ATTENTION(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
 
-class DeterministicDropout(TorchDispatchMode):
-    """A context in which plain PyTorch draws the masks of step `step`. Entering it again continues with the next index.
+_CPU_GENERATOR = threading.Lock()
 
-    It intercepts the draw itself, below autograd, and so covers every module and function with dropout: nn.Dropout, F.dropout2d,
-    nn.MultiheadAttention, a recurrent layer on the CPU. On the CPU masks are replaced. On CUDA, and everywhere with `seed_generator`, the
-    generator is seeded before each draw and the op runs unchanged. Within the context, attention with dropout runs in its math form.
+
+def run_seeded(draw_key: int, run: Callable[[], _T]) -> _T:
+    """Run an op after the CPU's default generator has been seeded for it. One thread at a time: they share the generator."""
+    with _CPU_GENERATOR:
+        torch.default_generator.manual_seed(draw_key)
+        return run()
+
+
+class DeterministicDraws(TorchDispatchMode):
+    """A context in which plain PyTorch draws the random numbers of step `step`. Entering it again continues with the next index.
+
+    It intercepts the draw itself, below autograd, and so covers every module and function with dropout (nn.Dropout, F.dropout2d,
+    nn.MultiheadAttention, a recurrent layer on the CPU) and models that draw numbers themselves (torch.randn_like). On the CPU masks are
+    replaced, and the generator is seeded before each other draw. On CUDA, and everywhere with `seed_generator`, it is seeded before every
+    draw. Within the context, attention with dropout runs in its math form.
     """
 
     def __init__(self, seed: int, step: int, seed_generator: Callable[[int], None] | None = None):
         super().__init__()
         self.seed, self.step, self.calls, self._seed_generator = seed, step, 0, seed_generator
 
-    def __enter__(self) -> "DeterministicDropout":
+    def __enter__(self) -> "DeterministicDraws":
         """Start replacing draws."""
         with ExitStack() as stack:
             stack.enter_context(MathAttentionForDropout())
@@ -98,20 +115,27 @@ class DeterministicDropout(TorchDispatchMode):
         self._attention.close()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Replace or seed the two ops that draw masks, and run every other op as it is."""
-        draws = func is _BERNOULLI or (func is _NATIVE_DROPOUT and args[2] is not False)
-        if not draws:
-            return func(*args, **(kwargs or {}))
-        target, index = args[0], self.calls
+        """Replace or seed the ops that draw random numbers, and run every other op as it is."""
+        kwargs = kwargs or {}
+        if not is_random(str(func)) or (func is _NATIVE_DROPOUT and args[2] is False):
+            return func(*args, **kwargs)
+        index = self.calls
         self.calls += 1
-        seed_generator = self._seed_generator or (
-            torch.cuda.default_generators[target.device.index].manual_seed if target.is_cuda else None
-        )
+        target = next((item for item in args if isinstance(item, Tensor)), None)
+        device = torch.device(kwargs.get("device") or "cpu") if target is None else target.device
+        draw_key = key(self.seed, self.step, index)
+        seed_generator = self._seed_generator or (_cuda_generator(device).manual_seed if device.type == "cuda" else None)
         if seed_generator is not None:
-            seed_generator(key(self.seed, self.step, index))
-            return func(*args, **(kwargs or {}))
+            seed_generator(draw_key)
+            return func(*args, **kwargs)
+        if func not in (_BERNOULLI, _NATIVE_DROPOUT):
+            return run_seeded(draw_key, lambda: func(*args, **kwargs))
         if func is _BERNOULLI:  # F.dropout on the CPU; its argument is the probability to keep an element
             keep = args[1] if len(args) > 1 else 0.5  # default arguments are not passed here
             return target.copy_(mask(target.shape, 1.0 - keep, self.seed, self.step, index, target.device))
         keep = mask(target.shape, args[1], self.seed, self.step, index, target.device)
         return drop(target, keep, args[1]), keep
+
+
+def _cuda_generator(device: torch.device) -> torch.Generator:
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]

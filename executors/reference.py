@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from executors.dropout import DeterministicDropout, MathAttentionForDropout
+from executors.dropout import DeterministicDraws, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
 from traces.errors import StepcastError
@@ -36,8 +36,8 @@ class Reference:
 
     `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
     `accumulate`: the number of micro-batches. Their gradients are summed, and the loss is the mean of theirs.
-    `dropout_seed`: draw the masks that a plan draws. With `draws` "keyed" these are the masks of `executors.dropout`; with "stream" they
-    come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
+    `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.dropout`; with "stream"
+    they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
     """
@@ -98,8 +98,8 @@ class Reference:
         if self.dropout_seed is None:
             return nullcontext
         if self.draws == "keyed":
-            masks = DeterministicDropout(self.dropout_seed, self.steps, self.seed_generator)
-            return lambda: masks
+            numbers = DeterministicDraws(self.dropout_seed, self.steps, self.seed_generator)
+            return lambda: numbers
         if not self.steps:
             torch.manual_seed(self.dropout_seed)
         return MathAttentionForDropout

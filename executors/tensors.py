@@ -6,15 +6,34 @@ from executors.kernels.update import initial_state
 from simulator.graph import TrainingGraph
 from simulator.job import Job
 from simulator.models.built import Built
+from simulator.plan.task import BUFFER, PARAMETER
+from traces.errors import StepcastError
 
 
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Existing tensors are not copied."""
+    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Existing tensors are not copied.
+
+    Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time.
+    """
     module = built.module
     tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
+    _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
         tensors[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))
     for parameter in graph.parameters:
         for state, tensor in initial_state(job.optimizer, tensors[parameter]).items():
             tensors[f"{parameter}::{state}"] = tensor
     return tensors
+
+
+def _check_same_model(tensors: dict[str, torch.Tensor], graph: TrainingGraph) -> None:
+    for name, value in graph.values.items():
+        if value.kind not in (PARAMETER, BUFFER) or name in graph.constants:
+            continue
+        tensor = tensors.get(name)
+        if tensor is None or tuple(tensor.shape) != value.shape or tensor.dtype != getattr(torch, value.dtype):
+            shown = "missing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+            raise StepcastError(
+                f"the factory makes another model each time: {name} is {shown}, and was {value.shape} of torch.{value.dtype} when captured;"
+                " expected the same shapes every time; remove what is random in it"
+            )

@@ -249,8 +249,6 @@ class PlanBuilder:
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
-        if self.graph.notes:
-            notes["notes"] = list(self.graph.notes)
         for builder in (self, *others):
             builder._add_unused()
         return Plan(

@@ -39,7 +39,7 @@ class TrainingGraph:
     `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
     gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
     gradient, which has the parameter's strides and a storage of its own. `constants` holds small tensors that the model keeps outside its
-    parameters and buffers, as nested lists. `notes` tells users of random draws.
+    parameters and buffers, as nested lists.
     """
 
     batch: int
@@ -52,7 +52,6 @@ class TrainingGraph:
     gradients: Mapping[str, Operand]
     loss: str
     constants: Mapping[str, list | float | int | bool] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

@@ -38,6 +38,7 @@ class TrainingRun(Document):
 
     `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy, which is the first of `curves`. `steps` is the number of
     completed steps; `complete` is False if Ctrl-C ended the run early. `step_s` is null if only the first step was completed.
+    `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared).
     `max_loss_difference` is the `largest_difference` of the other curves from the first.
     """
 
@@ -55,6 +56,8 @@ class TrainingRun(Document):
     peak_bytes: dict[str, int]
     semantics: dict[str, Any]
     predicted_step_s: float | None = None
+    max_grad_error: float | None = None
+    max_param_error: float | None = None
     data: str = ONE_BATCH
     curves: tuple[Curve, ...] = ()
     max_loss_difference: float | None = None

@@ -16,7 +16,7 @@ from calibrate.cuda.geometry import PROFILER, TABLE, longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
-from executors.binding import draws_mask, op_tasks
+from executors.binding import draws_numbers, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
 from simulator.costs.model import measurable
@@ -116,7 +116,7 @@ class CudaSampler:
         seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
         copies = self._effort.copies(seconds)
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
-        issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(map(draws_mask, op_tasks(task))) else compiled
+        issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(map(draws_numbers, op_tasks(task))) else compiled
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         cases = [(in_turn(sets, self._flush), cold.copies)]
         if not cold.always:

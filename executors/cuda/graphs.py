@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from executors.binding import DRAWS, Instance
+from executors.binding import Instance, draws_numbers
 from executors.cuda.driver import Event, Graph
 from executors.cuda.feeds import Placed, copy_all
 from executors.cuda.issue import Issuer, fork, join
@@ -252,10 +252,10 @@ def _copy_of(instance: Instance) -> Instance:
 
 
 def _check_draws(plan: Plan) -> None:
-    """Raise StepcastError if dropout masks drawn in issue order would differ from those of the model."""
-    draws = [task for task in plan.tasks if getattr(task.body, "target", "") in DRAWS]
+    """Raise StepcastError if random numbers drawn in issue order would differ from those of the model."""
+    draws = [task for task in plan.tasks if draws_numbers(task)]
     if len({task.lag for task in draws}) > 1 or [task.micro_batch for task in draws] != sorted(task.micro_batch for task in draws):
-        raise StepcastError(f"{plan.strategy} draws dropout masks in an order of its own, which a CUDA graph cannot; use --mode eager")
+        raise StepcastError(f"{plan.strategy} draws random numbers in an order of its own, which a CUDA graph cannot; use --mode eager")
 
 
 def _concatenate(*runs: Sequence[float]) -> tuple[float, ...]:

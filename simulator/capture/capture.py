@@ -108,7 +108,6 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         gradients=operands,
         loss=recorder.operand(loss).value,
         constants=recorder.constants,
-        notes=tuple(dict.fromkeys(recorder.notes)),
     )
     return finish(graph)
 

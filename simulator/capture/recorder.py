@@ -32,7 +32,6 @@ ATTENTION_PRODUCTS = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
 }
-RANDOM = ("rand", "normal", "multinomial", "uniform")
 MAX_CONSTANT_ELEMENTS = 65_536
 
 
@@ -55,7 +54,6 @@ class Recorder(TorchDispatchMode):
         self.values: dict[str, Value] = {}
         self.storage_bytes: dict[str, int] = {}
         self.constants: dict[str, Any] = {}
-        self.notes: list[str] = []
         self.phase, self.layer = FORWARD, ""
         self._operands: dict[int, Operand] = {}
         self._offsets: dict[str, int] = {}
@@ -213,8 +211,6 @@ class Recorder(TorchDispatchMode):
             kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
             writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
             outputs.append(position)
-        if any(part in str(func).split(".")[1] for part in RANDOM):
-            self.notes.append(f"draws random numbers in {self.layer or 'the model'} ({func})")
         body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
 

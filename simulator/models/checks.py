@@ -1,4 +1,4 @@
-"""What a factory must return to be trained by a plan. Each check refuses, in one line, what a plan would compute differently from PyTorch."""
+"""What a factory must return to be trained by a plan. Each check refuses, in one line, what a plan cannot compute as PyTorch does."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -55,9 +55,7 @@ def check_tensors(name: str, built: Built) -> None:
         elif tensor.is_quantized:
             problem = f"a quantized tensor ({tensor.dtype}); expected one of floats; use dequantize()"
         elif tensor.device.type != "cpu":
-            problem = (
-                f"on the device {tensor.device}; expected the CPU, where no memory is needed to predict; --device chooses where to run"
-            )
+            problem = f"on the device {tensor.device}; expected the CPU; --device chooses where to run"
         else:
             continue
         raise StepcastError(f"{label} of {name} is {problem}")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executors.dropout import DeterministicDropout, drop, key, mask
+from executors.dropout import DeterministicDraws, drop, key, mask
 
 
 def test_a_mask_depends_on_seed_step_and_index_alone():
@@ -39,7 +39,7 @@ def test_a_mask_leaves_the_global_generator_and_default_dtype_alone():
 def test_plain_dropout_uses_the_masks_in_call_order():
     x = torch.randn(20, 30, dtype=torch.float64)
     layer = nn.Dropout(0.25)
-    with DeterministicDropout(seed=5, step=7):
+    with DeterministicDraws(seed=5, step=7):
         outputs = [F.dropout(x, 0.1), layer(x), F.dropout(x.clone(), 0.4, inplace=True), F.dropout(x, 0.5, training=False)]
     for index, (output, p) in enumerate(zip(outputs, (0.1, 0.25, 0.4), strict=False)):
         assert torch.equal(output, drop(x, mask(x.shape, p, 5, 7, index), p))
@@ -48,7 +48,7 @@ def test_plain_dropout_uses_the_masks_in_call_order():
 
 def test_a_dropped_element_gets_no_gradient():
     x = torch.randn(20, 30, dtype=torch.float64, requires_grad=True)
-    with DeterministicDropout(5, 7):
+    with DeterministicDraws(5, 7):
         output = F.dropout(x, 0.25)
     output.sum().backward()
     assert torch.equal(x.grad, drop(torch.ones_like(x), mask(x.shape, 0.25, 5, 7, 0), 0.25).detach())
@@ -56,7 +56,7 @@ def test_a_dropped_element_gets_no_gradient():
 
 def test_native_dropout_uses_the_masks_too():
     x = torch.randn(20, 30, dtype=torch.float64, requires_grad=True)
-    with DeterministicDropout(5, 7):
+    with DeterministicDraws(5, 7):
         output, keep = torch.native_dropout(x, 0.25, True)
     assert torch.equal(keep, mask(x.shape, 0.25, 5, 7, 0))
     assert torch.equal(output, drop(x, keep, 0.25))
@@ -67,7 +67,7 @@ def test_native_dropout_uses_the_masks_too():
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_drops_its_weights(causal):
     query, key, value = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
-    with DeterministicDropout(5, 7) as mode:
+    with DeterministicDraws(5, 7) as mode:
         output = F.scaled_dot_product_attention(query, key, value, dropout_p=0.3, is_causal=causal)
     scores = query @ key.transpose(-2, -1) / 2
     if causal:
@@ -79,7 +79,7 @@ def test_attention_drops_its_weights(causal):
 
 def test_attention_without_dropout_runs_unchanged():
     query = torch.randn(2, 3, 5, 4, requires_grad=True)
-    with DeterministicDropout(5, 7) as mode:
+    with DeterministicDraws(5, 7) as mode:
         without = F.scaled_dot_product_attention(query, query, query)
         with_dropout = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
     assert "Flash" in without.grad_fn.name()
@@ -94,7 +94,7 @@ def test_dropout_inside_pytorchs_own_attention_module(need_weights):
     x = torch.randn(3, 6, 8, dtype=torch.float64)
 
     def run(seed: int, step: int) -> torch.Tensor:
-        with DeterministicDropout(seed, step) as mode:
+        with DeterministicDraws(seed, step) as mode:
             output, _ = attention(x, x, x, need_weights=need_weights)
         assert mode.calls == 1
         return output
@@ -106,7 +106,7 @@ def test_dropout_inside_pytorchs_own_attention_module(need_weights):
 
 def test_entering_again_continues_with_the_next_index():
     x = torch.ones(100)
-    mode = DeterministicDropout(0, 0)
+    mode = DeterministicDraws(0, 0)
     with mode:
         first = F.dropout(x)
     between = F.dropout(x)
@@ -120,7 +120,7 @@ def test_entering_again_continues_with_the_next_index():
 
 def test_with_a_seed_function_the_op_itself_draws():
     x = torch.randn(20, 30, dtype=torch.float64)
-    with DeterministicDropout(5, 7, torch.manual_seed) as mode:
+    with DeterministicDraws(5, 7, torch.manual_seed) as mode:
         F.dropout(x, 0.1)
         output, keep = torch.native_dropout(x, 0.25, True)
     torch.manual_seed(key(5, 7, 1))
@@ -136,6 +136,7 @@ def test_dropping_everything_draws_no_mask_in_a_captured_step_either():
 
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(1.0), nn.Linear(3, 3), nn.Dropout(0.5))
     graph = capture(lambda: Built(model, (torch.randn(2, 3),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)
-    with DeterministicDropout(0, 0) as mode:
-        model(torch.randn(2, 3))
+    x = torch.randn(2, 3)
+    with DeterministicDraws(0, 0) as mode:
+        model(x)
     assert sum(op.body.target == "aten.native_dropout.default" for op in graph.ops) == mode.calls == 1

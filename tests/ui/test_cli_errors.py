@@ -116,8 +116,10 @@ def test_wrong_request(stepcast, arguments, fragment):
 BASE_RUN = ["--model", "lenet5", "--batch", 4, "--strategy", "baseline"]
 
 BAD_FACTORIES = [
-    ("raises", "RuntimeError: no data today;"),
-    ("exits", "SystemExit: 3"),
+    ("raises", "broken_models.py:", " in raises: RuntimeError: no data today; the factory "),
+    ("exits", "in exits: SystemExit: 3"),
+    ("raises_a_base_exception", "in raises_a_base_exception: Stop: enough"),
+    ("forward_raises_a_base_exception", "in stop: Stop: enough"),
     ("returns_two", "returned a tuple of 2; expected (module, inputs, target)"),
     ("returns_nothing", "returned NoneType; expected (module, inputs, target)"),
     ("returns_a_function", "returned a function as its model; expected a torch.nn.Module"),
@@ -133,8 +135,21 @@ BAD_FACTORIES = [
     ("other_width", "the training step fails for batch size 4"),
     ("reads_a_value", "remove .item()"),
     ("picks_by_value", "reads tensor values", "boolean indexing"),
-    ("needs_a_gpu", "broken_models.py, line"),
-    ("forward_raises", "KeyError: 'layer 7' (in ", "broken_models.py, line"),
+    ("needs_a_gpu", "broken_models.py:", " in <lambda>: "),
+    ("forward_raises", "broken_models.py:", " in complain: KeyError: 'layer 7'; the training step fails for batch size 4"),
+    ("compiled", "is compiled by torch.compile, which is not modelled"),
+    ("complex_parameter", "parameter 'phase' of ", " is complex, which is not modelled"),
+    ("sparse_input", "input:0 of ", "is a sparse tensor (torch.sparse_coo)"),
+    ("nested_input", "input:0 of ", "is a nested tensor"),
+    ("meta_parameters", "tensor 'weight' of ", "on the device meta"),
+    ("always_16", "made input:0 (16, 4), target:0 (16,) for batch size 4"),
+    ("hook_on_a_weight", "tensor 'weight' of ", "has a hook (register_hook)"),
+    ("hook_after_accumulation", "tensor 'bias' of ", "has a hook (register_post_accumulate_grad_hook)"),
+    ("hook_in_forward", "tensor 'linear.weight' of the model has a hook (register_hook)"),
+    ("counts", "two forward passes in a row differ at model/mul", "'calls' of the model from 0 to 2"),
+    ("rebinds_a_buffer", "replaces its tensor 'scale' by another one"),
+    ("changes_its_input", "aten.relu_.default in layer '' changes input:0 in place"),
+    ("backward_in_forward", "the model's forward calls backward (parameter 'linear.weight'"),
     ("absent", "has no factory 'absent'", "it offers: "),
     ("NOT_A_FUNCTION", "has no factory 'NOT_A_FUNCTION'"),
     ("", "has no factory ''"),
@@ -149,12 +164,32 @@ def test_wrong_factory(stepcast, case):
 
 def test_a_failure_that_only_real_tensors_show(stepcast):
     job = ["--model", f"{BROKEN}:class_out_of_range", "--batch", 4, "--strategy", "baseline"]
-    refused(stepcast.call("run", *job), "task loss/nll_loss_forward", "failed: IndexError", "run the model in plain PyTorch")
+    refused(stepcast.call("run", *job), "the training step fails for batch size 4: IndexError")
     refused(stepcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
 
 
-def test_a_model_that_cannot_be_copied(stepcast):
-    refused(stepcast.call("validate", "--model", f"{BROKEN}:holds_a_lock", "--batch", 4), "cannot be copied", "lock")
+def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
+    job = ["run", "--batch", 4, "--strategy", "baseline", "--steps", 4, "--json"]
+    done = stepcast.call(*job, "--model", f"{BROKEN}:hidden_gradient_hook")
+    assert done.status == 1
+    assert "baseline does not compute what plain PyTorch computes" in done.err
+    assert done.document["max_grad_error"] > 0.1
+    done = stepcast.call(*job, "--model", f"{BROKEN}:good")
+    assert (done.status, done.err) == (0, "")
+    assert done.document["max_grad_error"] < 1e-6
+
+
+def test_a_factory_that_never_returns(stepcast):
+    call = options(model=f"{BROKEN}:never_returns")
+    refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS")
+    refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="soon"), "STEPCAST_FACTORY_SECONDS is 'soon'")
+
+
+def test_a_model_path_that_is_not_utf8(stepcast, tmp_path):
+    name = "model-\udcff.py"  # Python's form of the byte 0xff in a file name
+    (tmp_path / name).write_text(BROKEN.read_text())
+    refused(stepcast.call("predict", *options(model=f"{name}:good"), cwd=tmp_path), "\\udcff", "is not UTF-8 text", "rename")
+    refused(stepcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "File name too long")
 
 
 @pytest.mark.parametrize(

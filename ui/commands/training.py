@@ -1,12 +1,15 @@
 """`stepcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans."""
 
+import logging
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import typer
+
 from calibrate.placement import Placement
-from calibrate.planned import plan_all, require_memory_together
+from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
 from calibrate.profiles import warn_if_foreign
 from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
@@ -46,7 +49,7 @@ def run(
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
     After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises StepcastError
-    for a plan that does not fit in memory.
+    for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
     """
     metrics, timeline, out = places
     testbed, mode = testbed_for(placement, job.precision), placement.mode
@@ -72,6 +75,8 @@ def run(
     document = _document(training, forecasts[text], mode, done, predicted_s)
     save = [lambda: done.timeline.save(timeline)] if timeline is not None else []
     print_then_write(lambda: _print(document, as_json), *_writers(document, metrics, out), *save)
+    if training.differences():
+        raise typer.Exit(1)
 
 
 def _planned(
@@ -100,13 +105,21 @@ def _begun(job: Job, testbed: Testbed, forecasts: dict[str, Forecast], autograd:
     unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
-    return Training.begin(job, testbed, {name: forecast.plan for name, forecast in forecasts.items()}, autograd)
+    checked = [name for name, forecast in forecasts.items() if leaves_room_for_a_check(forecast)]
+    training = Training.begin(job, testbed, {name: forecast.plan for name, forecast in forecasts.items()}, autograd, checked)
+    log = logging.getLogger("stepcast")
+    for name in (name for name in forecasts if name not in checked):
+        log.warning("%s is not compared with plain PyTorch: there is not enough memory for both", name)
+    for line in training.differences():
+        log.warning(line)
+    return training
 
 
 def _document(training: Training, predicted: Forecast, mode: str, done: Run | None, predicted_s: float | None) -> TrainingRun:
     """The document of a run. `done` is None after Ctrl-C; `predicted_s` is None without a profile."""
     curves = training.curves()
     step_runs_s = training.first.steps_s
+    numerics = training.numerics.get(curves[0].name)
     return TrainingRun(
         job=training.job.describe(),
         strategy=predicted.plan.strategy,
@@ -119,6 +132,8 @@ def _document(training: Training, predicted: Forecast, mode: str, done: Run | No
         peak_bytes=done.peak_bytes if done is not None else {},
         semantics=dict(predicted.plan.semantics),
         predicted_step_s=predicted_s,
+        max_grad_error=finite(numerics.max_grad_error) if numerics is not None else None,
+        max_param_error=finite(numerics.max_param_error) if numerics is not None else None,
         data=training.batches.name if training.batches is not None else ONE_BATCH,
         curves=curves,
         max_loss_difference=largest_difference(curves[0], curves[1:]),

@@ -31,10 +31,11 @@ def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
     return run
 
 
-def _lower(task: Task, binding: Binding, masked: Callable[[Task, Binding], Callable[[Instance], None]]):
+def lower(task: Task, binding: Binding, on_cpu: Callable[[Task, Binding], Callable[[Instance], None]]) -> Callable[[Instance], None] | None:
+    """The draw in the form of the binding's backend, which on the CPU is `on_cpu(task, binding)`; None for the canonical form."""
     if task.name not in binding.draw_index or (binding.forms.cuda and binding.forms.draws == "stream"):
         return None
-    return _seeded(task, binding) if binding.forms.cuda else masked(task, binding)
+    return _seeded(task, binding) if binding.forms.cuda else on_cpu(task, binding)
 
 
 def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
@@ -65,6 +66,6 @@ def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 TARGETS = {
-    "aten.native_dropout.default": lambda task, binding: _lower(task, binding, _dropout),
-    "aten.bernoulli_.float": lambda task, binding: _lower(task, binding, _bernoulli),
+    "aten.native_dropout.default": lambda task, binding: lower(task, binding, _dropout),
+    "aten.bernoulli_.float": lambda task, binding: lower(task, binding, _bernoulli),
 }

@@ -36,12 +36,13 @@ KEYED, STREAM = Forms(cuda=True, seed=torch.manual_seed), Forms(cuda=True, draws
 def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5, attend=nullcontext) -> float:
     """The largest error of the baseline against plain PyTorch with the same dropout masks. `attend`: a context for PyTorch's steps."""
     built = job.build()
-    plain = reference(job, built, same_masks=True)
-    plain.draws, plain.seed_generator = forms.draws, forms.seed
-    for _ in range(steps):
-        with attend():
-            plain.step()
-    expected = Expected(plain.gradients(), {name: p.detach() for name, p in plain.parameters().items()})
+    with built.restored():
+        plain = reference(job, built, same_masks=True)
+        plain.draws, plain.seed_generator = forms.draws, forms.seed
+        for _ in range(steps):
+            with attend():
+                plain.step()
+        expected = Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
     monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
     strategy, options = strategies.parse("baseline")
     torch.manual_seed(job.seed)  # the seed of "stream" draws
