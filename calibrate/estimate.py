@@ -9,8 +9,8 @@ from simulator.costs.model import measurable
 from simulator.engine.simulation import GRAPH
 from simulator.predict.forecast import Forecast
 
-#: Seconds to measure one key on a GPU, and to sample one on a CPU besides running it twice: clearing the caches and the anchor op. The first
-#: is a guess, the second was measured on an AMD EPYC.
+#: Seconds to measure one key on a GPU (a guess), and to sample one on a CPU besides running it twice: clearing the caches and the anchor op
+#: (measured on an AMD EPYC).
 GPU_KEY_S, CPU_SAMPLE_S = 0.05, 1e-3
 
 

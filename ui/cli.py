@@ -1,5 +1,6 @@
 """The command line. It imports typer alone and loads everything else when a command needs it, so that --help answers at once."""
 
+import errno
 import os
 import sys
 import time
@@ -24,6 +25,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
+#: What writing to standard output fails with: no space, no quota, a limit, a broken device, a reader that left.
+_STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 app = typer.Typer(
     name="stepcast",
     add_completion=False,
@@ -385,28 +388,17 @@ def _failure(error: Exception, several_ranks: bool) -> int:
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, StepcastError):
         return _fail(str(error), error.exit_status)
-    if isinstance(error, BrokenPipeError):
-        _stdout_works()
-        return 1  # the reader of standard output left
-    if isinstance(error, OSError) and not _stdout_works():
-        return _fail(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place", 2)
+    if isinstance(error, OSError) and (error.errno in _STDOUT_ERRORS and error.filename is None):
+        from ui.commands.output import cannot_print, silence_stdout
+
+        silence_stdout()
+        return 1 if isinstance(error, BrokenPipeError) else _fail(str(cannot_print(error)), 2)  # 1: the reader left
     if out_of_memory(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:
         traceback.print_exception(error)
         return 1
     raise error
-
-
-def _stdout_works() -> bool:
-    """Whether standard output takes what was printed. If not, later output goes nowhere, since the interpreter's exit would fail again."""
-    try:
-        for stream in (sys.stdout, sys.__stdout__):
-            stream.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return False
-    return True
 
 
 def _exit_stopped() -> None:

@@ -1,10 +1,25 @@
 """What a refused request looks like: exit status 2, one line on standard error, nothing on standard output."""
 
+from dataclasses import replace
+
 
 def refused(done, *fragments: str) -> None:
     """Exit status 2, one line on standard error with the fragments, nothing on standard output."""
+    assert done.out == ""
+    one_line(done, *fragments)
+
+
+def refused_after_estimate(done, *fragments: str) -> None:
+    """As `refused`, below the line that says how long a validation takes."""
+    estimate, _, rest = done.err.partition("\n")
+    assert " takes about " in estimate
+    refused(replace(done, err=rest), *fragments)
+
+
+def one_line(done, *fragments: str) -> None:
+    """Exit status 2 and one line on standard error with the fragments, whatever was printed before."""
     assert "Traceback" not in done.err
-    assert (done.status, done.out) == (2, ""), done.err
+    assert done.status == 2, done.err
     assert len(done.err.splitlines()) == 1, done.err
     assert done.err.startswith("stepcast: ")
     for fragment in fragments:

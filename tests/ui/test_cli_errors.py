@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
-from tests.support.refusals import refused
+from tests.support.refusals import one_line, refused, refused_after_estimate
 from traces.profile import Identity, Profile
 
 BROKEN = SUPPORT / "broken_models.py"
@@ -33,8 +36,13 @@ WRONG_OPTIONS = [
     (options(set="speed"), "--set 'speed' is not option=value"),
     (options(machine="h2000"), "unknown machine 'h2000' (did you mean 'h200'?)"),
     (options(machine="this-gpu"), "no calibrated NVIDIA GPU"),
-    (options(machine=None), "exactly one of --profile and --machine, neither given"),
-    (options(profile="p.json"), "exactly one of --profile and --machine, both given"),
+    (options(machine="H100"), "unknown machine 'H100' (did you mean 'h100'?)"),
+    (options(machine="h100,H200"), "unknown machine 'H200' (did you mean 'h200'?)"),
+    (options(model="ResNet18"), "unknown model 'ResNet18' (did you mean 'resnet18'?)"),
+    (options(strategy="Backward_Fusion"), "unknown strategy 'Backward_Fusion' (did you mean 'backward-fusion'?)"),
+    (options(strategy="turbodl:Async=on"), "'Async' (did you mean 'async'?)"),
+    (options(optimizer="AdamW"), "unknown optimizer 'AdamW' (did you mean 'adamw'?)"),
+    (options(profile="p.json"), "--profile p.json and --machine this-cpu both name a machine"),
     (options(machine=None, profile="p.json"), "no profile at p.json"),
     (options(device="tpu"), "unknown device 'tpu' (did you mean 'cpu'?); expected one of: cpu, cuda, cuda:N"),
     (options(device="cuda:x"), "unknown device 'cuda:x'"),
@@ -42,6 +50,10 @@ WRONG_OPTIONS = [
     (options(devices=0), "--devices is 0", "at least 1"),
     (options(devices=9999), "--devices 9999", "at least one core"),
     (options(devices=5, machine="p100x4"), "--devices 5", "choose 1 to 4"),
+    (options(devices=2, machine="h100"), "machine h100 has 1 GPU; split its GPU with --partition 2, or choose", "dgx-h100"),
+    (options(partition=2), "--partition 2 splits a GPU"),
+    (options(partition=0, machine="h100"), "--partition is 0; expected at least 1"),
+    (options(partition=2, devices=2, machine="p100x4"), "--partition 2 splits one GPU, and --devices 2 are several"),
     (options(link="wire"), "link is 'wire'", "copy:0.5"),
     (options(strategy="image-parallel"), "needs at least 2 devices", "--devices 2"),
     (options(mode="fast"), "unknown mode 'fast'"),
@@ -53,11 +65,14 @@ WRONG_OPTIONS = [
     (options(layout="hwcn"), "unknown layout 'hwcn'"),
     (options(batch=0), "--batch is 0; expected at least 1"),
     (options(batch=-1), "--batch is -1"),
-    (options(batch="many"), "'--batch'", "integer"),
+    (options(batch="many"), "--batch 'many' is not an integer"),
+    (options(batch="8,,16"), "--batch '' is not an integer"),
+    (options(batch="9" * 5000), "is not an integer"),
     (options(batch="9" * 25), "failed for batch size 999"),
-    (options(batch=None), "Missing option '--batch'; see stepcast predict --help"),
-    (options(model=None), "Missing option '--model'"),
-    (options(strategy=None), "Missing option '--strategy'"),
+    (options(model=None), "Missing option '--model'; see stepcast predict --help"),
+    ([*options(), "--model", "vgg11"], "--model is given 2 times and takes one value; give it once"),
+    ([*options(), "--lr", "0.1", "--lr", "0.2"], "--lr is given 2 times"),
+    (options(timeline="t.json", batch="4,8"), "--timeline t.json takes one prediction"),
     (options(accumulate=3), "--batch 4 is not divisible by --accumulate 3"),
     (options(accumulate=0), "--accumulate is 0"),
     (options(lr="nan"), "--lr is nan; expected a finite number"),
@@ -98,6 +113,7 @@ def test_wrong_option(stepcast, case):
         (["run", "--batch", 10**8], "choose a smaller batch"),
         (["run", "--strategy", "backward-fusion", "--clip-norm", 1], "cannot clip by the global norm"),
         (["calibrate", "--batch", 10**8], "needs"),
+        (["validate", "--quick", "--calibrate", "--no-calibrate"], "is given 2 times and takes one value"),
         (["calibrate", "--strategy", "none"], "unknown strategy 'none'"),
         (["validate", "--strategy", "none"], "unknown strategy 'none'"),
         (["validate", "--no-calibrate"], "no profile at"),
@@ -108,7 +124,8 @@ def test_wrong_option(stepcast, case):
 )
 def test_wrong_request(stepcast, arguments, fragment):
     command, *more = arguments
-    job = {"run": BASE_RUN, "calibrate": BASE_RUN[:4], "validate": BASE_RUN[:4]}.get(command, [])
+    given = {"run": BASE_RUN, "calibrate": BASE_RUN[:4], "validate": BASE_RUN[:4]}.get(command, [])
+    job = [part for name, value in zip(given[::2], given[1::2], strict=True) if name not in more for part in (name, value)]
     refused(stepcast.call(command, *job, *more, STEPCAST_DATA="nowhere"), fragment)
     assert not (stepcast.folder / "nowhere").exists()
 
@@ -165,7 +182,7 @@ def test_wrong_factory(stepcast, case):
 def test_a_failure_that_only_real_tensors_show(stepcast):
     job = ["--model", f"{BROKEN}:class_out_of_range", "--batch", 4, "--strategy", "baseline"]
     refused(stepcast.call("run", *job), "the training step fails for batch size 4: IndexError")
-    refused(stepcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
+    refused_after_estimate(stepcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
 
 
 def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
@@ -288,12 +305,30 @@ def test_places_that_cannot_be_written(stepcast, tmp_path):
 
 
 def test_a_full_disk(stepcast, tmp_path):
+    """What was measured is printed all the same. Standard output is a file here, and gets full, too."""
     full = {"file_limit": 600, "STEPCAST_CACHE": str(stepcast.folder / "cache")}
-    refused(stepcast.call("predict", *options(timeline=tmp_path / "t.json"), **full), "cannot write", "t.json: File too large")
-    refused(stepcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full), "m.json: File too large")
+    done = stepcast.call("predict", *options(timeline=tmp_path / "t.json"), **full)
+    one_line(done, "cannot write the answer to standard output: File too large", "t.json: File too large")
+    done = stepcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full)
+    one_line(done, "m.json: File too large")
+    assert "per step" in done.out
     refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "p.json", **full), "p.samples.jsonl.gz: File too large")
-    refused(stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", **full), "File too large")
+    done = stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", "--quick", **full)
+    assert (done.status, "File too large" in done.err, "Traceback" in done.err) == (2, True, False)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["machines"], ["machines", "--json"], ["--help"], ["predict", "--model", "lenet5", "--json"]])
+def test_standard_output_on_a_full_disk(tmp_path, arguments):
+    with open("/dev/full", "w") as full:
+        code = "from ui.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), check=False
+        )
+    assert done.returncode == 2
+    assert "stepcast: cannot write the answer to standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
 
 
 def test_a_memory_limit(stepcast):

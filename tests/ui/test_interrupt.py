@@ -1,4 +1,4 @@
-"""Ctrl-C stops a command at once with one line and status 130, and leaves nothing half-written. A stopped calibration can be continued."""
+"""Ctrl-C and SIGTERM stop a command at once with one line, and leave nothing half-written. A stopped calibration can be continued."""
 
 import signal
 import time
@@ -39,19 +39,20 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 """
 STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
+TERMINATED = (143, *STOPPED[1:])
 LONG = ("--model", "lenet5", "--batch", 2048)
 #: Longest wait for steps that take a few seconds. A process that reaches it hangs.
 HANGS_S = 120
 
 
-def interrupted(folder: Path, code: str, *arguments: object) -> tuple[int, str, str]:
-    """Start the command line, send SIGINT when `code` has written its file, and return (status, out, err)."""
+def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT) -> tuple[int, str, str]:
+    """Start the command line, send the signal `by` when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
     process = start(code, *arguments, folder=folder)
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     try:
         out, err = process.communicate(timeout=HANGS_S)
     finally:
@@ -85,12 +86,13 @@ CASES = {
 }
 
 
-def test_a_run_keeps_its_completed_steps(tmp_path):
+@pytest.mark.parametrize(("by", "ended"), [(signal.SIGINT, STOPPED), (signal.SIGTERM, TERMINATED)], ids=["SIGINT", "SIGTERM"])
+def test_a_run_keeps_its_completed_steps(tmp_path, by, ended):
     arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
     places = ["--metrics", "m.json", "--out", "page", "--timeline", "t.json"]
     code = MARK.format(module="executors.cpu.workers", function="Workers.run", count=3, mark=str(tmp_path / "mark"), after=False, wait_s=0)
-    status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places)
-    assert (status, out, err) == (130, "", f"report: page/index.html\n{STOPPED[2]}")
+    status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places, by=by)
+    assert (status, out, err) == (ended[0], "", f"report: page/index.html\n{ended[2]}")
     document = TrainingRun.load(tmp_path / "m.json")
     assert document.complete is False
     assert 16 <= document.steps < 200_000
@@ -109,6 +111,25 @@ def test_one_line_and_nothing_half_written(case, tmp_path):
     code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False, wait_s=wait_s)
     assert interrupted(tmp_path, code, *arguments) == STOPPED
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("case", ["predict while capturing", "validate"])
+def test_a_job_scheduler_stops_a_command_as_ctrl_c_does(case, tmp_path):
+    (tmp_path / "out").mkdir()
+    module, function, arguments, count = CASES[case]
+    wait_s = 0 if module == "executors.cpu.workers" else HANGS_S
+    code = MARK.format(module=module, function=function, count=count, mark=str(tmp_path / "mark"), after=False, wait_s=wait_s)
+    assert interrupted(tmp_path, code, *arguments, by=signal.SIGTERM) == TERMINATED
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
+    code = MARK.format(module="ui.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S)
+    validate = ["validate", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--quick", "--out", "rep"]
+    status, out, err = interrupted(tmp_path, code, *validate, by=signal.SIGTERM)
+    assert (status, err.endswith(TERMINATED[2])) == (143, True)
+    assert "baseline" in out, "the table is printed before the report is written"
+    assert [path.name for path in tmp_path.iterdir() if "rep" in path.name] == []
 
 
 @pytest.mark.parametrize("command", [("run",), ("predict", "--machine", "p100")], ids=["run", "predict"])

@@ -98,7 +98,7 @@ def validate(
         check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, rounds)
+    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, rounds, estimate=True)
     notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
     _show([outcome], out, as_json, list(filter(None, notes)))
 
@@ -130,12 +130,14 @@ def _validate(
     quiet: bool,
     testbed: Testbed,
     rounds: int = ROUNDS,
+    estimate: bool = False,
 ) -> Outcome:
     if calibration:
         testbed.measure_machine(profile)
 
     def announce(seconds: float) -> None:
-        print(f"stepcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
+        if estimate:
+            print(f"stepcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
 
     with jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(

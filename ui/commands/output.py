@@ -1,9 +1,12 @@
 """Prints results: one JSON document on standard output, where nothing else is printed, or text for people."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from traces.errors import StepcastError
 
 
 def print_document(document: Any) -> None:
@@ -19,12 +22,28 @@ def print_json(name: str, rows: list[dict]) -> None:
 
 
 def print_then_write(show: Callable[[], object], *writers: Callable[[], object]) -> None:
-    """Show a result, then write its files. A failure of one keeps none of the others from being done; the first failure is raised."""
-    failures: list[Exception] = []
-    for step in (show, sys.stdout.flush, *writers):
+    """Show a result, then write its files. No failure keeps the other steps from being done. Raises StepcastError with all failures."""
+    failures: list[str] = []
+    for step in (show, *writers):
         try:
             step()
-        except Exception as error:
-            failures.append(error)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence_stdout()  # the reader left, which is no mistake
+        except OSError as error:
+            silence_stdout()
+            failures.append(str(cannot_print(error)))
+        except StepcastError as error:
+            failures.append(str(error))
     if failures:
-        raise failures[0]
+        raise StepcastError("; ".join(failures))
+
+
+def cannot_print(error: OSError) -> StepcastError:
+    """The error that tells the user about a failed write to standard output."""
+    return StepcastError(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place")
+
+
+def silence_stdout() -> None:
+    """Let later output go nowhere: what is still buffered would fail again when the interpreter exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -122,7 +122,8 @@ def test_a_process_that_fails_ends_the_others(tmp_path):
     assert rank_0.err.startswith("stepcast: another process of the job ended or does not answer (")
 
 
-def test_ctrl_c_ends_all_processes(tmp_path):
+@pytest.mark.parametrize(("by", "statuses"), [(signal.SIGINT, (130, 1)), (signal.SIGTERM, (143, 143))], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_all_processes(tmp_path, by, statuses):
     require_gloo()
     mark = tmp_path / "mark"
     processes = begin(2, ["-c", WAITS.format(mark=str(mark)) + COMMAND_LINE, "run", *map(str, JOB), "--steps", "50"], tmp_path)
@@ -130,10 +131,10 @@ def test_ctrl_c_ends_all_processes(tmp_path):
     while not mark.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     for process in processes:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
     rank_0, rank_1 = end(processes)
-    assert (rank_0.status, rank_0.err) == (130, "stepcast: stopped; nothing half-written is left\n")
-    assert (rank_1.status, rank_1.out, rank_1.err) == (1, "", "")
+    assert (rank_0.status, rank_0.err) == (statuses[0], "stepcast: stopped; nothing half-written is left\n")
+    assert (rank_1.status, rank_1.out, rank_1.err) == (statuses[1], "", "")
 
 
 def test_only_rank_0_answers_predict(tmp_path):

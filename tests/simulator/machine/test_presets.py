@@ -74,24 +74,47 @@ def test_machines_of_several_gpus_have_a_library_of_collectives():
     assert load_machine("dgx-h100", devices=1).library == ""
 
 
-def test_a_machine_with_one_gpu_is_split_into_more_devices():
-    machine, whole = load_machine("h100", devices=3), load_machine("h100")
+def test_one_gpu_is_split_into_partitions():
+    machine, whole = load_machine("h100", partitions=3), load_machine("h100")
     assert [(device.name, device.sms) for device in machine.devices] == [("cuda:0/0", 40), ("cuda:0/1", 40), ("cuda:0/2", 40)]
     assert machine.devices[0].peak_flops["tf32"] == pytest.approx(494.7e12 * 40 / 132)
     assert (machine.memories, machine.library) == (whole.memories, "")
     assert machine.sources["sms"] == "40 of 132: the largest multiple of 8 that fits"
-    assert load_machine("h100", devices=1) == whole
+    assert load_machine("h100", partitions=1) == load_machine("h100", devices=1) == whole
     measured = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), partition_sms={"2": 60})
-    assert {device.sms for device in load_machine("h200", measured, devices=2).devices} == {60}
+    assert {device.sms for device in load_machine("h200", measured, partitions=2).devices} == {60}
     with pytest.raises(StepcastError, match="132 SMs give at most 16 of 8 SMs; choose 1 to 16"):
-        load_machine("h100", devices=17)
-    with pytest.raises(StepcastError, match="machine dgx-h100 has 8; choose 1 to 8"):
-        load_machine("dgx-h100", devices=9)
+        load_machine("h100", partitions=17)
+    assert [device.sms for device in load_machine("p100x4", devices=1, partitions=2).devices] == [24, 24]
+    with pytest.raises(StepcastError, match="--partition 2 splits one GPU, and machine p100x4 has 4; add --devices 1"):
+        load_machine("p100x4", partitions=2)
+    with pytest.raises(StepcastError, match="--partition 2 splits a GPU; --devices 2 makes as many groups of this CPU's cores"):
+        load_machine("this-cpu", partitions=2)
+
+
+def test_a_split_machine_knows_the_unsplit_one():
+    whole, halves = load_machine("h100"), load_machine("h100", partitions=2)
+    assert (halves.whole, whole.whole) == (whole, None)
+    assert (halves.of(["cuda:0"]), halves.of(["cuda:0/0", "cuda:0/1"]), whole.of(["cuda:0"])) == (whole, halves, whole)
+    assert (halves.device("cuda:0").sms, halves.host("cuda:0"), halves.memory("cuda:0")) == (132, whole.hosts[0], whole.memories[0])
+    assert halves.with_memory_limit(10**9).whole.memories[0].size_bytes == 10**9
+
+
+def test_more_devices_than_gpus_are_refused_with_what_has_them():
+    assert [device.name for device in load_machine("p100x4", devices=2).devices] == ["cuda:0", "cuda:1"]
+    for name, devices, message in (
+        ("h100", 2, r"machine h100 has 1 GPU; split its GPU with --partition 2, or choose a machine with that many such GPUs \(dgx-h100\)"),
+        ("dgx-h100", 9, "machine dgx-h100 has 8 GPUs; choose 1 to 8, or choose another machine"),
+        ("k20", 2, "machine k20 has 1 GPU; split its GPU with --partition 2, or choose another machine"),
+    ):
+        with pytest.raises(StepcastError, match=message):
+            load_machine(name, devices=devices)
 
 
 def test_an_unknown_machine_is_refused_with_a_hint():
-    with pytest.raises(UnknownNameError, match=r"unknown machine 'h10' \(did you mean 'h100'\?\)"):
-        load_machine("h10")
+    for name, meant in (("h10", "h100"), ("H100", "h100"), ("Titan_XP", "titan-xp")):
+        with pytest.raises(UnknownNameError, match=rf"unknown machine '{name}' \(did you mean '{meant}'\?\)"):
+            load_machine(name)
 
 
 def test_this_cpu_has_the_cores_that_this_process_may_use():

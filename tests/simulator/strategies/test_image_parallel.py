@@ -176,7 +176,7 @@ def test_every_replica_has_all_carried_storages():
 
 
 def test_refusals():
-    with pytest.raises(StepcastError, match="needs at least 2 devices, there is 1; use --devices 2"):
+    with pytest.raises(StepcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
         planned("image-parallel", core_groups(1))
     with pytest.raises(StepcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
         planned("image-parallel", core_groups(3))

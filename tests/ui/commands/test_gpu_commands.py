@@ -20,7 +20,7 @@ from traces.profile_files import default_path
 from ui.commands import measuring, predicting, training
 
 CUDA, GRAPH = Placement("cuda"), Placement("cuda", mode="graph")
-HALVES = Placement("cuda", 2, "graph")
+HALVES = Placement("cuda", mode="graph", partition=2)
 
 
 measured = pytest.fixture(scope="module")(measured_profile)
@@ -53,9 +53,9 @@ def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
     assert document["measured_keys"] == len(profile.costs) > 10
     assert (profile.identity.kind, profile.identity.gpu, Path(document["profile"]).name) == ("gpu", "Fake GPU", "gpu-fake-gpu-132.json")
     assert profile.partition_sms == {"2": 64, "4": 32, "8": 16}
-    predicting.predict(job(), "baseline", [], None, "this-gpu", CUDA, None, False, True)
+    predicting.predict([job()], ["baseline"], [], None, ["this-gpu"], CUDA, None, False, True)
     eager = printed(capfd)
-    predicting.predict(job(), "baseline", [], None, "this-gpu", GRAPH, None, False, True)
+    predicting.predict([job()], ["baseline"], [], None, ["this-gpu"], GRAPH, None, False, True)
     graph = printed(capfd)
     assert eager["shares"] == {"measured": 1.0, "fitted": 0.0, "guessed": 0.0}
     assert (eager["mode"], graph["mode"]) == ("eager", "graph")
@@ -94,10 +94,33 @@ def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     profile = Profile.load(printed(capfd)["profile"])
     assert {key.rpartition("@")[2] for key in profile.costs} == {"64"}
     assert any(key.startswith("copy|add|float32|") for key in profile.costs)
-    predicting.predict(job(), "image-parallel", [], None, "this-gpu", HALVES, None, False, True)
+    predicting.predict([job()], ["image-parallel"], [], None, ["this-gpu"], HALVES, None, False, True)
     predicted = printed(capfd)
     assert [device["name"] for device in predicted["devices"]] == ["cuda:0/0", "cuda:0/1"]
     assert predicted["shares"]["measured"] == 1.0
+
+
+def test_on_partitions_the_baseline_uses_the_whole_gpu(gpu, capfd):
+    """Both sizes are calibrated, and the baseline is measured beside the partitions."""
+    measuring.validate(job(), ["image-parallel"], [], None, True, HALVES, None, True)
+    document = Validation.model_validate({name: item for name, item in printed(capfd).items() if name != "schema"})
+    baseline, parallel = document.results
+    assert (baseline.status, parallel.status) == ("ok", "ok")
+    assert list(baseline.measured_peak_bytes_by_device) == ["cuda:0"]
+    profile = Profile.load(default_path(document_name(document)))
+    assert {key.rpartition("@")[2] for key in profile.costs} == {"64", "132"}
+    predicting.predict([job()], ["baseline"], [], None, ["this-gpu"], GRAPH, None, False, True)
+    assert printed(capfd)["step_s"] == pytest.approx(baseline.predicted_step_s)
+
+
+def document_name(document: Validation) -> str:
+    """The name of the profile of a validation's GPU."""
+    return f"gpu-{document.device['name'].lower().replace(' ', '-')}-{document.device['sms']}"
+
+
+def test_one_process_uses_one_gpu(gpu):
+    with pytest.raises(StepcastError, match=r"--devices 2: one process uses one GPU; start torchrun .* with --partition 2"):
+        measuring.validate(job(), ["image-parallel"], [], None, True, Placement("cuda", 2), None, True)
 
 
 def test_a_gpu_that_cannot_be_split_is_refused(gpu):

@@ -1,0 +1,91 @@
+"""Writing files: in one step, through links, into devices and pipes, with the umask's permissions."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from traces.errors import StepcastError
+from traces.files import check_writable, write_atomic
+
+
+def mode(path) -> int:
+    """The permissions of a file."""
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.fixture
+def umask():
+    """Sets the umask for a test."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "permissions"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_new_file_has_the_permissions_that_the_umask_leaves(tmp_path, umask, mask, permissions):
+    umask(mask)
+    assert mode(write_atomic(tmp_path / "new" / "t.json", "{}")) == permissions
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path, umask):
+    place = tmp_path / "t.json"
+    place.write_text("old")
+    place.chmod(0o640)
+    write_atomic(place, "new")
+    assert (place.read_text(), mode(place), os.listdir(tmp_path)) == ("new", 0o640, ["t.json"])
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "far").mkdir()
+    target, link, dangling = tmp_path / "far" / "t.json", tmp_path / "link", tmp_path / "dangling"
+    target.write_text("old")
+    link.symlink_to(target)
+    dangling.symlink_to(tmp_path / "far" / "later.json")
+    for place in (link, dangling):
+        check_writable(place)
+        write_atomic(place, "new")
+        assert (place.is_symlink(), place.read_text()) == (True, "new")
+    assert sorted(os.listdir(tmp_path / "far")) == ["later.json", "t.json"]
+
+
+def test_a_device_is_written_in_place():
+    check_writable("/dev/null")
+    write_atomic("/dev/null", "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(StepcastError, match="cannot write /dev/full: No space left on device"):
+        write_atomic("/dev/full", "too much")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_a_pipe_is_written_in_place(tmp_path):
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)  # does not open it, which would wait for a reader
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    write_atomic(pipe, "x" * 100_000)
+    reader.join(timeout=60)
+    assert received == [b"x" * 100_000]
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_an_open_file_is_not_replaced(tmp_path):
+    with (tmp_path / "out").open("w+") as file:
+        write_atomic(f"/dev/fd/{file.fileno()}", "through the descriptor")
+        assert os.fstat(file.fileno()).st_ino == os.stat(tmp_path / "out").st_ino
+    assert (tmp_path / "out").read_text() == "through the descriptor"
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    place = tmp_path / "t.json"
+    place.write_text("old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StepcastError, match=r"t\.json: No space left on device"):
+        write_atomic(place, "new")
+    assert (place.read_text(), os.listdir(tmp_path)) == ("old", ["t.json"])

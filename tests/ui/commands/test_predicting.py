@@ -1,0 +1,118 @@
+"""`stepcast predict` with several batches, machines and strategies; on partitions of a GPU; and what it says about precisions."""
+
+import pytest
+
+from tests.support.refusals import refused
+from traces.comparison import Prediction
+from ui.app.model import Forecast, Request
+from ui.jobs import predict_many
+
+GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--machine", "v100,p100")
+STRATEGIES = ("--strategy", "turbodl", "--strategy", "backward-fusion")
+
+
+def test_every_combination_is_a_row(stepcast):
+    done = stepcast.call(*GRID, *STRATEGIES, "--json")
+    assert (done.status, done.err) == (0, "")
+    document = done.document
+    assert document["schema"] == "stepcast.predictions/1"
+    combinations = [(row["machine"], row["batch"], row["strategy"]) for row in document["predictions"]]
+    assert combinations == [(m, b, s) for m in ("v100", "p100") for b in (8, 16) for s in ("turbodl", "backward-fusion")]
+    one = stepcast.call("predict", "--model", "lenet5", "--batch", 16, "--machine", "p100", *STRATEGIES[2:], "--json").document
+    assert one["schema"] == "stepcast.prediction/1"
+    assert Prediction.model_validate(document["predictions"][-1]).step_s == one["step_s"]
+    assert {row["model"] for row in document["predictions"]} == {"lenet5"}
+    shown = stepcast.call(*GRID, *STRATEGIES)
+    assert (shown.status, shown.err) == (0, "")
+    rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines() if "100" in line]
+    assert [row[1:4] for row in rows] == [[m, str(b), s] for m, b, s in combinations]
+
+
+def test_without_a_strategy_all_that_apply_are_predicted(stepcast):
+    done = stepcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100x4", "--devices", 2, "--json")
+    assert done.status == 0
+    names = {row["strategy"] for row in done.document["predictions"]}
+    assert names >= {"baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"}
+    done = stepcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100", "--clip-norm", 1, "--json")
+    refusals = {row["strategy"]: row["why"] for row in done.document["refused"]}
+    assert (done.status, "cannot clip by the global norm" in refusals["backward-fusion"]) == (0, True)
+    assert "image-parallel" not in refusals, "it does not apply to one device"
+
+
+def test_a_strategy_that_was_asked_for_and_cannot_run(stepcast):
+    job = ("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100", "--clip-norm", 1)
+    refused(stepcast.call(*job, "--strategy", "backward-fusion"), "cannot clip by the global norm")
+    done = stepcast.call(*job, "--strategy", "backward-fusion", "--strategy", "forward-fusion")
+    assert done.status == 2
+    assert "backward-fusion, batch 4 on p100: backward-fusion cannot clip" in done.out
+
+
+def test_this_machine_and_a_usual_batch_are_the_defaults(stepcast):
+    done = stepcast.call("predict", "--model", "lenet5", "--strategy", "baseline", "--json", STEPCAST_DATA="nowhere")
+    assert done.document["devices"][0]["name"] == "cpu:0"
+    assert done.err.splitlines() == [
+        "stepcast: this machine is not calibrated: costs are guessed; stepcast calibrate measures them",
+        "stepcast: the batch was 64, a usual one of lenet5; choose another with --batch",
+    ]
+    refused(stepcast.call("predict", "--model", "lenet5", "--strategy", "none"), "unknown strategy 'none'")
+
+
+def test_the_baseline_of_partitions_is_the_whole_gpu(stepcast):
+    """Two halves of a GPU do not train much faster than the whole, because they compute no more."""
+
+    def predicted(*more):
+        return stepcast.call("predict", "--model", "resnet18", "--batch", 32, "--machine", "h100", *more, "--json").document
+
+    whole = predicted("--strategy", "baseline")
+    halves = predicted("--strategy", "image-parallel", "--partition", 2)
+    fused = predicted("--strategy", "backward-fusion")
+    assert halves["baseline_step_s"] == whole["step_s"]
+    assert 0.8 < halves["speedup"] < 1.1
+    assert [device["name"] for device in halves["devices"]] == ["cuda:0/0", "cuda:0/1"]
+    assert predicted("--strategy", "baseline", "--partition", 2)["step_s"] == whole["step_s"]
+    assert predicted("--strategy", "backward-fusion", "--partition", 2)["step_s"] == fused["step_s"]
+    shown = stepcast.call(
+        "predict", "--model", "resnet18", "--batch", 32, "--machine", "h100", "--partition", 2, "--strategy", "image-parallel"
+    )
+    words = " ".join(shown.out.split())
+    assert "One GPU of h100 is split into 2 parts of 64 SMs (4 of its 132 SMs stay unused)." in words
+    assert "every schedule of one device, uses the whole GPU" in words
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "said"), [("h100", "fp32", True), ("a100", "fp32", True), ("v100", "fp32", False), ("h100", "tf32", False)]
+)
+def test_what_fp32_means_on_a_gpu_with_tf32(stepcast, machine, precision, said):
+    job = ("predict", "--model", "lenet5", "--batch", 4, "--strategy", "baseline")
+    done = stepcast.call(*job, "--machine", machine, "--precision", precision, "--json")
+    assert ("PyTorch's default runs convolutions in TF32" in done.err, len(done.err.splitlines())) == (said, int(said))
+
+
+def test_outputs_do_not_overwrite_inputs(stepcast, tmp_path):
+    model = tmp_path / "m.py"
+    model.write_text("def make(batch_size): ...\n")
+    job = ("--model", "m.py:make", "--batch", 4, "--strategy", "baseline")
+    overwritten = "would overwrite m.py, the file of --model"
+    refused(stepcast.call("predict", *job, "--timeline", "m.py", cwd=tmp_path), f"--timeline {overwritten}")
+    refused(stepcast.call("run", *job, "--metrics", "m.py", cwd=tmp_path), f"--metrics {overwritten}")
+    refused(stepcast.call("calibrate", *job[:4], "-o", "m.py", cwd=tmp_path), "m.py")
+    assert model.read_text() == "def make(batch_size): ...\n"
+    (tmp_path / "t.json").write_text("{}")
+    refused(
+        stepcast.call("replay", "t.json", "--perfetto", "t.json", cwd=tmp_path), "--perfetto would overwrite t.json, the file of the trace"
+    )
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("mine")
+    built_in = ("--model", "lenet5", "--batch", 4)
+    for command in (["run", *built_in], ["validate", *built_in], ["demo"], ["reproduce", "fusion"]):
+        refused(stepcast.call(*command, "--out", site), "site has files (index.html) but no report of this command")
+    assert [path.name for path in site.iterdir()] == ["index.html"]
+
+
+def test_the_app_counts_real_devices_too():
+    request = Request("lenet5", 4, None, "momentum", "foreach", "fp32", "h100", ("baseline", "image-parallel"), partition=2)
+    baseline, parallel = predict_many(request)
+    assert isinstance(parallel, Forecast)
+    assert len(baseline.prediction.devices) == 1
+    assert [device.name for device in parallel.prediction.devices] == ["cuda:0/0", "cuda:0/1"]
