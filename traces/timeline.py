@@ -112,7 +112,7 @@ def busy_seconds(spans: "list[Span] | tuple[Span, ...]", start_s: float, end_s: 
     """Length of the union of the spans' intervals within [start_s, end_s]."""
     total, reached = 0.0, start_s
     for left, right in sorted((max(s.start_s, start_s), min(s.end_s, end_s)) for s in spans):
-        if right > reached:
+        if right > max(left, reached):
             total += right - max(left, reached)
             reached = right
     return total

@@ -11,7 +11,7 @@ kernel does; the mean over the devices with collectives. Copies and memory sets 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean
 
 from simulator.plan.plan import Plan
@@ -129,7 +129,8 @@ def boundaries(plan: Plan, steps: Sequence[Step], times: Mapping[str, tuple[floa
     before = bisect_right(firsts, position[steps[0].first_task] - 1)
     last = bisect_right(firsts, position[steps[0].last_task])
     begin = reached[before - 1] if before else min(start_s for _, (start_s, _) in works[:last])
-    return [begin, *(reached[bisect_right(firsts, position[step.last_task]) - 1] for step in steps)]
+    ends = (reached[bisect_right(firsts, position[step.last_task]) - 1] for step in steps)
+    return list(accumulate([begin, *ends], max))  # a damaged recording may issue work of an iteration before that of the previous one
 
 
 def counted_steps(borders: Sequence[float]) -> tuple[float, float, int]:

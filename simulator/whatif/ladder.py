@@ -122,14 +122,14 @@ def no_gain_reason(text: str, diagnosis: Sequence[PartTime]) -> str:
     """Say why the rule has no effect on the step time, from where the time of the step goes."""
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = shares.get(Part.HOST, 0.0) + shares.get(Part.SYNCHRONIZATION, 0.0)
-    waits = f"the GPU waits for the host {units.percent(waiting, signed=False)} of the step"
+    waits = f"{units.percent(waiting, signed=False)} of the step"
     if text.startswith("cuda-graph") and waiting >= HOST_BOUND:
         return "host time between steps and synchronizations stays"
     if text.startswith(("host", "cuda-graph")):
-        return waits
+        return f"the GPU waits for the host {waits}"
     unhidden = shares.get(Part.COMMUNICATION, 0.0)
     if text.startswith("network") and unhidden < waiting:
-        return f"{units.percent(unhidden, signed=False)} of the step is communication that is not hidden, and {waits}"
+        return f"{units.percent(unhidden, signed=False)} of the step is communication not hidden; the GPU waits for the host {waits}"
     if waiting >= HOST_BOUND:
-        return f"the host sets the pace, {waits}"
+        return f"the GPU waits for the host anyway, {waits}"
     return "what it shortens is too short to matter, or runs beside longer work"

@@ -32,10 +32,14 @@ def replay_ui(traces: Sequence[Path]) -> None:
     files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
     try:
         replay = load_replay(*files)
+        st.subheader(markdown_escaped(replay_words.headline(replay.result)))
+        largest_gain = st.empty()  # filled when the changes have been tried
         summary_ui(replay)
         if rules:
             answer_ui(replay, ask(replay, rules))
-        ladder_ui(load_ladder(*files))
+        ladder = load_ladder(*files)
+        ladder_ui(ladder)
+        largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
 
@@ -79,7 +83,6 @@ def summary_ui(replay: Replayed) -> None:
     number = typical_step(result)
     simulated = one_step(replay.replay, replay.simulated, number, "replayed")
     recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
-    st.subheader(markdown_escaped(replay_words.headline(result)))
     left, middle, right = st.columns(3)
     left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s))
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
@@ -109,11 +112,15 @@ def chart_ui(title: str, key: str, first: Timeline, second: Timeline | None = No
 def ladder_ui(result: ReplayResult) -> None:
     """Show the ranked changes and the bounds."""
     st.subheader("What would make it faster")
-    st.dataframe(replay_words.ladder_cells(result), hide_index=True)
+    changes_table(replay_words.ladder_cells(result))
     st.markdown("Bounds: more than this cannot be gained.")
-    st.dataframe(replay_words.bounds_cells(result), hide_index=True)
-    for line in replay_words.ladder_words(result):
-        st.markdown(markdown_escaped(line))
+    changes_table(replay_words.bounds_cells(result))
+
+
+def changes_table(cells: list[dict[str, str]]) -> None:
+    """Show changes and their gains, with most of the width for the notes."""
+    widths = {"change": "medium", "note": "large"}
+    st.dataframe(cells, hide_index=True, column_config={name: st.column_config.TextColumn(width=width) for name, width in widths.items()})
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
@@ -124,7 +131,7 @@ def answer_ui(replay: Replayed, answer: Answer) -> None:
     left.metric("Step time (GPU) before", units.duration(what_if.gpu_period_before_s))
     middle.metric("After", units.duration(what_if.gpu_period_after_s))
     right.metric("Speed-up", units.speedup(what_if.speedup))
-    st.dataframe(replay_words.answers_cells(what_if), hide_index=True)
+    changes_table(replay_words.answers_cells(what_if))
     step = one_step(answer.replay, answer.timeline, typical_step(replay.result), "what if")
     chart_ui(f"with {', '.join(what_if.rules) or 'no change'}: {units.duration(step.step_s)}", "what if replay", step)
     lines = replay_words.assumption_words(what_if)

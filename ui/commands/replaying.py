@@ -51,12 +51,11 @@ def _unanswered(answer: Answer) -> bool:
 def _print(result: ReplayResult, details: bool) -> None:
     console = Console()
     console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
-    _print_lines(console, replay_words.replay_words(result))
+    _print_lines(console, (*replay_words.ladder_words(result), *replay_words.replay_words(result)))
     console.print(_table("", replay_words.diagnosis_cells(result)))
     if result.what_if is None:
         console.print(_table("Changes, each alone", replay_words.ladder_cells(result)))
         console.print(_table("Bounds: more than this cannot be gained", replay_words.bounds_cells(result)))
-        _print_lines(console, replay_words.ladder_words(result))
     else:
         console.print(_table("Changes, each alone", replay_words.answers_cells(result.what_if)))
         _print_lines(console, replay_words.what_if_words(result.what_if))

@@ -91,7 +91,7 @@ def ladder_words(result: ReplayResult) -> list[str]:
     best = next((answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason), None)
     if best is not None:
         steps = f"{units.duration(result.gpu_period_simulated_s)} to {units.duration(best.step_s)}"
-        sentences.append(f"The largest gain is that of {best.rule}: {steps}, {units.speedup(best.speedup)}.")
+        sentences.append(f"The largest gain: {best.rule} ({best.about}), {steps}, {units.speedup(best.speedup)}.")
     if result.ladder_left_out:
         sentences.append(f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if.")
     return sentences
@@ -127,13 +127,15 @@ def assumption_words(answer: WhatIf) -> list[str]:
 
 
 def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
-    reason = f"no gain: {answer.reason}" if answer.reason and answer.step_s is not None else answer.reason
+    note = answer.about
+    if answer.reason:
+        note = answer.reason if answer.step_s is None else "; ".join(filter(None, (answer.about, f"no gain: {answer.reason}")))
     return {
         "change": answer.rule,
         "step ms": units.ms(answer.step_s),
         "saves ms": _saved(answer),
         "speed-up": units.speedup(answer.speedup),
-        "note": "; ".join(filter(None, (answer.about, reason))),
+        "note": note,
     }
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.replay.build import load_replay
+from simulator.replay.compare import boundaries, times_of
 from simulator.replay.diagnosis import Part, diagnose
 from simulator.replay.replay import Replay, Step, simulate_replay
 from tests.support.kineto_traces import Trace
@@ -89,6 +90,28 @@ def test_another_stream_is_a_dependency_while_the_device_is_idle(tmp_path):
     trace.kernel("b", 10, 30, 20, stream=8)
     replay = load_replay(trace.save(tmp_path / "trace.json"))
     assert parts(replay, replay.recorded) == {"compute": 40e-6, "dependency": 3e-6}
+
+
+def test_work_outside_the_steps_does_not_count():
+    """The last two kernels run after the only step; the idle time before them is not part of it either."""
+    replay = recording(
+        launched("a", 2.0),
+        launched("b", 1.0, category="memcpy"),
+        host("python", 9.0, label="gap"),
+        launched("c", 5.0),
+        launched("d", 5.0),
+        steps=(Step("step", "a", "b", 3.0),),
+    )
+    assert parts(replay) == {"compute": 2.0, "copies": 1.0}
+
+
+def test_steps_that_were_issued_out_of_order_have_no_negative_length():
+    """In a damaged recording, a kernel of the second step may come before the last of the first."""
+    steps = (Step("first", "a", "c", 3.0), Step("second", "b", "b", 1.0))
+    replay = recording(*(launched(name, 1.0) for name in "abc"), steps=steps)
+    times = times_of(simulate_replay(replay))
+    assert boundaries(replay.plan, steps, times) == [1.0, 4.0, 4.0]
+    assert [each.share for each in diagnose(replay, simulate_replay(replay))] == [0.0] * len(Part)
 
 
 @pytest.mark.parametrize("seed", range(8))

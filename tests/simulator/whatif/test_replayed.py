@@ -132,17 +132,17 @@ def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     ("rule", "shares", "reason"),
     [
         ("host 2x faster", {Part.HOST: 0.0004}, "the GPU waits for the host 0.0 % of the step"),
-        ("kernel:/gemm/ 2x faster", {Part.HOST: 0.3}, "the host sets the pace, the GPU waits for the host 30.0 % of the step"),
+        ("kernel:/gemm/ 2x faster", {Part.HOST: 0.3}, "the GPU waits for the host anyway, 30.0 % of the step"),
         ("remove:/gemm/", {Part.COMPUTE: 0.99}, "what it shortens is too short to matter, or runs beside longer work"),
         (
             "network 2x faster",
             {Part.COMMUNICATION: 0.2, Part.HOST: 0.1},
-            "the host sets the pace, the GPU waits for the host 10.0 % of the step",
+            "the GPU waits for the host anyway, 10.0 % of the step",
         ),
         (
             "network 2x faster",
             {Part.COMMUNICATION: 0.01, Part.HOST: 0.3},
-            "1.0 % of the step is communication that is not hidden, and the GPU waits for the host 30.0 % of the step",
+            "1.0 % of the step is communication not hidden; the GPU waits for the host 30.0 % of the step",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """Every view of the app, opened without a browser."""
 
+import json
 import sys
 import types
 from pathlib import Path
@@ -53,8 +54,6 @@ def text_of(app):
 
 def titles(app):
     """The titles of the charts on the page."""
-    import json
-
     return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
 
 
@@ -162,16 +161,29 @@ def test_replay_without_a_trace_says_how_to_name_one(start):
 def test_replay_over_the_recording_and_what_if(start, trace):
     app = open_replay(start, f"--trace={trace}")
     assert not app.exception
-    assert titles(app) == ["predicted 1.00 ms, measured 1.00 ms: 0.0 %"]
-    assert [metric.value for metric in app.metric] == ["1.00 ms", "1.00 ms", "0.0 %"]
+    (title,) = titles(app)
+    assert title.startswith("ProfilerStep#")
+    assert title.endswith(": replayed 1.00 ms, recorded 1.00 ms")
+    assert [metric.value for metric in app.metric][:2] == ["1.00 ms", "1.00 ms"]
+    assert "Synchronizations cost 20.0 % of the step" in text_of(app)
     assert "24 kernels on 2 streams" in text_of(app)
-    assert "remove:REGEX" in text_of(app)
-    app.text_area[0].set_value("remove:nccl\n\nkernel:gemm*=0.5")
+    assert "remove:/REGEX/" in text_of(app)
+    assert "The largest gain" in text_of(app)
+    assert list(app.dataframe[0].value["ms"]) == ["0.700", "0.100", "0.200", "1.00"]
+    app.text_area[0].set_value("remove:nccl\n\nkernel:/gemm/ 2x faster\nfaster")
     app.sidebar.button[0].click().run()
     assert not app.exception
     assert [metric.value for metric in app.metric][3:] == ["1.00 ms", "0.800 ms", "1.25x"]
     assert len(titles(app)) == 2
     assert "all others keep their recorded durations" in text_of(app)
+    answers = next(table.value for table in app.dataframe if "together" in list(table.value.get("change", ())))
+    assert [cell if cell == "-" else float(cell) for cell in answers["saves ms"]] == [0.1, 0.1, "-", 0.2]
+
+
+def test_the_pictures_of_a_replay_have_host_rows(start, trace):
+    app = open_replay(start, f"--trace={trace}")
+    rows = [row for trace in json.loads(app.get("plotly_chart")[0].proto.spec)["data"] for row in trace["y"]]
+    assert set(rows) == {"host thread 0", "host thread 1", "cuda:0 stream 7", "cuda:0 stream 20"}
 
 
 def test_replay_with_unusable_rules_or_files_is_one_message(start, trace, tmp_path):

@@ -15,6 +15,7 @@ from ui.app.model import start_command
 REPLAY = {
     "schema", "gpu_period_measured_s", "gpu_period_simulated_s", "error", "steps", "kernels", "streams", "unmatched_kernels",
     "exposed_communication_measured_s", "exposed_communication_simulated_s", "busy", "misplaced", "notes", "what_if",
+    "diagnosis", "ladder", "bounds", "ladder_left_out",
 }  # fmt: skip
 
 
@@ -48,20 +49,63 @@ def test_what_if_tells_gain_and_assumptions(stepcast, trace):
     assert len(what_if["assumptions"]) == 2
 
 
-def test_words_and_tables(stepcast, trace):
-    done = stepcast.call("replay", trace, "--what-if", "host*=0.5")
+def test_the_parts_of_a_step_and_the_ladder_are_in_the_document(stepcast, trace):
+    done = stepcast.call("replay", trace, "--json")
+    parts = {part["part"]: round(part["seconds"] * 1e6) for part in done.document["diagnosis"] if part["seconds"]}
+    assert parts == {"compute": 700, "communication": 100, "synchronization": 200}
+    assert sum(part["share"] for part in done.document["diagnosis"]) == pytest.approx(1.0)
+    assert done.document["ladder"][0]["gain_s"] == pytest.approx(1e-4)
+    assert sorted(bound["rule"] for bound in done.document["bounds"]) == ["host free", "network free", "optimizer=free"]
+    assert done.document["ladder_left_out"] == []
+
+
+def test_without_rules_it_diagnoses_and_ranks(stepcast, trace):
+    done = stepcast.call("replay", trace, COLUMNS="200")
     assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines()[0] == "Synchronizations cost 20.0 % of the step: the host waits for the GPU, then the GPU for the host."
     for message in (
+        "Step time (GPU): 1.00 ms recorded, 1.00 ms replayed",
         "24 kernels on 2 streams over 4 steps.",
-        "The GPU's period is 1.00 ms recorded",
-        "Exposed communication, which no kernel hides, takes 0.100 ms recorded",
-        "Busiest streams",
-        "cuda:0 stream 20",
-        "ProfilerStep#3",
-        "With host*=0.5 the period goes from",
-        "waiting for the device does not scale",
+        "Communication not hidden takes 0.1",
+        "idle after a synchronization or blocking copy",
+        "host 2x faster",
+        "no gain: host time between steps and",
+        "the optimizer is already in its foreach form",
+        "Bounds: more than this cannot be gained",
+        "The largest gain: kernel:",
     ):
         assert message in done.out
+    for old in ("period", "Exposed", "exposed", "Busiest", "stays on every"):
+        assert old not in done.out
+
+
+def test_rules_have_one_row_each_and_details_only_on_request(stepcast, trace):
+    rules = ("--what-if", "host 2x faster", "--what-if", "kernel:/gemm/ 2x faster")
+    done = stepcast.call("replay", trace, *rules, COLUMNS="200")
+    assert (done.status, done.err) == (0, "")
+    assert "With host 2x faster, kernel:/gemm/ 2x faster the step time goes from 1.00 ms to 0.800 ms (a speed-up of 1.25x)." in done.out
+    assert "ms after the changes" in done.out
+    details = ("waiting for the device does not scale", "Busiest streams", "cuda:0 stream 20", "ProfilerStep#3")
+    assert not any(message in done.out for message in (*details, "Bounds"))
+    detailed = stepcast.call("replay", trace, *rules, "--details", COLUMNS="200").out
+    assert all(message in detailed for message in details)
+
+
+def test_a_bad_rule_has_its_row_and_exit_status_1(stepcast, trace):
+    done = stepcast.call("replay", trace, "--what-if", "faster", "--what-if", "host 2x faster", "--json")
+    assert (done.status, done.err) == (1, "")
+    bad, good = done.document["what_if"]["answers"]
+    assert (bad["step_s"], bad["readable"]) == (None, False)
+    assert "unknown what-if rule 'faster'" in bad["reason"]
+    assert good["gain_s"] == pytest.approx(1e-4, rel=0.01)
+    assert done.document["what_if"]["rules"] == ["host 2x faster"]
+
+
+def test_a_rule_that_changes_nothing_says_why(stepcast, trace):
+    done = stepcast.call("replay", trace, "--what-if", "kernel:/attention/ 2x faster", COLUMNS="300")
+    assert (done.status, done.err) == (1, "")
+    assert "no kernel matches 'attention', of 6 names in the recording; the largest are: ncclDevKernel_AllReduce_Sum_f32" in done.out
+    assert "No change has an effect." in done.out
 
 
 def test_files(stepcast, trace, tmp_path):
@@ -71,7 +115,7 @@ def test_files(stepcast, trace, tmp_path):
     assert any(span.task.startswith("graph launch") for span in Timeline.load(timeline).spans)
     events = json.loads(gzip.decompress(perfetto.read_bytes()))["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {"recorded cuda:0", "replayed cuda:0", "replayed host", "what if cuda:0", "what if host"}
+    assert names == {f"{run} {device}" for run in ("recorded", "replayed", "what if") for device in ("cuda:0", "host")}
 
 
 def test_help_names_every_rule(stepcast):
@@ -108,8 +152,10 @@ def test_the_app_takes_traces(stepcast, tmp_path):
         ((), "Missing argument"),
         (("nowhere.json",), "no trace at nowhere.json"),
         (("TRACE", "--what-if", "faster"), "unknown what-if rule 'faster'; expected one of: backward-fusion"),
-        (("TRACE", "--what-if", "kernel:nothing*=2"), "'nothing' matches none of the"),
-        (("TRACE", "--what-if", "kernel:x*=much"), "expected kernel:REGEX*=FACTOR"),
+        (("TRACE", "--what-if", "kernel:x*=much"), "expected kernel:/REGEX/ 2x faster"),
+        (("TRACE", "--what-if", "remove:/(/"), "'(' is not a regular expression"),
+        (("TRACE", "--what-if", "remove:/(.+)+!/"), "takes too long on the kernel names"),
+        (("TRACE", *("--what-if", "cuda-graph") * 17), "got 17 what-if rules; expected at most 16"),
         (("TRACE", "--perfetto", "/proc/none/p.json"), "cannot write /proc/none/p.json"),
         (("TRACE", "--timeline", "/"), "cannot write /"),
     ],
