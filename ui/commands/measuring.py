@@ -25,7 +25,7 @@ from ui import jobs
 from ui.commands import requests
 from ui.commands.output import print_document
 from ui.reports import report
-from ui.text import sentences, tables
+from ui.text import sentences, tables, waterfalls
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
@@ -128,7 +128,7 @@ def _show(outcomes: list[Outcome], out: Path | None, as_json: bool) -> None:
         console = Console(width=max(120, Console().width))
         console.print(tables.validation_table(validations))
         for outcome in outcomes:
-            for line in sentences.validation_words(outcome.validation):
+            for line in [*sentences.validation_words(outcome.validation), *waterfalls.validation_words(outcome.validation)]:
                 console.print(f"- {line}", highlight=False, markup=False)
             if outcome.rejected_rounds:
                 console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)

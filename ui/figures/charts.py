@@ -42,7 +42,11 @@ def predictions_figure(predictions: Sequence[Prediction]) -> go.Figure:
     names = [prediction.strategy for prediction in predictions]
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
     _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, 0.0)
-    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [units.speedup(p.speedup) for p in predictions])
+    return _strategy_axes(figure, "Predicted step time per strategy (speed-up)", names, [_note(p) for p in predictions])
+
+
+def _note(prediction: Prediction) -> str:
+    return units.speedup(prediction.speedup) if prediction.fits else "does not fit"
 
 
 def _add_points(

@@ -22,6 +22,7 @@ KIND = MappingProxyType({
 OTHER = "#949494"  # phases that are not in PHASE
 CRITICAL = "#E5383B"  # the stripe under bars of the critical path
 LIMIT = "#B02A37"  # memory limits
+SHORTER, LONGER = "#12A37B", "#D1495B"  # parts of a waterfall
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
 GREY = "#8A8F98"  # lines and marks that are neither predicted nor measured
 GRID = "rgba(138,143,152,0.25)"
