@@ -1,9 +1,14 @@
-"""The predictor of the app's tests. It answers with synthetic timelines and refuses strategies that have none."""
+"""The predictor of the app's tests. It answers with synthetic timelines and refuses strategies that have none.
+
+Batches of TOO_LARGE or more do not fit.
+"""
 
 from tests.support.sample_runs import CASES, play
-from traces.comparison import Prediction, Shares
+from traces.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
 from ui.app.model import Choices, Forecast, Refusal
+
+TOO_LARGE = 4096
 
 
 def choices():
@@ -27,6 +32,7 @@ def predict_many(request):
             answers.append(Refusal(strategy, f"needs 2 devices, {request.machine} has 1; choose a machine with more"))
             continue
         timeline = play("predicted", CASES[strategy])
+        fits = request.batch < TOO_LARGE
         prediction = Prediction(
             strategy=strategy,
             options=dict(request.settings),
@@ -37,7 +43,10 @@ def predict_many(request):
             baseline_step_s=base.step_s,
             speedup=base.step_s / timeline.step_s,
             devices=timeline.devices,
-            fits=True,
+            fits=fits,
+            memories=(MemoryNeed(name="hbm", needed_bytes=2**30 if fits else 20 * 2**30, size_bytes=16 * 2**30),),
+            largest_batch=None if fits else 3000,
+            waterfall=(Change(part="overlap of backward", seconds=timeline.step_s - base.step_s),) if strategy != "baseline" else (),
             exposed_transfer_s=0.0,
             bubble_share=timeline.bubble_share,
             tasks=len(timeline.spans),

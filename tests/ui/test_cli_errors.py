@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -335,14 +336,19 @@ def test_a_memory_limit(stepcast):
     small = ("--memory-limit", 0.0004)
     done = stepcast.call("predict", *options(), *small, "--json")
     assert (done.status, done.document["fits"]) == (1, False)
-    shown = stepcast.call("predict", *options(), *small)
+    (memory,) = done.document["memories"]
+    assert memory["needed_bytes"] > memory["size_bytes"] == 400_000
+    assert done.document["largest_batch"] is None, "the parameters alone are larger"
+    shown = stepcast.call("predict", *options(), *small, FORCE_COLOR="1")
     assert shown.status == 1
-    assert "does not fit" in shown.out
+    assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), "red, and first"
     assert "Memory: peak of" in shown.out
-    refused(stepcast.call("run", *BASE_RUN, *small), "this machine has 390.6 KiB", "peak of", "parameters", "choose a smaller batch")
+    assert "No batch is predicted to fit." in shown.out
+    words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no batch is predicted to fit")
+    refused(stepcast.call("run", *BASE_RUN, *small), *words)
     done = stepcast.call("validate", *BASE_RUN, *small, "--json")
     assert done.status == 1
-    assert all("this machine has 390.6 KiB" in row["status"] for row in done.document["results"])
+    assert all(word in row["status"] for row in done.document["results"] for word in words)
     assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], (
         "a limit above the machine's memory changes nothing"
     )
@@ -353,6 +359,7 @@ def test_a_memory_limit(stepcast):
 def test_more_memory_than_there_is(stepcast, tmp_path):
     done = stepcast.call("predict", *options(batch=10**8), "--json")
     assert (done.status, done.document["fits"]) == (1, False)
+    assert 1 < done.document["largest_batch"] < 10**8
     done = stepcast.call("validate", "--model", "lenet5", "--batch", 10**8, "--out", tmp_path / "report", "--json")
     assert done.status == 1
     assert len(done.document["results"]) >= 3

@@ -12,6 +12,7 @@ import streamlit as st
 from traces import units
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
+from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import (
     Forecast,
     Predictor,
@@ -27,6 +28,7 @@ from ui.app.replay_page import replay_ui
 from ui.app.request_form import request_ui, request_words
 from ui.app.state import keep_widgets, select
 from ui.app.training_page import training_place, training_ui
+from ui.app.waterfall_parts import measured_waterfall_ui, prediction_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_chart import timelines_figure
@@ -148,6 +150,7 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     """Show predicted above measured, with sentences, phases, memory and files."""
     st.plotly_chart(timelines_figure(comparison.predicted, comparison.measured), key="timelines")
     st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
+    measured_waterfall_ui(comparison.result)
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     if comparison.predicted.memory or comparison.measured.memory:
         st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
@@ -201,8 +204,9 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
         return
     predictions, here = [answer.prediction for answer in forecasts], forecasts[0].measured_here
     labels = [tables.prediction_label(prediction) for prediction in predictions]
+    shortage_ui(predictions)
     st.plotly_chart(charts.predictions_figure(predictions, labels), key="predictions")
-    st.dataframe(tables.prediction_rows(predictions, here), hide_index=True)
+    predictions_table_ui(predictions, here)
     chosen = select(st, "Look at", labels, "looked at")
     forecast_details_ui(forecasts[labels.index(chosen)])
 
@@ -210,13 +214,13 @@ def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
 def forecast_details_ui(answer: Forecast) -> None:
     """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
-    left, middle, right = st.columns(3)
-    left.metric("Step time", units.duration(prediction.step_s))
-    middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
-    right.metric("Over the baseline", units.speedup(prediction.speedup, prediction.speedup_interval))
+    if prediction.fits:
+        left, middle, right = st.columns(3)
+        left.metric("Step time", units.duration(prediction.step_s))
+        middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
+        right.metric("Over the baseline", units.speedup(prediction.speedup, prediction.speedup_interval))
     st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
-    if answer.why:
-        st.write("Against the baseline: " + markdown_escaped("; ".join(answer.why)) + ".")
+    prediction_waterfall_ui(prediction)
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")

@@ -31,7 +31,7 @@ from ui.commands import requests
 from ui.commands.output import print_document, print_then_write
 from ui.reports import report
 from ui.reports.folders import REPORT
-from ui.text import sentences, tables, verdicts
+from ui.text import sentences, tables, verdicts, waterfalls
 from ui.text.machines import partition_words
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
@@ -168,7 +168,7 @@ def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None
         console.print(line, style="bold", highlight=False, markup=False)
     console.print(tables.validation_table(validations))
     for outcome in outcomes:
-        for line in sentences.validation_words(outcome.validation):
+        for line in [*sentences.validation_words(outcome.validation), *waterfalls.validation_words(outcome.validation)]:
             console.print(f"- {line}", highlight=False, markup=False)
         if outcome.rejected_rounds:
             console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)

@@ -63,8 +63,13 @@ def predictions_figure(predictions: Sequence[Prediction], names: Sequence[str]) 
     figure = go.Figure()
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
     _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, list(range(len(values))))
-    notes = [units.speedup(p.speedup, p.speedup_interval) for p in predictions]
-    return _strategy_axes(figure, "Predicted step time per strategy (speed-up over the baseline)", names, notes)
+    return _strategy_axes(
+        figure, "Predicted step time per strategy (speed-up over the baseline)", names, [_note(prediction) for prediction in predictions]
+    )
+
+
+def _note(prediction: Prediction) -> str:
+    return units.speedup(prediction.speedup, prediction.speedup_interval) if prediction.fits else "does not fit"
 
 
 def _add_points(

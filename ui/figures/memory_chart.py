@@ -21,7 +21,7 @@ ROW_PX, BETWEEN_PX = 190, 50
 def memory_figure(predicted: Timeline, measured: Timeline | None = None) -> go.Figure:
     """Bytes held over one training step: one row per device, predicted next to measured, stacked by kind of value.
 
-    A dashed line marks the peak (in a measured timeline, the allocator's); a red line marks a limit that is near.
+    A dashed line marks the highest bytes of the whole timeline; a red line marks a limit that is near.
     """
     timelines = [timeline for timeline in (predicted, measured) if timeline is not None]
     device_rows = rows(timelines)

@@ -1,7 +1,7 @@
 """What pictures and charts of memory have in common: one row per device with its panels, unit, peak and limit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import STACKED
@@ -19,13 +19,15 @@ class Panel:
     """One device in one timeline.
 
     `times_ms`: instants from the start of the training step; the last is its end. `held`: bytes at these instants by kind of value, in
-    stacking order. `peak_bytes`: the timeline's peak of the device (predicted, or measured by the allocator), 0 if unknown.
+    stacking order. `peak_bytes`: the most bytes held at any time of the timeline, from the same task times as `held`, so at least as many.
+    `allocator_bytes`: the allocator's own figure, measured in another run (on a CPU one task at a time); 0 if unknown or predicted.
     """
 
     device: str
     times_ms: tuple[float, ...]
     held: dict[str, tuple[int, ...]]
     peak_bytes: int
+    allocator_bytes: int = 0
 
     @property
     def highest_bytes(self) -> int:
@@ -56,7 +58,7 @@ def rows(timelines: Sequence[Timeline]) -> tuple[Row, ...]:
 
 def _row(timelines: Sequence[Timeline], device: str) -> Row:
     panels = tuple(panel(timeline, device) for timeline in timelines)
-    highest = max(max(each.highest_bytes, each.peak_bytes) for each in panels if each is not None)
+    highest = max(each.peak_bytes for each in panels if each is not None)
     limit = timelines[0].limits_bytes.get(device)
     drawn = bool(limit) and limit <= LIMIT_IN_SIGHT * highest
     headings = tuple(
@@ -76,8 +78,11 @@ def panel(timeline: Timeline, device: str) -> Panel | None:
     start, end = timeline.window_s
     times_ms = (*((time_s - start) * 1e3 for time_s in kinds.time_s), (end - start) * 1e3)
     held = {kind: kinds.held_bytes[kind] for kind in STACKED if any(kinds.held_bytes.get(kind, ()))}
-    peak = next((use.peak_bytes for use in timeline.devices if use.name == device), 0)
-    return Panel(device, times_ms, {kind: (*counts, counts[-1]) for kind, counts in held.items()}, peak)
+    shown = Panel(device, times_ms, {kind: (*counts, counts[-1]) for kind, counts in held.items()}, 0)
+    peak = max((held_bytes for _, held_bytes in timeline.memory.get(device, ())), default=0)
+    stated = next((use.peak_bytes for use in timeline.devices if use.name == device), 0)
+    measured = timeline.kind == "measured"
+    return replace(shown, peak_bytes=max(peak, shown.highest_bytes), allocator_bytes=stated if measured else 0)
 
 
 def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
@@ -89,8 +94,6 @@ def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
 def heading(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
     """The heading of a panel: the device, whether it is predicted or measured, the peak, and a limit that is not drawn."""
     peak = f", peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
-    source = " by the allocator" if peak and timeline.kind == "measured" else ""
-    if source and shown.highest_bytes > shown.peak_bytes:  # on a CPU, the peak comes from a run apart from the one that is drawn
-        source += ", one task at a time"
     limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
-    return f"{shown.device} {timeline.kind}{peak}{source}{limit}"
+    allocator = f"; the allocator's, in a run of its own: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
+    return f"{shown.device} {timeline.kind}{peak}{limit}{allocator}"

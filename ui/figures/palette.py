@@ -24,6 +24,7 @@ KIND = MappingProxyType({
 OTHER = "#949494"  # phases that are not in PHASE
 CRITICAL = "#E5383B"  # the stripe under bars of the critical path
 LIMIT = "#B02A37"  # memory limits
+SHORTER, LONGER = "#12A37B", "#D1495B"  # parts of a waterfall
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
 #: By what the interval of a speed-up says.
 VERDICT = MappingProxyType({"faster": "#12A37B", "same": "#5A6070", "slower": "#B02A37", "cannot tell": "#B8860B"})

@@ -5,7 +5,7 @@
     validation.json               (validation-2.json, ...) the document of `stepcast validate`
     summary.png                   every strategy's predicted and measured step time
     NAME/predicted.json.gz        for each compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
-        /measured.json.gz  timelines.png  timelines.svg  memory.png  perfetto.json.gz  plan.json.gz
+        /measured.json.gz  timelines.png  timelines.svg  waterfall.png  memory.png  perfetto.json.gz  plan.json.gz
 
 The report is written into a temporary folder and moved to its place when it is complete. Files of an earlier report are replaced one by
 one, `report.json` last.
@@ -31,8 +31,9 @@ from traces.timeline import Timeline
 from ui.figures.memory_picture import memory_picture
 from ui.figures.timeline_picture import timelines_picture
 from ui.figures.validation_picture import validation_picture
+from ui.figures.waterfall_picture import waterfall_picture
 from ui.reports.page import first_and_last, render
-from ui.text import sentences, tables, verdicts
+from ui.text import sentences, tables, verdicts, waterfalls
 from ui.text.labels import headline, row_labels
 
 SCHEMA = "stepcast.report/1"
@@ -124,9 +125,9 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
             row = validation.results.index(comparison.result)
             label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            has_memory = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
+            pictures = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
-            comparisons.append(_comparison_values(comparison, folder, plan is not None, has_memory))
+            comparisons.append(_comparison_values(comparison, folder, plan is not None, pictures))
         sections.append(section)
         shown.append(_section_values(validation, section, comparisons))
     rows = [row for values in shown for row in values["rows"][:1]]
@@ -147,21 +148,22 @@ def _section_values(validation: Validation, section: _Section, comparisons: list
     }
 
 
-def _comparison_values(comparison: Comparison, folder: str, has_plan: bool, has_memory: bool) -> dict[str, Any]:
+def _comparison_values(comparison: Comparison, folder: str, has_plan: bool, pictures: list[tuple[str, str]]) -> dict[str, Any]:
     """What the page shows of one comparison, and which files of its folder it links to."""
     result = comparison.result
     words = [*sentences.result_words(result), *sentences.memory_words(result), sentences.phase_words(comparison)]
+    words += waterfalls.measured_words(result)
     return {
         "heading": f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}",
         "words": " ".join(words),
         "folder": folder,
-        "has_memory": has_memory,
+        "pictures": pictures,
         "files": [*FILES, *([("plan.json.gz", "plan")] if has_plan else [])],
     }
 
 
-def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> bool:
-    """Write a comparison's files. Returns whether memory.png is among them."""
+def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Write a comparison's files. Returns the names of the pictures that the page shows, each with what it shows."""
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
@@ -169,7 +171,13 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
         timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
-    return memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None
+    pictures = [("timelines.png", "both timelines")]
+    if comparison.result.waterfall:
+        waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
+        pictures.append(("waterfall.png", "from the predicted to the measured step, part by part"))
+    if memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None:
+        pictures.append(("memory.png", "memory of every device"))
+    return pictures
 
 
 def _free_name(label: str, taken: set[str]) -> str:

@@ -9,7 +9,8 @@ from rich.text import Text
 from simulator.predict.parts import COMMUNICATION, CONTENTION, IDLE, LAUNCHES
 from simulator.predict.waterfall import UNEXPLAINED, WAITING, overlap_of
 from traces import units
-from traces.comparison import Change, Prediction, ValidationResult
+from traces.comparison import Change, Prediction, Validation, ValidationResult
+from ui.text.labels import row_labels
 
 #: Parts below this share of the first step are shown together.
 LEAST_SHARE = 0.005
@@ -77,9 +78,16 @@ def prediction_words(prediction: Prediction) -> list[str]:
     return [_sentence("The step", prediction_bars(prediction), "than the baseline's")] if prediction.waterfall else []
 
 
-def measured_words(result: ValidationResult) -> list[str]:
-    """Why the measured step is not as long as predicted, in one sentence; none if that is unknown."""
-    return [_sentence("The measured step", measured_bars(result), "than predicted")] if result.waterfall else []
+def measured_words(result: ValidationResult, label: str = "") -> list[str]:
+    """Why the measured step (of `label`) is not as long as predicted, in one sentence; none if that is unknown."""
+    subject = f"The measured step of {label}" if label else "The measured step"
+    return [_sentence(subject, measured_bars(result), "than predicted")] if result.waterfall else []
+
+
+def validation_words(validation: Validation) -> list[str]:
+    """`measured_words` of every strategy that ran."""
+    labelled = zip(row_labels(validation.results), validation.results, strict=True)
+    return [sentence for label, result in labelled if result.ok for sentence in measured_words(result, label)]
 
 
 def _sentence(subject: str, waterfall: Sequence[Bar], than: str) -> str:
@@ -100,7 +108,7 @@ def _sentence(subject: str, waterfall: Sequence[Bar], than: str) -> str:
 
 def _reasons(parts: Sequence[Bar]) -> str:
     """The parts in words, the largest first: 6.6 ms because ... and 1.0 ms because ..."""
-    texts = [f"{bar.ms[1:]} ms {_reason(bar)}" for bar in sorted(parts, key=lambda bar: -abs(bar.change_s))]
+    texts = [f"{bar.ms[1:]} ms {_reason(bar)}" for bar in sorted(parts, key=lambda bar: (bar.label == SMALLER, -abs(bar.change_s)))]
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1]))) if texts else ""
 
 

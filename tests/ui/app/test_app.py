@@ -120,11 +120,28 @@ def test_what_if_predicts_and_explains(start):
     app.text_input[0].set_value("alpha=2")
     app.button[0].click().run()
     assert not app.exception
-    assert titles(app)[:2] == ["Predicted step time per strategy (speed-up over the baseline)", "predicted 28.0 ms"]
+    assert titles(app)[:3] == [
+        "Predicted step time per strategy (speed-up over the baseline)", "predicted 28.0 ms", "From the baseline to turbodl"
+    ]  # fmt: skip
+    assert "ms shorter than the baseline's" in text_of(app)
     assert "needs 2 devices" in app.warning[0].value
     assert [metric.value for metric in app.metric] == ["28.0 ms", "26.8 to 29.4", "1.47x"]
     assert app.dataframe[0].value["strategy"][0] == "turbodl:alpha=2"
     assert "The critical path has" in text_of(app)
+
+
+def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
+    app = start()
+    app.radio[0].set_value("What if").run()
+    app.number_input[0].set_value(fake_jobs.TOO_LARGE)
+    app.multiselect[0].set_value(["turbodl"])
+    app.button[0].click().run()
+    assert not app.exception
+    assert "needs 20 GiB, 16 GiB there, 4 GiB too much" in app.error[0].value
+    assert "The largest batch that fits is 3000" in app.error[0].value
+    assert not app.metric
+    kinds = [element.type for element in app.main]
+    assert kinds.index("error") < kinds.index("plotly_chart"), kinds
 
 
 def test_what_if_with_unusable_requests_shows_one_line(start):

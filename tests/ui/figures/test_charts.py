@@ -116,14 +116,23 @@ def test_memory_is_stacked_by_kind_predicted_next_to_measured(runs):
     assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
 
 
-def test_headings_name_peaks_their_source_and_limits_that_are_not_drawn(runs):
+def test_headings_name_peaks_the_allocator_s_figure_and_limits_that_are_not_drawn(runs):
     both = runs["turbodl"]
     predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
     assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
-    assert heading(both.measured, measured) == "gpu0 measured, peak 673.3 MiB by the allocator"
-    above = replace(measured, peak_bytes=measured.highest_bytes - 1)
-    assert heading(both.measured, above).endswith("by the allocator, one task at a time")
-    assert heading(both.measured, replace(measured, peak_bytes=0)) == "gpu0 measured"
+    apart = replace(measured, allocator_bytes=600 * 2**20)
+    assert heading(both.measured, apart) == "gpu0 measured, peak 673.3 MiB; the allocator's, in a run of its own: 600 MiB"
+    assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak 673.3 MiB"
+
+
+def test_measured_memory_never_lies_above_its_peak(runs):
+    both = runs["turbodl"]
+    one_task_at_a_time = tuple(replace(use, peak_bytes=use.peak_bytes // 2) for use in both.measured.devices)
+    measured = replace(both.measured, devices=one_task_at_a_time)
+    traces = memory_figure(both.predicted, measured).data[5:]
+    (peak,) = (trace.y[0] for trace in traces if trace.name == "peak")
+    assert max(map(sum, zip(*(trace.y for trace in traces if trace.stackgroup), strict=True))) <= peak
+    assert panel(measured, "gpu0").allocator_bytes == one_task_at_a_time[0].peak_bytes
 
 
 def test_memory_without_kinds_is_drawn_as_a_line(runs):

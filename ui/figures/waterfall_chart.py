@@ -1,0 +1,33 @@
+"""The interactive chart of a waterfall: from one step time to another, part by part."""
+
+from collections.abc import Sequence
+from html import escape
+
+import plotly.graph_objects as go
+
+from ui.figures import palette
+from ui.figures.charts import finished
+from ui.text.waterfalls import Bar
+
+
+def waterfall_figure(waterfall: Sequence[Bar], title: str) -> go.Figure:
+    """Bars one below the other: steps from 0, each part from where the part above it ends. The numbers add up."""
+    figure = go.Figure(
+        go.Waterfall(
+            orientation="h",
+            measure=["absolute" if bar.is_step else "relative" for bar in waterfall],
+            y=[escape(bar.label) for bar in waterfall],
+            x=[(bar.end_s if bar.is_step else bar.change_s) * 1e3 for bar in waterfall],
+            text=[f"{bar.ms} ms" for bar in waterfall],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="y+text",
+            increasing={"marker": {"color": palette.LONGER}},
+            decreasing={"marker": {"color": palette.SHORTER}},
+            totals={"marker": {"color": palette.GREY}},
+            connector={"line": {"color": palette.GREY, "width": 1}},
+        )
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
+    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    return finished(figure, title, drawn_px=40 + 30 * len(waterfall)).update_layout(showlegend=False)
