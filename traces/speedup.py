@@ -48,7 +48,7 @@ def measured_speedup(baseline_s: Sequence[Sequence[float]], other_s: Sequence[Se
     Student's. `noise` is the A/A spread, by which a program differs from itself: the interval reaches at least that far on both sides.
     """
     value = median(s for steps in baseline_s for s in steps) / median(s for steps in other_s for s in steps)
-    logs = [math.log(median(base) / median(other)) for base, other in zip(baseline_s, other_s, strict=True)]
+    logs = [math.log(median(base) / median(other)) for base, other in zip(baseline_s, other_s, strict=True) if base and other]
     if len(logs) < 2:
         return MeasuredSpeedup(value, None)
     low, high = map(math.exp, _student(logs) if len(logs) in _STUDENT else _signed_ranks(logs))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from simpy import Environment
 
 from simulator.costs.cost import GUESSED, Cost
+from simulator.costs.model import linked
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links, Route
 from simulator.engine.simulation import GRAPH
@@ -164,6 +165,12 @@ class _Attribution:
             return None
         return None if route.alias else route
 
+    def launches(self, task: Task, cost: Cost) -> int:
+        """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
+        if task.body.resource is Resource.HOST:
+            return 1
+        return 0 if linked(task) and self._route(task) is None else cost.launches
+
     def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:
         """Links whose errors are equal err together."""
         latency_s = min(route.latency_s, length_s)
@@ -182,7 +189,7 @@ class _Issues:
         self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
         issue_s = {i: host.call_s if plan.tasks[i].body.resource is Resource.HOST else of.costs[i].issue_s for i in self._indices}
         known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
-        recorded, launches = recorded_tasks(of.dependencies), [cost.launches for cost in of.costs]
+        recorded, launches = recorded_tasks(of.dependencies), [of.launches(*pair) for pair in zip(plan.tasks, of.costs, strict=True)]
 
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
             return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).of(of.dependencies.steady)
@@ -195,7 +202,7 @@ class _Issues:
                 self._parts[index][source] += seconds
         for index, seconds in times(nothing, issue_s).items():
             cost = of.costs[index]
-            self._parts[index][of.source(f"issue {cost.op_class}", cost.issue_error)] += seconds
+            self._parts[index][of.source(f"issue {cost.op_class} {cost.issue_error:g}", cost.issue_error)] += seconds
 
     def period(self) -> Parts:
         """The host's time in one period."""

@@ -1,11 +1,14 @@
 """A validation on this CPU: which error counts when keys are measured in the rounds, and when costs come from another time."""
 
+from statistics import median
+
 import pytest
 
 from calibrate import rounds
 from calibrate.cpu import co_runs
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
+from executors.cpu.cores import available_cores
 from simulator.job import Job
 from tests.support import mlp
 from tests.support.page_samples import result, skipped, validation
@@ -21,6 +24,21 @@ def test_drift_corrects_only_costs_from_another_time(monkeypatch):
     assert interleaved.calibration == "interleaved"
     assert [row.strategy for row in interleaved.ran] == ["baseline", "forward-fusion"]
     assert all(row.scored_error == row.error == row.error_drift_corrected for row in interleaved.ran)
+    base, fused = interleaved.ran
+    assert base.against_pytorch == pytest.approx(interleaved.reference_step_s / base.measured_step_s)
+    assert (base.predicted_speedup_interval, base.measured_speedup_interval, base.verdict) == (None, None, None)
+    for value, (low, high) in (
+        (fused.predicted_speedup, fused.predicted_speedup_interval),
+        (fused.measured_speedup, fused.measured_speedup_interval),
+        (fused.against_pytorch, fused.against_pytorch_interval),
+        (base.against_pytorch, base.against_pytorch_interval),
+    ):
+        assert low <= value <= high
+    low, high = fused.measured_speedup_interval
+    assert min(high / fused.measured_speedup, fused.measured_speedup / low) >= 1 + interleaved.aa_spread - 1e-9
+    assert interleaved.reference_threads == len(available_cores())
+    assert interleaved.reference_step_s == median(interleaved.reference_runs_s)
+    assert interleaved.headline.result in interleaved.ran
     assert profile.costs, "the keys that the rounds measured are in the profile"
     profile.anchor_s = 1.0  # as if the machine were far slower when the profile was measured
     again = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), calibrate=False, timelines=False).validation

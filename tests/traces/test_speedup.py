@@ -47,6 +47,10 @@ def test_few_rounds_have_a_wide_interval_and_one_has_none():
     assert measured_speedup(rounds(1.1), rounds(1.0)) == (pytest.approx(1.1), None)
 
 
+def test_a_round_in_which_one_did_not_run_has_no_ratio():
+    assert measured_speedup([[2.0], [9.0], [2.0]], [[1.0], [], [1.0]]).interval == pytest.approx((2.0, 2.0))
+
+
 def test_no_interval_is_narrower_than_the_noise_of_the_machine():
     quiet, noisy = (measured_speedup(rounds(*[1.1] * 10), rounds(*[1.0] * 10), noise).interval for noise in (0.0, 0.15))
     assert (verdict(quiet), verdict(noisy)) == ("faster", "cannot tell")

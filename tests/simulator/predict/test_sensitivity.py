@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.bodies.collective import Collective
+from simulator.bodies.copy import Copy
 from simulator.bodies.host import Host
 from simulator.costs.cost import GUESSED
 from simulator.engine.simulation import simulate
@@ -68,9 +69,21 @@ def test_the_host_is_split_into_dispatch_events_and_issue_times():
         task("b", 0.0, reads="y", writes="z", stream=1, issue_s=4.0, op_class="pool"),
     )
     seen = of(plan, costs, gpu(host=host(dispatch_s=1.0, record_s=0.5, wait_s=0.25, errors=ERRORS)))
-    (issued,) = [chain for chain in seen.chains if chain.get("issue conv")][-1:]
-    assert issued == {"dispatch_s": 2.0, "record_s": 0.5, "wait_s": 0.25, "issue conv": 3.0, EXACT: 4.0}
-    assert seen.deviations["issue conv"] == 0.2
+    (issued,) = [chain for chain in seen.chains if chain.get("issue conv 0.2")][-1:]
+    assert issued == {"dispatch_s": 2.0, "record_s": 0.5, "wait_s": 0.25, "issue conv 0.2": 3.0, EXACT: 4.0}
+    assert seen.deviations["issue conv 0.2"] == 0.2
+
+
+def test_the_host_launches_no_alias_but_every_call_of_its_own():
+    plan, costs = build(
+        task("call", reads="x", writes="y", body=Host(0.0)),
+        task("alias", 0.0, reads="y", writes="z", body=Copy("d", "e", means="alias"), phase="transfer"),
+        task("f", 0.0, reads="z", writes="u", on="e", launches=3),
+    )
+    seen = of(plan, costs, gpu("d", "e", memory="hbm", host=host("d", "e", dispatch_s=1.0, errors=ERRORS)))
+    assert seen.step_s == pytest.approx(4.0)
+    assert seen.chains[0]["dispatch_s"] == pytest.approx(4.0)
+    assert {"dispatch_s": pytest.approx(4.0)} in seen.chains
 
 
 def test_part_of_a_period_of_the_host_belongs_to_the_tasks_that_it_issued_last():
@@ -81,7 +94,7 @@ def test_part_of_a_period_of_the_host_belongs_to_the_tasks_that_it_issued_last()
         task("c", 1.0, reads="z", writes="u", issue_s=3.0, issue_error=0.1, op_class="norm"),
     )
     seen = path(plan, costs, gpu(host=host(queue_depth=1)))
-    assert seen == {EXACT: 6.0, "issue conv": 1.0, "issue pool": 2.0, "issue norm": 3.0}
+    assert seen == {EXACT: 6.0, "issue conv 0.1": 1.0, "issue pool 0.1": 2.0, "issue norm 0.1": 3.0}
 
 
 def test_a_transfer_is_the_latency_and_the_bandwidth_of_its_link():
