@@ -133,7 +133,7 @@ def predict(
 ):
     """Predict the step time of one strategy, and say why it is faster or slower than the baseline.
 
-    Costs come from --profile (measured) or from --machine (guessed, or measured for this machine and for presets with a shipped profile).
+    Costs come from --profile (measured) or from --machine (from its specifications, unless it is this machine or has a shipped profile).
     Exit status 1 when the plan does not fit in memory.
     """
     _commands("predicting").predict(job, strategy, settings, profile, machine, placement, timeline, show_plan, json)

@@ -115,7 +115,7 @@ def test_predict_says_where_it_guesses(stepcast):
     done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "this-cpu", "--json", STEPCAST_DATA="nowhere")
     assert done.status == 0
     assert done.document["shares"]["guessed"] == 1.0
-    assert "not calibrated: costs are guessed" in done.err
+    assert "not calibrated: costs are from specifications" in done.err
     assert len(done.err.splitlines()) == 1
 
 
