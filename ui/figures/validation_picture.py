@@ -84,13 +84,20 @@ def _draw_gain(axes: Axes, number: int, row: Row) -> None:
 def _write_columns(figure: Figure, axes: Axes, number: int, row: Row) -> None:
     by_row = blended_transform_factory(figure.transFigure, axes.transData)
     texts = {
-        "gain": f"{row.gain.text}\n{row.gain.verdict}" if row.gain is not None else "",
+        "gain": _gain_text(row),
         "error": units.error(row.predicted_s, row.measured_s),
         "over baseline": f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
     }
     for column, text in texts.items():
         x, align = COLUMNS[column]
         figure.text(x, number, text, transform=by_row, ha=align, va="center", fontsize=11, color=INK)
+
+
+def _gain_text(row: Row) -> str:
+    """The speed-up and the verdict, and the interval below them."""
+    if row.gain is None:
+        return ""
+    return f"{units.speedup(row.gain.factor)} {row.gain.verdict}" + (f"\n{units.factors(row.gain.interval)}" if row.gain.interval else "")
 
 
 def _write_heads(figure: Figure, rival: str, y: float) -> None:

@@ -158,8 +158,8 @@ def test_validation_table(runs):
     rows = [run.result for run in runs]
     text = text_of(tables.validation_table([sample_validation([*rows, skipped()])]))
     assert re.search(r"plain PyTorch │ +- │ +40\.6 │ +- │ +1\.00x │ +- │ +1\.02x │ +-", text)
-    assert re.search(r"1f1b +│ +51\.3 │ +52\.4 │ +-2\.0 % │ +slower │ +0\.80x │ +0\.79x │ +2e-07", text)
-    assert re.search(r"│ +49\.8 to 53\.1 │ +│ +│ +0\.77x │", text)
+    assert re.search(r"1f1b +│ +51\.3 │ +52\.4 │ +-2\.0 % │ +slower 0\.77x │ +0\.80x │ +0\.79x │ +2e-07", text)
+    assert re.search(r"│ +49\.8 to 53\.1 │ +│ +│ +│", text)
     assert "gpipe skipped: needs 2 devices" in text
     assert "job" not in text
     assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
@@ -193,7 +193,7 @@ def test_a_cell_names_the_interval_of_a_speedup_and_the_verdict():
     assert cells["over baseline, measured"] == "1.30x (0.90 to 1.50)"
     narrow = text_of(tables.validation_table([validation(row)]), width=120)
     assert max(map(len, narrow.splitlines())) <= 120
-    assert re.search(r"│ +faster │ .*\n.*│ +1\.16x │ .*\n.*│ +1\.08 to 1\.22 │", narrow)
+    assert re.search(r"│ +faster 1\.16x │ .*\n.*│ +1\.08 to 1\.22 │", narrow)
 
 
 HEADLINES = [
