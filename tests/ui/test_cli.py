@@ -28,7 +28,7 @@ PREDICTION = {
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_runs_s",
+    "reference_threads", "reference_runs_s", "image_size",
 }  # fmt: skip
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
@@ -41,7 +41,7 @@ RESULT = {
 #: Quantities that may be null in a complete document.
 UNKNOWN = {
     "speedup_interval", "largest_batch", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-    "against_pytorch_interval",
+    "against_pytorch_interval", "image_size",
 }  # fmt: skip
 
 

@@ -257,6 +257,12 @@ def test_validation_in_words():
     assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
 
+def test_a_job_is_named_with_its_image_size_and_devices():
+    document = validation().model_copy(update={"image_size": 64, "device": {"name": "AMD EPYC", "devices": 2}})
+    assert sentences.job_words(document) == "small-cnn, batch 64, image size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
+    assert sentences.job_words(validation()) == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
+
+
 def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
     assert "Gradients and parameters are identical to PyTorch's, bit for bit." in sentences.result_words(exact)
