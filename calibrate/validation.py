@@ -138,6 +138,7 @@ def _document(
     return Validation(
         model=job.model,
         batch_size=job.batch,
+        image_size=job.image_size,
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
         mode=testbed.mode,

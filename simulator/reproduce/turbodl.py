@@ -18,7 +18,7 @@ NOTES = (
     "The paper's denominator is Caffe with cuDNN, which runs each layer on several streams with a barrier between layers. The other"
     " denominator is one stream, which is what PyTorch does by default.",
     "The host is one that issues eager PyTorch's ops (10 us each); Caffe's C++ issues faster, which matters most to small networks.",
-    "Costs are guessed from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
+    "Costs are from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
     " figures was used to choose one.",
 )
 SCOPE = Scope()

@@ -23,7 +23,7 @@ from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
 NAME = "image-parallel"
-ABOUT = "data parallel: every device trains on its shard of the batch, and gradients are summed over all devices"
+ABOUT = "data-parallel: every device trains on its shard of the batch, and gradients are summed over all devices"
 LEAST_DEVICES = 2
 
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.

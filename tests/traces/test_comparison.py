@@ -74,6 +74,7 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "aa_spread",
         "reference_step_s",
         "results",
+        "image_size",
         "reference_threads",
         "reference_runs_s",
     }

@@ -28,7 +28,7 @@ PREDICTION = {
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_runs_s",
+    "reference_threads", "reference_runs_s", "image_size",
 }  # fmt: skip
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
@@ -39,7 +39,7 @@ RESULT = {
 }  # fmt: skip
 
 #: Quantities that may be null in a complete document.
-UNKNOWN = {"largest_batch"}
+UNKNOWN = {"largest_batch", "image_size"}
 #: Quantities that the baseline lacks, because they compare with it.
 OVER_BASELINE = {"speedup_interval", "predicted_speedup_interval", "measured_speedup_interval"}
 
@@ -120,7 +120,7 @@ def test_predict_says_where_it_guesses(stepcast):
     done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "this-cpu", "--json", STEPCAST_DATA="nowhere")
     assert done.status == 0
     assert done.document["shares"]["guessed"] == 1.0
-    assert "not calibrated: costs are guessed" in done.err
+    assert "not calibrated: costs are from specifications" in done.err
     assert len(done.err.splitlines()) == 1
 
 

@@ -199,7 +199,9 @@ def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
 
 def test_a_factory_that_never_returns(stepcast):
     call = options(model=f"{BROKEN}:never_returns")
-    refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS")
+    refused(
+        stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS"
+    )
     refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="soon"), "STEPCAST_FACTORY_SECONDS is 'soon'")
 
 
@@ -341,7 +343,9 @@ def test_a_memory_limit(stepcast):
     assert done.document["largest_batch"] is None, "the parameters alone are larger"
     shown = stepcast.call("predict", *options(), *small, FORCE_COLOR="1")
     assert shown.status == 1
-    assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), "red, and first"
+    assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), (
+        "red, and first"
+    )
     assert "Memory: peak of" in shown.out
     assert "No batch is predicted to fit." in shown.out
     words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no batch is predicted to fit")

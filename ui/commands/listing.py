@@ -4,6 +4,7 @@ from itertools import starmap
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from traces import units
 from ui.commands.output import print_json
@@ -109,7 +110,7 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Print a table of texts."""
     shown = Table(*columns)
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))
     Console().print(shown)
 
 

@@ -21,6 +21,8 @@ DOTS_PER_INCH = 200
 INK, FAINT, SOFT = "#1F2430", "#E3E6EB", "#5A6070"
 #: Inches from the top edge to the title and to the legend.
 TITLE_TOP_IN, LEGEND_TOP_IN = 0.16, 0.47
+#: The size of a title's letters, and how many of them fit into a line at that size. Longer titles have smaller letters.
+TITLE_POINTS, TITLE_CHARACTERS = 16.0, 84
 
 
 def new_figure(height_in: float, title: str) -> Figure:
@@ -28,7 +30,8 @@ def new_figure(height_in: float, title: str) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DOTS_PER_INCH, facecolor="white")
     FigureCanvasAgg(figure)
     top = 1 - TITLE_TOP_IN / height_in
-    figure.text(0.012, top, title, fontsize=16, weight="bold", va="top", color=INK, parse_math=False)
+    points = TITLE_POINTS * min(1.0, TITLE_CHARACTERS / max(1, len(title)))
+    figure.text(0.012, top, title, fontsize=points, weight="bold", va="top", color=INK, parse_math=False)
     return figure
 
 

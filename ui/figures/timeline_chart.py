@@ -57,7 +57,7 @@ def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
         trace = go.Bar(
             orientation="h",
             name=plotly_escaped(name),
-            legendgroup=name,
+            legendgroup=plotly_escaped(name),
             showlegend=name not in in_legend,
             marker={"color": color, "line": border},
             y=[names[bar.row] for bar in bars],

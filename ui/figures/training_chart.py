@@ -22,7 +22,7 @@ def training_figure(document: TrainingRun) -> go.Figure:
                     x=x, y=line.losses, mode="lines", line=faint, opacity=0.2, showlegend=False, hoverinfo="skip", row=1, col=column
                 )
             look = {"color": line.color, "width": 5 if number == 0 else 2}
-            names = {"name": plotly_escaped(line.name), "legendgroup": line.name}
+            names = dict.fromkeys(("name", "legendgroup"), plotly_escaped(line.name))
             figure.add_scatter(
                 x=x, y=line.means, mode="lines", line=look, opacity=0.6 if number == 0 else 1.0, showlegend=column == 1, row=1, col=column,
                 **names,

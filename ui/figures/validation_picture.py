@@ -13,7 +13,7 @@ from traces.comparison import Validation
 from ui.figures import palette
 from ui.figures.canvas import FAINT, INK, LEGEND_TOP_IN, SOFT, add_legend, hide_frame, new_figure, save
 from ui.figures.validation_rows import Row, rival_name, rows
-from ui.text import verdicts
+from ui.text import sentences, verdicts
 
 #: Inches above and below the rows, per row, and from the top edge to the line that names the job.
 TOP_IN, BOTTOM_IN, ROW_IN, JOB_TOP_IN = 1.45, 0.62, 0.62, 0.5
@@ -32,7 +32,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     """
     drawn = rows(validation)
     height_in = TOP_IN + ROW_IN * max(1, len(drawn)) + BOTTOM_IN
-    job = f"{validation.model}, batch {validation.batch_size}, {validation.optimizer}, {validation.precision}, {validation.mode}"
+    job = sentences.short_job_words(validation)
     figure = new_figure(height_in, title or verdicts.short_headline(validation) or job)
     figure.text(0.012, 1 - JOB_TOP_IN / height_in, job, fontsize=11, va="top", color=SOFT, parse_math=False)
     bottom, height = BOTTOM_IN / height_in, 1 - (TOP_IN + BOTTOM_IN) / height_in
@@ -84,13 +84,20 @@ def _draw_gain(axes: Axes, number: int, row: Row) -> None:
 def _write_columns(figure: Figure, axes: Axes, number: int, row: Row) -> None:
     by_row = blended_transform_factory(figure.transFigure, axes.transData)
     texts = {
-        "gain": f"{row.gain.text}\n{row.gain.verdict}" if row.gain is not None else "",
+        "gain": _gain_text(row),
         "error": units.error(row.predicted_s, row.measured_s),
         "over baseline": f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
     }
     for column, text in texts.items():
         x, align = COLUMNS[column]
         figure.text(x, number, text, transform=by_row, ha=align, va="center", fontsize=11, color=INK)
+
+
+def _gain_text(row: Row) -> str:
+    """The speed-up and the verdict, and the interval below them."""
+    if row.gain is None:
+        return ""
+    return f"{units.speedup(row.gain.factor)} {row.gain.verdict}" + (f"\n{units.factors(row.gain.interval)}" if row.gain.interval else "")
 
 
 def _write_heads(figure: Figure, rival: str, y: float) -> None:

@@ -142,7 +142,7 @@ def _section_values(validation: Validation, section: _Section, comparisons: list
         "headline": verdicts.headline(validation),
         "words": " ".join(sentences.validation_words(validation)),
         "picture": section.picture,
-        "rows": tables.folded(tables.validation_cells(validation)),
+        "rows": [tables.folded(cells) for cells in tables.validation_cells(validation)],
         "file": section.file,
         "comparisons": comparisons,
     }

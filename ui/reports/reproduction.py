@@ -63,7 +63,7 @@ def _table_values(table: Table) -> dict[str, Any]:
 
 
 def _measured_values(validation: Validation) -> dict[str, Any]:
-    rows = tables.folded(tables.validation_cells(validation))
+    rows = [tables.folded(cells) for cells in tables.validation_cells(validation)]
     return {"heading": sentences.job_words(validation), "rows": rows, "text_columns": first_and_last(rows)}
 
 

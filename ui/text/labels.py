@@ -7,6 +7,8 @@ from html import escape
 from traces import units
 from traces.comparison import Shares, Validation, ValidationResult
 
+#: Entries of a plan's semantics that say how it computes what plain training computes.
+HOW_COMPUTED = frozenset({"scan_level"})
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
 _JOINER = "\u2060"
 _SIGNS = re.compile(r"[\\`*_{}\[\]<>#$~|:&]")
@@ -84,5 +86,17 @@ def source_words(shares: Shares, here: bool = True) -> str:
 
 
 def differing(semantics: Mapping[str, object]) -> str:
-    """How a plan's training differs from plain training: batch_norm: per part. Entries that mean no difference are left out."""
-    return "; ".join(f"{name}: {option_value(value)}" for name, value in semantics.items() if value)
+    """How a plan's training differs from plain training: batch norm: statistics per micro-batch. Nothing is said of what is the same."""
+    told = {name: value for name, value in semantics.items() if name not in HOW_COMPUTED and _differs(value)}
+    return "; ".join(f"{name.replace('_', ' ')}: {_value_words(value)}" for name, value in told.items())
+
+
+def _differs(value: object) -> bool:
+    """Whether an entry means a difference: not 0, off or empty, nor 0 in every stage."""
+    return any(map(_differs, value.values())) if isinstance(value, Mapping) else bool(value)
+
+
+def _value_words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value_words(part)}" for name, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else option_value(value)

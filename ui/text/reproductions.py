@@ -11,6 +11,7 @@ from traces import units
 from traces.comparison import Validation
 from traces.reproduction import OK, Check, Figure, Paper, Table
 from ui.text import sentences, tables
+from ui.text.labels import source_words
 
 #: Shorter times are rounding errors of sums and print as 0.
 _NOTHING_S = 1e-7
@@ -93,8 +94,8 @@ def about_words(paper: Paper) -> list[str]:
     """The setting of the predictions, their machine, and the source of their costs."""
     lines = [paper.setting]
     if paper.shares is not None:
-        parts = ", ".join(f"{units.percent(share, signed=False)} {name}" for name, share in paper.shares.model_dump().items() if share)
-        lines.append(f"Predicted for {paper.machine}; nothing is fitted to the paper. Costs by predicted task time: {parts}.")
+        costs = source_words(paper.shares, here=False)
+        lines.append(f"Predicted for {paper.machine}; nothing is fitted to the paper. Predicted task time: {costs}.")
     return lines
 
 

@@ -20,10 +20,17 @@ CAUSE_WORDS = {
 
 
 def job_words(validation: Validation) -> str:
-    """The job and the device of a validation: model, batch, optimizer, precision, mode, device."""
-    device = validation.device.get("name", "unnamed device")
-    job = f"{validation.model}, batch {validation.batch_size}, {validation.optimizer}, {validation.precision}, {validation.mode}"
-    return f"{job}, on {device}"
+    """The job and the device of a validation: model, batch, image size, optimizer, precision, mode, device, number of devices."""
+    about = validation.device
+    counts = [f"{about[name]} {name}" for name in ("devices", "partitions", "processes") if about.get(name, 1) != 1]
+    return ", ".join([short_job_words(validation), f"on {about.get('name', 'unnamed device')}", *counts])
+
+
+def short_job_words(validation: Validation) -> str:
+    """The job of a validation without its device."""
+    size = f", image size {validation.image_size}" if validation.image_size else ""
+    optimizer = f"{validation.optimizer}, {validation.precision}, {validation.mode}"
+    return f"{validation.model}, batch {validation.batch_size}{size}, {optimizer}"
 
 
 def validation_words(validation: Validation) -> list[str]:

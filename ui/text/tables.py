@@ -13,7 +13,7 @@ from traces.comparison import Prediction, Validation, ValidationResult
 from ui.text.labels import options_text, plain_label, row_labels, source_words
 from ui.text.verdicts import against_pytorch
 
-#: Characters of a line in the head of a column of predictions, in a terminal.
+#: Characters of a line in the head of a column, in a terminal.
 HEAD_WIDTH = 13
 
 #: The columns of a validation.
@@ -31,17 +31,10 @@ COLUMNS = (
     "numbers",
     "status",
 )
-#: The columns that fit a terminal: their heads there, and the columns whose texts make up a cell, one line each.
-TERMINAL = {
-    "strategy": ("strategy",),
-    "predicted\nms": ("predicted ms", "90 % interval"),
-    "measured\nms": ("measured ms",),
-    "error": ("error",),
-    "against\nPyTorch": ("verdict", "against PyTorch"),
-    "over baseline,\npredicted": ("over baseline, predicted",),
-    "over baseline,\nmeasured": ("over baseline, measured",),
-    "numbers": ("numbers",),
-}
+#: The columns of `folded` rows that do not fit a terminal.
+FOR_PAGES = ("memory pred. / meas.", "status")
+#: The columns of predictions that do not fit a terminal.
+NOT_IN_TERMINAL = ("busiest device", "costs")
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
@@ -103,8 +96,9 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     If there are several jobs, each has a section that begins with its name. The caption says which strategies were skipped, and why.
     """
     table = Table(header_style="bold", caption_justify="left")
-    for head in TERMINAL:
-        table.add_column(head, justify="left" if head == "strategy" else "right", overflow="fold")
+    heads = [head for head in folded(dict.fromkeys(COLUMNS, "")) if head not in FOR_PAGES]
+    for head in heads:
+        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
     skipped = []
     for validation in validations:
         job = (f"{validation.model} {validation.precision} {validation.mode}",) if len(validations) > 1 else ()
@@ -112,18 +106,29 @@ def validation_table(validations: Sequence[Validation]) -> Table:
             table.add_section()
             table.add_row(Text(*job, style="bold"))
         for cells in validation_cells(validation):
-            ran = cells["status"] == "ok"
-            row = cells if ran else {**cells, "measured ms": "skipped"}
-            table.add_row(*(Text(_stacked([row[name] for name in names])) for names in TERMINAL.values()), style=None if ran else "dim")
+            ran, row = cells["status"] == "ok", folded(cells)
+            table.add_row(*(Text(row[head]) for head in heads), style=None if ran else "dim")
             if not ran:
                 skipped.append(" ".join((*job, f"{cells['strategy']} {cells['status']}")))
     table.caption = Text("\n".join(skipped)) if skipped else None
     return table
 
 
-def folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows whose longest cells have two lines, for pages: an interval or a measured size below what it belongs to."""
-    return [{head: text.replace(" (", "\n(").replace(" / ", " /\n") for head, text in row.items()} for row in rows]
+def folded(cells: dict[str, str]) -> dict[str, str]:
+    """A row of `validation_cells` in fewer columns, whose cells have several lines: an interval lies below what it belongs to."""
+    judged = "" if cells["verdict"] == units.NONE else f"{cells['verdict']} "
+    return {
+        "strategy": _stacked([cells["strategy"].replace(":", ":\n").replace(",", ",\n")]),
+        "predicted ms": _stacked([cells["predicted ms"], cells["90 % interval"]]),
+        "measured ms": cells["measured ms"] if cells["status"] == "ok" else "skipped",
+        "error": cells["error"],
+        "against PyTorch": _stacked([judged + cells["against PyTorch"]]),
+        "over baseline, predicted": _stacked([cells["over baseline, predicted"]]),
+        "over baseline, measured": _stacked([cells["over baseline, measured"]]),
+        "memory pred. / meas.": cells["memory pred. / meas."].replace(" / ", " /\n"),
+        "numbers": cells["numbers"],
+        "status": cells["status"],
+    }
 
 
 def _stacked(texts: Sequence[str]) -> str:
@@ -169,14 +174,13 @@ def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Ta
     """Several predictions, for the terminal. One that does not fit in memory is red, and its times, which it never takes, are dimmed."""
     table = Table(header_style="bold")
     rows = prediction_rows(predictions, here)
-    for head in rows[0] if rows else ("strategy",):
+    heads = [head for head in (rows[0] if rows else ("strategy",)) if head not in NOT_IN_TERMINAL]
+    for head in heads:
         table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
     for row, prediction in zip(rows, predictions, strict=True):
-        cells = {**row, "costs": row["costs"].replace(", ", "\n"), "over baseline": _stacked([row["over baseline"]])}
+        cells = {**row, "over baseline": _stacked([row["over baseline"]])}
         dimmed = () if prediction.fits else row.keys() - {"strategy", "peak memory", "fits"}
-        table.add_row(
-            *(Text(text, "dim" if head in dimmed else "") for head, text in cells.items()), style=None if prediction.fits else "red"
-        )
+        table.add_row(*(Text(cells[head], "dim" if head in dimmed else "") for head in heads), style=None if prediction.fits else "red")
     return table
 
 

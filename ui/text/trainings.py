@@ -18,9 +18,9 @@ LAST = 0.05
 def title(document: TrainingRun) -> str:
     """The job that was trained: model, batch, optimizer, precision and mode."""
     job = document.job
-    size = f" at {job['image_size']}" if job.get("image_size") else ""
+    size = f", image size {job['image_size']}" if job.get("image_size") else ""
     optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
-    return f"{job.get('model')}{size}, batch {job.get('batch')}, {optimizer}, {job.get('precision')}, {document.mode}"
+    return f"{job.get('model')}, batch {job.get('batch')}{size}, {optimizer}, {job.get('precision')}, {document.mode}"
 
 
 def sentences(document: TrainingRun) -> list[str]:

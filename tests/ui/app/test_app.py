@@ -159,6 +159,52 @@ def test_what_if_with_unusable_requests_shows_one_line(start):
     assert not app.exception
 
 
+def test_the_form_and_the_answers_survive_a_look_at_another_page(start):
+    app = start()
+    app.radio[0].set_value("What if").run()
+    app.number_input[0].set_value(64)
+    app.selectbox[0].set_value("resnet50")
+    app.multiselect[0].set_value(["turbodl"])
+    app.button[0].click().run()
+    app.selectbox[0].set_value("resnet50")
+    app.radio[0].set_value("Reports").run()
+    assert not app.multiselect
+    app.radio[0].set_value("What if").run()
+    assert not app.exception
+    assert (app.number_input[0].value, app.selectbox[0].value, app.multiselect[0].value) == (64, "resnet50", ["turbodl"])
+    assert app.subheader[0].value == "resnet50, batch 64, sgd\\:\u2060foreach, fp32, on h200"
+    assert "predicted 28.0 ms" in titles(app)
+
+
+def test_answers_are_titled_with_their_job_and_marked_once_the_form_has_changed(start):
+    app = start()
+    app.radio[0].set_value("What if").run()
+    app.number_input[2].set_value(4)
+    app.button[0].click().run()
+    title = app.subheader[0].value
+    assert title.endswith("on h200, 4 devices")
+    assert not app.warning
+    app.number_input[0].set_value(48).run()
+    assert "earlier request" in app.warning[0].value
+    assert (app.subheader[0].value, len(titles(app))) == (title, 3)
+    assert "opacity" in app.get("html")[0].proto.body
+    app.button[0].click().run()
+    assert not app.warning
+    assert "batch 48" in app.subheader[0].value
+    app.text_input[0].set_value("alpha").run()
+    assert "earlier request" in app.warning[0].value
+    assert not app.error, "a field that is being filled in is no mistake yet"
+
+
+def test_the_headline_of_a_report_is_colored_by_its_verdict(start, tmp_path):
+    for number, (interval, box) in enumerate([((1.1, 1.3), "success"), ((0.99, 1.01), "info"), ((0.7, 0.9), "warning"), (None, "warning")]):
+        row = result(against_pytorch=0.8, against_pytorch_interval=interval)
+        write_report(tmp_path / str(number), [validation(row)])
+        app = start(tmp_path / str(number))
+        assert "plain PyTorch" in app.get(box)[0].value
+        assert app.subheader[0].value == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     return write_trace(tmp_path_factory.mktemp("traces") / "job.json.gz")

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.page_samples import result, skipped, two_lanes, validation
+from tests.support import hostile
+from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.sample_trainings import training
 from traces.comparison import Comparison
 from traces.timeline import Span, Timeline
 from ui.figures import charts, palette
@@ -14,6 +16,7 @@ from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
 from ui.figures.timeline_chart import timelines_figure
 from ui.figures.timeline_panels import timeline_panel
+from ui.figures.training_chart import training_figure
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,21 @@ def test_hover_names_task_layer_duration_and_cause_without_markup():
     assert "block&lt;1&gt;" in text
     assert "2.00 ms" in text
     assert "waited for: dependency" in text
+
+
+def test_no_name_becomes_a_part_of_the_chart():
+    """Every text that comes from data, in hover boxes, axes, legends and titles."""
+    both = hostile.timeline(), hostile.timeline("measured")
+    rows = [result(hostile.NAME), result("baseline", 0.05, 0.05)]
+    figures = [
+        timelines_figure(*both), memory_figure(*both), charts.speedups_figure(validation(*rows)),
+        charts.phases_figure(Comparison(*both, rows[0])), charts.predictions_figure([prediction()], [hostile.NAME]),
+        training_figure(training(3, hostile.NAME, "autograd")),
+    ]  # fmt: skip
+    for figure in figures:
+        text = figure.to_json().replace("\\u003c", "<")
+        assert "evil.example" in text
+        assert [tag for tag in ("<a ", "<img", "$$", "$x$") if tag in text] == []
 
 
 def test_thousands_of_spans_stay_fast():
