@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.costs.model import measurable
 from simulator.machine.machine import Machine
-from simulator.models.factory import brief
+from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import out_of_memory

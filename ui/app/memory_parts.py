@@ -22,7 +22,10 @@ def shortage_ui(predictions: Sequence[Prediction]) -> None:
 
 
 def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
-    """Show the table of predictions. Rows of those that do not fit are red, and their times dimmed. `here`: whether measured costs are this machine's."""
+    """Show the table of predictions. Rows of those that do not fit are red, and their times dimmed.
+
+    `here`: whether measured costs are this machine's.
+    """
     fitting = [prediction.fits for prediction in predictions]
 
     def styles(row: pd.Series) -> list[str]:
