@@ -113,7 +113,7 @@ def ladder_ui(result: ReplayResult) -> None:
     """Show the ranked changes and the bounds."""
     st.subheader("What would make it faster")
     changes_table(replay_words.ladder_cells(result))
-    st.markdown("Bounds: more than this cannot be gained.")
+    st.markdown("Bounds: what a host, a network or an optimizer that takes no time would gain.")
     changes_table(replay_words.bounds_cells(result))
 
 

@@ -55,7 +55,9 @@ def _print(result: ReplayResult, details: bool) -> None:
     console.print(_table("", replay_words.diagnosis_cells(result)))
     if result.what_if is None:
         console.print(_table("Changes, each alone", replay_words.ladder_cells(result)))
-        console.print(_table("Bounds: more than this cannot be gained", replay_words.bounds_cells(result)))
+        console.print(
+            _table("Bounds: what a host, a network or an optimizer that takes no time would gain", replay_words.bounds_cells(result))
+        )
     else:
         console.print(_table("Changes, each alone", replay_words.answers_cells(result.what_if)))
         _print_lines(console, replay_words.what_if_words(result.what_if))

@@ -10,6 +10,7 @@ from simulator.whatif.kernel_classes import kernel_classes
 from simulator.whatif.ladder import changed_step_s, ladder, no_gain_reason
 from simulator.whatif.phases import optimizer_of
 from simulator.whatif.replayed import MOST_RULES, ask, one_step, ranked, replayed, typical_step
+from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel
 from tests.support.small_traces import write_trace
 from traces.errors import StepcastError
@@ -166,3 +167,16 @@ def test_kernels_are_classed_by_what_they_compute():
     }  # fmt: skip
     for task in work:
         assert [each.name for each in classes if re.search(each.regex, task.body.name)] == [names[task.body.name]]
+
+
+FOLDER = shared_folder("kineto")
+
+
+@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+def test_bounds_of_a_real_trace_are_at_least_the_gains_of_the_changes_they_bound():
+    result = ranked(replayed([FOLDER / "v100_dlrm_rank0of8.json.gz"]))
+    gains = {answer.rule: answer.gain_s for answer in (*result.ladder, *result.bounds)}
+    assert gains["host free"] >= gains["host 2x faster"] > 1e-3
+    assert gains["network free"] >= gains["network 2x faster"] > 1e-3
+    assert gains["optimizer=free"] >= gains["optimizer=fused"] >= gains["optimizer=foreach"] > 0
+    assert result.ladder[0].rule == "cuda-graph"

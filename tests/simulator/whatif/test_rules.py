@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.replay.replay import Step
+from simulator.replay.replay import Step, simulated_times
 from simulator.whatif import optimizer
 from simulator.whatif.registry import apply_rules, parse, rules
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
@@ -440,6 +440,19 @@ def test_whatever_rules_do_the_plan_stays_sound(seed):
         order = [task.name for task in edited.plan.tasks]
         assert assumed
         assert all(order.index(step.first_task) <= order.index(step.last_task) for step in edited.steps)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_larger_is_faster(seed):
+    """Without contention, nothing ends later when something takes less time."""
+    replay = random_recording(seed)
+    for what in ("host", "kernel:/./"):
+        ends = [
+            max(end_s for _, end_s in simulated_times(apply_rules(replay, [f"{what} {speed}"])[0]).values())
+            for speed in ("3x slower", "1.5x slower", "1x faster", "2x faster", "10x faster", "free")
+        ]
+        assert ends == sorted(ends, reverse=True)
+        assert ends[0] > ends[-1]
 
 
 def test_every_rule_says_how_it_is_written():

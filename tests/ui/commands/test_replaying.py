@@ -71,7 +71,7 @@ def test_without_rules_it_diagnoses_and_ranks(stepcast, trace):
         "host 2x faster",
         "no gain: host time between steps and",
         "the optimizer is already in its foreach form",
-        "Bounds: more than this cannot be gained",
+        "Bounds: what a host, a network or an optimizer that takes no time would gain",
         "The largest gain: kernel:",
     ):
         assert message in done.out
