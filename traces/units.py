@@ -38,9 +38,9 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """A time to wait: under 10 seconds, 40 seconds, 3 minutes, 2 hours."""
+    """A time to wait: 10 seconds, 40 seconds, 3 minutes, 2 hours."""
     if seconds < 10:
-        return "under 10 seconds"
+        return "10 seconds"
     if seconds < 95:
         return f"{round(seconds, -1):.0f} seconds"
     minutes = round(seconds / 60)

@@ -108,8 +108,11 @@ def _central(draws: np.ndarray, expected: float, accuracy: float) -> Interval:
 
 
 def relative_deviation(cost: Cost) -> float:
-    """Return the relative standard deviation of a cost: the spread of its samples, and the cost model's error if it was not measured."""
-    return math.hypot(cost.spread / QUARTILE, cost.error)
+    """Return the standard deviation of the logarithm of a cost: the spread of its samples, and the cost model's error if not measured.
+
+    On a machine that is busy with other work, an upper quartile may be many times the median; its logarithm is what counts.
+    """
+    return math.hypot(math.log1p(cost.spread) / QUARTILE, cost.error)
 
 
 def clipped_seconds(span: CriticalSpan, window_s: tuple[float, float]) -> float:
