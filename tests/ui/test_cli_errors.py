@@ -181,7 +181,9 @@ def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
 
 def test_a_factory_that_never_returns(stepcast):
     call = options(model=f"{BROKEN}:never_returns")
-    refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS")
+    refused(
+        stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS"
+    )
     refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="soon"), "STEPCAST_FACTORY_SECONDS is 'soon'")
 
 
