@@ -140,8 +140,8 @@ class Training:
     def differences(self) -> list[str]:
         """A line for each checked plan whose numbers are not those of plain PyTorch."""
         return [
-            f"{name} does not compute what plain PyTorch computes: after the first steps, gradients differ by {numerics.max_grad_error:.1g} and"
-            f" parameters by {numerics.max_param_error:.1g} of the largest; look for state outside the model's buffers, or hooks on gradients"
+            f"{name} does not compute what plain PyTorch computes: after the first steps, gradients differ by {numerics.max_grad_error:.1g}"
+            f" and parameters by {numerics.max_param_error:.1g} of the largest; look for state outside the model's buffers, or for hooks"
             for name, numerics in self.numerics.items()
             if not numerics.equal(self.job.precision)
         ]

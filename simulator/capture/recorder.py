@@ -87,8 +87,8 @@ class Recorder(TorchDispatchMode):
             return operand
         if isinstance(tensor, torch.nn.Parameter):
             raise StepcastError(
-                f"layer {self.layer!r} uses a parameter of shape {tuple(tensor.shape)} that the model does not register; expected one of"
-                " model.parameters(); assign it to an attribute of its module, or use nn.ParameterList"
+                f"layer {self.layer!r} uses a parameter of shape {tuple(tensor.shape)} that the model does not register, or keeps elsewhere"
+                " as well; expected one of model.parameters(); assign it to an attribute of its module, or use nn.ParameterList"
             )
         base = self._by_storage.get(tensor.untyped_storage()._cdata)
         if base is None:

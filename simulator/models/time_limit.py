@@ -14,7 +14,7 @@ from traces.errors import StepcastError
 #: Name of the environment variable that sets the limit in seconds.
 VARIABLE = "STEPCAST_FACTORY_SECONDS"
 #: The default limit, and the time after which a line says what is waited for. Both in seconds.
-LIMIT_S, NOTICE_S = 50.0, 10.0
+LIMIT_S, NOTICE_S = 50.0, 20.0
 #: Seconds after the limit in which the code may end by itself. Then the process ends: the code swallows every exception.
 GRACE_S = 5.0
 

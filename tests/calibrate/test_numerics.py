@@ -1,0 +1,83 @@
+"""Plain PyTorch, with which plans are compared, trains the user's own module; unusual steps are trained exactly or refused."""
+
+import pytest
+import torch
+
+from calibrate.numerics import Expected, compare, reference
+from executors.tensors import job_tensors
+from simulator.capture.capture import capture
+from simulator.job import Job
+from simulator.strategies import registry as strategies
+from tests.support import stateful_models
+from traces.errors import StepcastError
+
+MODELS = [name for name, make in vars(stateful_models).items() if callable(make) and name not in ("Net", "_made")]
+
+
+def job_of(model: str, **fields) -> Job:
+    return Job(f"{stateful_models.__file__}:{model}", 4, precision=fields.pop("precision", "fp64"), **fields)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_five_steps_equal_plain_pytorch(model, two_cores, backend):
+    # A conversion to float64 replaces parameters in their modules, but not in a user's list.
+    precision, limit = ("fp32", 1e-5) if model == "parameter_in_a_list" else ("fp64", 1e-10)
+    job = job_of(model, precision=precision)
+    built = job.build()
+    expected = Expected.of(job, built)
+    for name in ("baseline", "turbodl"):
+        strategy, options = strategies.parse(name)
+        numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= limit, name
+
+
+def test_noise_is_drawn_anew_for_every_micro_batch(two_cores, backend):
+    job = job_of("draws_noise", accumulate=2)
+    built = job.build()
+    strategy, options = strategies.parse("forward-fusion")
+    numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, Expected.of(job, built))
+    assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10
+
+
+def test_the_reference_is_the_users_own_module_and_is_restored():
+    built = job_of("cannot_be_copied").build()
+    before = {name: tensor.clone() for name, tensor in built.module.state_dict().items()}
+    weight = built.module.first.weight
+    with built.restored():
+        plain = reference(job_of("cannot_be_copied"), built, same_masks=False)
+        assert plain.module is built.module
+        plain.step()
+        assert not weight.equal(before["first.weight"])
+        built.replace_tensors(torch.clone)
+        assert built.module.first.weight is not weight
+    assert built.module.first.weight is weight
+    assert weight.grad is None
+    assert all(tensor.equal(before[name]) for name, tensor in built.module.state_dict().items())
+
+
+def test_a_factory_that_makes_another_model_each_time_is_refused():
+    job = job_of("draws_noise")
+    graph = job.graph()
+    built = job.build()
+    built.module.first = torch.nn.Linear(4, 5, dtype=torch.float64)
+    with pytest.raises(StepcastError, match=r"makes another model each time: first.weight is \(5, 4\) of torch.float64, and was \(4, 4\)"):
+        job_tensors(job, built, graph)
+
+
+def test_a_changed_copy_of_a_job_has_graphs_of_its_own():
+    from dataclasses import replace
+
+    job = job_of("draws_noise")
+    assert job.graph().values["first.weight"].dtype == "float64"
+    assert replace(job, precision="fp32").graph().values["first.weight"].dtype == "float32"
+
+
+def test_a_batch_may_be_flattened_but_must_heed_its_size():
+    from simulator.models.factory import Factory, call_factory
+
+    def flattened(batch: int):
+        return torch.nn.Linear(3, 2), torch.randn(8 * batch, 3), torch.zeros(8 * batch, dtype=torch.int64)
+
+    assert capture(lambda: call_factory(Factory("mine", flattened, None), 4), batch=4).values["input:0"].shape == (32, 3)
+    with pytest.raises(StepcastError, match=r"made input:0 \(32, 3\), target:0 \(32,\) for batch size 4; .*use its argument"):
+        call_factory(Factory("mine", lambda _: flattened(4), None), 4)

@@ -1,0 +1,98 @@
+"""Models that do unusual things in a step, and that a plan trains as plain PyTorch does."""
+
+import threading
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """Two linear layers; `step(module, x)` is the forward."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.step = step
+
+    def forward(self, x):
+        return self.step(self, x)
+
+
+def _made(step, batch):
+    return Net(step), torch.randn(batch, 4), torch.randint(3, (batch,))
+
+
+def draws_noise(batch):
+    """Noise as in a variational autoencoder, by ops with and without tensor arguments, in place and not, beside dropout."""
+
+    def step(module, x):
+        h = module.first(x)
+        h = nn.functional.dropout(h + torch.randn_like(h) * torch.rand(4, dtype=h.dtype), 0.3)
+        noise = torch.empty_like(h).uniform_(0.5, 1.5)
+        return module.second(h * noise + torch.bernoulli(torch.full_like(h, 0.4)) + torch.randperm(4))
+
+    return _made(step, batch)
+
+
+def hook_on_an_activation(batch):
+    def step(module, x):
+        h = module.first(x)
+        h.register_hook(lambda gradient: gradient * 3)
+        return module.second(h.relu())
+
+    return _made(step, batch)
+
+
+def hook_on_a_module(batch):
+    model, *data = _made(lambda module, x: module.second(module.first(x)), batch)
+    model.second.register_full_backward_hook(lambda module, gradients, _: (gradients[0] * module.weight.abs().mean(),))
+    return model, *data
+
+
+def complex_activations(batch):
+    def step(module, x):
+        return module.second(torch.fft.irfft(torch.fft.rfft(module.first(x)) * (0.5 + 1j), n=4))
+
+    return _made(step, batch)
+
+
+def literal_changed_in_place(batch):
+    def step(module, x):
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=x.dtype)
+        scale += 1
+        return module.second(module.first(x) * scale)
+
+    return _made(step, batch)
+
+
+def gradient_penalty(batch):
+    def step(module, x):
+        x = x.clone().requires_grad_()
+        y = module.second(module.first(x).tanh())
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y + slope.pow(2).sum()
+
+    return _made(step, batch)
+
+
+def table_of_the_first_step(batch):
+    def step(module, x):
+        if not hasattr(module, "table"):
+            module.table = torch.arange(4.0, dtype=x.dtype)
+        return module.second(module.first(x) + module.table)
+
+    return _made(step, batch)
+
+
+def parameter_in_a_list(batch):
+    model, *data = _made(lambda module, x: module.second(module.first(x) * module.again[0]), batch)
+    model.again = [model.first.bias]
+    return model, *data
+
+
+def cannot_be_copied(batch):
+    """A lock cannot be copied, and a copy of the module would still use this module's layers."""
+    model, *data = _made(None, batch)
+    model.lock = threading.Lock()
+    model.step = lambda _, x: model.second(model.first(x))
+    return model, *data
