@@ -271,7 +271,9 @@ def test_a_memory_limit(stepcast):
     assert done.document["largest_batch"] is None, "the parameters alone are larger"
     shown = stepcast.call("predict", *options(), *small, FORCE_COLOR="1")
     assert shown.status == 1
-    assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), "red, and first"
+    assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), (
+        "red, and first"
+    )
     assert "Memory: peak of" in shown.out
     assert "No batch is predicted to fit." in shown.out
     words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no batch is predicted to fit")
