@@ -33,7 +33,7 @@ def peak_words(peak: AtPeak) -> str:
 def shortfall_words(needs: Sequence[MemoryNeed]) -> str:
     """Return a phrase that says by how much a plan does not fit: "needs 21.3 GiB, 16 GiB there, 5.3 GiB too much".
 
-    It is about the memory that is exceeded most. If the machine has several, it has its name, and the number of others that are too small.
+    It is about the memory that is exceeded most. If the machine has several, the phrase names it and counts the others that are too small.
     """
     overfull = sorted((need for need in needs if need.needed_bytes > need.size_bytes), key=lambda n: n.size_bytes - n.needed_bytes)
     worst, others = overfull[0], len(overfull) - 1

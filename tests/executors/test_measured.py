@@ -2,7 +2,7 @@
 
 import pytest
 
-from executors.measured import critical_anchors, ends_from_start, lengths, period_ends
+from executors.measured import critical_anchors, ends_from_start, lengths, period_ends, step_without_anchors_s
 from executors.run import Measured
 
 
@@ -35,12 +35,14 @@ def test_the_critical_path_changes_lanes_at_a_wait():
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.25, 2.0, 0, 0.25), (1, 1, 2.5, 4.0, 1, 0.5))
     assert critical_anchors(measured) == {0: 0.0, 1: 0.75}
     assert lengths(ends_from_start(measured)) == (pytest.approx(2.25),)
+    assert step_without_anchors_s(measured) == pytest.approx(2.25)
 
 
 def test_without_anchors_steps_are_as_measured():
     measured = times((0, 0, 0.0, 1.0, 0, 0.0), (0, 1, 1.0, 2.5, 0, 0.0))
     assert critical_anchors(measured) == {}
     assert lengths(ends_from_start(measured)) == (1.5,)
+    assert step_without_anchors_s(measured) is None
 
 
 def test_a_period_ends_no_earlier_than_the_one_before():

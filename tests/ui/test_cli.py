@@ -114,6 +114,10 @@ def test_predict(stepcast, profile, strategy, tmp_path):
     shown = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile)
     assert (shown.status, shown.err) == (0, "")
     assert strategy in shown.out
+    explained_s = sum(part["seconds"] for part in done.document["waterfall"])
+    assert explained_s == pytest.approx(prediction.step_s - prediction.baseline_step_s, abs=1e-12)
+    assert ("than the baseline's" in shown.out or "as the baseline's" in shown.out) == (strategy != "baseline")
+    assert shown.out.count("on the critical path:") == 0, "no phase by phase list beside the sentence"
 
 
 def test_predict_says_where_it_guesses(stepcast):
@@ -217,6 +221,9 @@ def test_validate_with_a_report(stepcast, tmp_path):
         assert set(row) == RESULT
         assert complete(row)
         assert (row["status"], row["calibration"]) == ("ok", "interleaved")
+        explained_s = sum(part["seconds"] for part in row["waterfall"])
+        assert explained_s == pytest.approx(row["measured_step_s"] - row["predicted_step_s"], abs=1e-9)
+    assert all((out / row["strategy"] / "waterfall.png").exists() for row in ran)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
