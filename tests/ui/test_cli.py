@@ -184,7 +184,7 @@ def test_run_beside_others(stepcast, tmp_path):
     shown = stepcast.call("run", *job, *BESIDE)
     assert shown.status == 0
     assert "data: bit streams" in shown.out
-    assert "autograd (plain PyTorch, " in shown.out
+    assert " with plain PyTorch (" in shown.out
 
 
 def test_run_without_a_data_set_says_so(stepcast):
