@@ -180,12 +180,11 @@ def what_if_ui() -> None:
         return
     answered, answers = st.session_state["answered"]
     stale = answered != request
+    st.subheader(markdown_escaped(request_words(answered)), anchor=False)
     if stale:
+        st.warning("These answers belong to the earlier request in the title. The form has changed since; Predict answers it.")
         st.html(f"<style>.st-key-{STALE} {{ opacity: 0.45; }}</style>")
     with st.container(key=STALE if stale else "answers"):
-        st.subheader(markdown_escaped(request_words(answered)), anchor=False)
-        if stale:
-            st.warning("These answers belong to the earlier request in the title. The form has changed since; Predict answers it.")
         answers_ui(answers)
 
 
