@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kineto_traces import Trace
 from traces.errors import UnusableFileError
-from traces.recording import iterations, json_stream, kineto, synchronisation
+from traces.recording import json_stream, kineto, synchronisation
 from traces.recording.kineto import load_trace
 from traces.recording.synchronisation import recover
 
@@ -133,24 +133,6 @@ def test_a_category_may_be_anything(tmp_path, category):
     trace = simple()
     trace.annotate("x", 0, 1, cat=category)
     assert len(read(trace, tmp_path).works) == 1
-
-
-def test_annotated_steps_without_work_do_not_count(tmp_path):
-    """A profiler step can end before the first launch, for example where the schedule skips the first steps."""
-    trace = Trace()
-    trace.annotate("ProfilerStep#1", 0, 50)
-    for i in range(4):
-        trace.kernel("a", 100 + 40 * i, 108 + 40 * i, 10)
-        trace.kernel("b", 110 + 40 * i, 120 + 40 * i, 10)
-    divided = iterations.find(read(trace, tmp_path))
-    assert divided.source == "the repeating pattern of kernels"
-    assert divided.names == ("iteration 1", "iteration 2", "iteration 3", "iteration 4")
-
-
-def test_annotated_steps_without_work_and_without_a_pattern_give_one_iteration(tmp_path):
-    trace = simple()
-    trace.annotate("ProfilerStep#1", -100, 50)
-    assert iterations.find(read(trace, tmp_path)).names == ("recording",)
 
 
 def test_a_pipe_and_a_device_are_no_traces(tmp_path):

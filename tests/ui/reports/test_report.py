@@ -274,8 +274,7 @@ def test_results_in_words(runs):
 
 
 def test_predictions_in_words():
-    text = " ".join(sentences.prediction_words(prediction(fits=False)))
-    assert "does not fit" in text
+    text = " ".join(sentences.prediction_words(prediction()))
     assert "Against the baseline's 50.0 ms: 1.25x." in text
     sure = " ".join(sentences.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
     assert "Against the baseline's 50.0 ms: 1.25x (1.20 to 1.30), faster." in sure
