@@ -23,6 +23,7 @@ def planned(job: Job, spec: str, machine):
     return strategy.plan(job, machine, None, options)
 
 
+@cache  # with its graph: a user's model is captured for each new job
 def job_of(path: Path, **fields) -> Job:
     return Job(f"{path}:make", 4, precision="fp64", **fields)
 
