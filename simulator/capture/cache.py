@@ -5,13 +5,12 @@ import os
 from pathlib import Path
 
 from platformdirs import user_cache_dir
-from pydantic import TypeAdapter, ValidationError
 
+from simulator import graph as graphs
 from simulator.graph import TrainingGraph
 from traces.errors import StepcastError
 from traces.files import read_json, write_json
 
-_ADAPTER = TypeAdapter(TrainingGraph)
 #: Modules that decide what is captured: their source is part of the hash.
 _CODE = ("bodies/opcall", "graph", "models/built", "plan/task")
 _CODE += tuple(f"capture/{name}" for name in ("capture", "gradients", "intercept", "module_stack", "recorder"))
@@ -38,8 +37,8 @@ def load(key: tuple) -> TrainingGraph | None:
     if not path.exists():
         return None
     try:
-        return _ADAPTER.validate_python(read_json(path, "captured graph"))
-    except (StepcastError, ValidationError):
+        return graphs.load(read_json(path, "captured graph"))
+    except StepcastError:
         return None
 
 
@@ -48,6 +47,6 @@ def store(key: tuple, graph: TrainingGraph) -> None:
     import logging
 
     try:
-        write_json(_path(key), _ADAPTER.dump_python(graph, mode="json"))
+        write_json(_path(key), graphs.dump(graph))
     except StepcastError as error:
         logging.getLogger("stepcast").warning("the captured graph is not cached: %s", error)
