@@ -9,7 +9,7 @@ ARGS ?=
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
 QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
 
-.PHONY: demo test quick lint bench gpu-report ui clean
+.PHONY: demo test quick lint fuzz bench gpu-report ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
@@ -31,6 +31,11 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/lint-imports --no-cache
+
+# Damaged input for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
+FACTOR ?= 100
+fuzz: $(READY)
+	STEPCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
 
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)

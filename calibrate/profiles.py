@@ -1,6 +1,7 @@
 """This machine's own profile, and the check whether a profile is of this machine."""
 
 import logging
+import os
 from pathlib import Path
 
 from calibrate.identity import comparable_cpu, this_cpu
@@ -18,7 +19,7 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
     """
     identity = identity or this_cpu()
     place = default_path(identity.name) if path is None else path
-    if create and not place.exists():
+    if create and not os.path.exists(place):
         return Profile(identity=identity), place
     return Profile.load(place), place
 

@@ -1,11 +1,17 @@
 """The training graph: the ops of one training step in program order, as plain data without torch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from simulator.bodies.opcall import OpCall
-from simulator.plan.task import BACKWARD, Operand, Value
+from simulator.plan.json import body_faults, geometry_faults, operand_faults
+from simulator.plan.task import BACKWARD, FORWARD, KINDS, Operand, Value
+from traces.errors import UnusableFileError
+from traces.files import first_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +77,46 @@ class TrainingGraph:
     def backward_ops(self) -> tuple[Op, ...]:
         """Ops of the backward phase."""
         return tuple(op for op in self.ops if op.phase == BACKWARD)
+
+
+@cache
+def _adapter() -> TypeAdapter:
+    return TypeAdapter(TrainingGraph)
+
+
+def dump(graph: TrainingGraph) -> Any:
+    """The graph as JSON data."""
+    return _adapter().dump_python(graph, mode="json")
+
+
+def load(document: Any) -> TrainingGraph:
+    """The graph that `dump` wrote. Raises UnusableFileError for any other document."""
+    try:
+        graph = _adapter().validate_python(document)
+    except ValidationError as error:
+        raise UnusableFileError(f"the captured graph is damaged {first_fault(error)}; capture it again") from error
+    for fault in _faults(graph):
+        raise UnusableFileError(f"the captured graph is damaged: {fault}; capture it again")
+    return graph
+
+
+def _faults(graph: TrainingGraph) -> Iterator[str]:
+    """Faults that the types alone do not exclude."""
+    for name, value in graph.values.items():
+        if value.name != name or value.kind not in KINDS or graph.storage_bytes.get(value.storage, -1) < 0:
+            yield f"value {name} has another name, an unknown kind or an unknown storage"
+        yield from geometry_faults(value, f"value {name}")
+    for op in graph.ops:
+        if op.phase not in (FORWARD, BACKWARD):
+            yield f"op {op.name} has phase {op.phase!r}"
+        for operand in (*op.inputs, *op.writes):
+            yield from operand_faults(graph.values, operand, f"op {op.name}")
+        yield from body_faults(op, f"op {op.name}")
+    named = (*graph.inputs, *graph.parameters, graph.loss, *graph.constants)
+    yield from (f"{name!r} is not among its values" for name in named if name not in graph.values)
+    if set(graph.parameters) != set(graph.gradients) or not set(graph.parameters) <= set(graph.layers):
+        yield "its parameters, gradients and layers do not belong together"
+    for name, operand in graph.gradients.items():
+        yield from operand_faults(graph.values, operand, f"the gradient of {name}")
+    if graph.batch < 1 or len({op.name for op in graph.ops}) < len(graph.ops):
+        yield "it has no samples, or two ops of one name"

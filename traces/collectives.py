@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 #: How the duration on a number of ranks that was not measured is obtained. Shown among the sources of a machine.
 SCALED = "for other numbers of ranks, scaled from the nearest measured one by the algorithm's communication rounds and bytes"
 
-Measure = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+#: A measured quantity, and a rate per second that can be divided by. Their bounds keep every sum, product and quotient finite.
+Measure = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False, strict=True)]
+Rate = Annotated[float, Field(ge=1, le=1e30, allow_inf_nan=False, strict=True)]
 
 
 class LawPiece(NamedTuple):

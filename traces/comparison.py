@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from traces.documents import Data, Document
+from traces.documents import Bytes, Data, Document, Duration
 from traces.memory_use import AtPeak
 from traces.speedup import Verdict, verdict
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
@@ -62,9 +62,9 @@ class Prediction(Document):
     options: dict[str, Any]
     mode: str
     precision: str
-    step_s: float = Field(gt=0)
+    step_s: Duration
     interval_s: tuple[float, float] | None
-    baseline_step_s: float | None
+    baseline_step_s: Duration | None
     speedup: float | None
     devices: tuple[DeviceUse, ...]
     fits: bool
@@ -105,10 +105,10 @@ class ValidationResult(Data):
 
     strategy: str
     options: dict[str, Any]
-    predicted_step_s: float | None
+    predicted_step_s: Duration | None
     predicted_interval_s: tuple[float, float] | None
-    measured_step_s: float | None
-    measured_runs_s: tuple[float, ...]
+    measured_step_s: Duration | None
+    measured_runs_s: tuple[Duration, ...]
     error: float | None
     error_drift_corrected: float | None
     predicted_speedup: float | None
@@ -116,10 +116,10 @@ class ValidationResult(Data):
     max_grad_error: float | None
     max_param_error: float | None
     semantics: dict[str, Any]
-    predicted_peak_bytes: int | None
-    measured_peak_bytes: int | None
-    predicted_peak_bytes_by_device: dict[str, int] | None = None
-    measured_peak_bytes_by_device: dict[str, int] | None = None
+    predicted_peak_bytes: Bytes | None
+    measured_peak_bytes: Bytes | None
+    predicted_peak_bytes_by_device: dict[str, Bytes] | None = None
+    measured_peak_bytes_by_device: dict[str, Bytes] | None = None
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
     twin_overhead: float | None = None
@@ -208,11 +208,11 @@ class Validation(Document):
     device: dict[str, Any]
     anchor_drift: float | None
     aa_spread: float | None
-    reference_step_s: float | None
+    reference_step_s: Duration | None
     results: tuple[ValidationResult, ...]
     image_size: int | None = None
     reference_threads: int | None = None
-    reference_runs_s: tuple[float, ...] = ()
+    reference_runs_s: tuple[Duration, ...] = ()
 
     @property
     def ran(self) -> tuple[ValidationResult, ...]:

@@ -1,12 +1,20 @@
 """Base classes of the JSON documents that commands print and save."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from traces.errors import UnusableFileError
-from traces.files import read_document, write_json
+from traces.files import first_fault, read_document, write_json
+
+#: No time in a document is longer, in seconds: far beyond any step, and small enough for sums, products and other units.
+LONGEST_S = 1e60
+#: Seconds from some origin, and a duration that can be divided by.
+Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S, allow_inf_nan=False, strict=True)]
+Duration = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False, strict=True)]
+#: A number of bytes.
+Bytes = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Data(BaseModel):
@@ -36,6 +44,4 @@ class Document(Data):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UnusableFileError(f"{cls.kind} {path} is damaged at {where}: {first['msg']}; make it again") from error
+            raise UnusableFileError(f"{cls.kind} {path} is damaged {first_fault(error)}; make it again") from error

@@ -23,6 +23,8 @@ from traces.errors import StepcastError, UnusableFileError
 #: Bytes of a document after decompression, and its items (list and object entries), at most. Documents of the largest plans and recordings
 #: are a fifth of that. Within these limits reading takes seconds and less than 2 GB.
 LARGEST_DOCUMENT, MOST_ITEMS = 1 << 27, 6_000_000
+#: Faults of a document that are looked at; each takes about a kilobyte.
+_MOST_FAULTS = 10_000
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -205,6 +207,8 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
 
 def first_fault(error: ValidationError) -> str:
     """The first validation error of a document, on one line: `at costs > aten.mm|... > 0 > 0: Input should be ...`."""
+    if error.error_count() > _MOST_FAULTS:
+        return f"at {error.error_count():,} places"
     fault = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = " > ".join(map(str, fault["loc"])) or "its top level"
     return " ".join(f"at {where}: {fault['msg']}".split())

@@ -44,7 +44,7 @@ def locked(path: Path | str) -> Iterator[None]:
 
 
 def _acquire(lock: Path) -> int:
-    """The open lock file, with the lock on it. The name may belong to another file by then, because its owner removes it: then try again."""
+    """The open lock file, with the lock on it. By then its owner may have removed it, so that the name is free: then try again."""
     end_s = time.monotonic() + PATIENCE_S
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

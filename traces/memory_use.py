@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from traces.documents import Data
+from traces.documents import Bytes, Data, Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HeldByKind:
     """Bytes by kind of value. Entry i of a kind holds from `time_s[i]` until the next instant; every kind has one entry per instant."""
 
-    time_s: tuple[float, ...]
-    held_bytes: dict[str, tuple[int, ...]]
+    time_s: tuple[Seconds, ...]
+    held_bytes: dict[str, tuple[Bytes, ...]]
 
 
 class Holder(Data):

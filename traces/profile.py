@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, ValidationError
 
-from traces.collectives import CollectiveLaw, Measure
+from traces.collectives import CollectiveLaw, Measure, Rate
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
@@ -21,6 +21,8 @@ from traces.locks import locked
 from traces.merging import merged
 
 SCHEMA = "stepcast.profile/1"
+#: Samples that spread more than this say nothing about a key, and intervals made of them would not be numbers.
+MOST_SPREAD = 10.0
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
@@ -47,8 +49,8 @@ class Stats(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Relative quartile half-width (q75 − q25) / (2 · median); 0 for a median of 0."""
-        return (self.q75_s - self.q25_s) / (2 * self.median_s) if self.median_s else 0.0
+        """Relative quartile half-width (q75 − q25) / (2 · median), at most `MOST_SPREAD`; 0 for a median of 0."""
+        return min(abs(self.q75_s - self.q25_s) / (2 * self.median_s), MOST_SPREAD) if self.median_s else 0.0
 
 
 class KeyCost(NamedTuple):
@@ -152,7 +154,7 @@ class Transfer(_Data):
     """The cost of one route, `latency_s + bytes / bytes_per_s`, and the (bytes, seconds) points it was fitted on."""
 
     latency_s: Measure
-    bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+    bytes_per_s: Rate
     points: list[tuple[Measure, Measure]] = []
 
 
@@ -203,10 +205,10 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured (`fail`). `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s`
-    is the time of the anchor op at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None
-    or absent if not. `partition_sms` is the number of SMs of each partition of an n-way split, by n as text. `notes` describe anything
-    unusual, such as throttling.
+    `failures` says for a key why it could not be measured (`fail`). `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`.
+    `anchor_s` is the time of the anchor op at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured;
+    they are None or absent if not. `partition_sms` is the number of SMs of each partition of an n-way split, by n as text. `notes` describe
+    anything unusual, such as throttling.
     """
 
     identity: Identity
@@ -221,8 +223,8 @@ class Profile(_Data):
     anchor_s: Measure | None = None
     cache_bytes: Count | None = None
     memory_bytes: Count | None = None
-    bandwidth_bytes_per_s: Measure | None = None
-    peak_flops: dict[str, Measure] = {}
+    bandwidth_bytes_per_s: Rate | None = None
+    peak_flops: dict[str, Rate] = {}
     priority_levels: Count | None = None
     partition_sms: dict[str, Count] = {}
     notes: list[str] = []

@@ -6,9 +6,9 @@ if the paper prints it. Floats are finite or null; a quantity that neither the p
 
 from typing import Any, Literal
 
-from pydantic import Field, computed_field
+from pydantic import Field, computed_field, field_validator
 
-from traces.comparison import Shares
+from traces.comparison import Shares, Validation
 from traces.documents import Data, Document
 
 #: Seconds, a speed-up, a share of 1, bytes, a count.
@@ -117,6 +117,13 @@ class Paper(Data):
     charts: tuple[Chart, ...] = ()
     notes: tuple[str, ...] = ()
     measured: tuple[dict[str, Any], ...] = ()
+
+    @field_validator("measured")
+    @classmethod
+    def _are_validations(cls, measured: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for document in measured:
+            Validation.model_validate(document)
+        return measured
 
     def table(self, name: str) -> Table:
         """The table called `name`."""

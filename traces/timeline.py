@@ -1,11 +1,13 @@
 """A timeline: when and where each task ran, predicted or measured. Times are seconds from the start of the first step."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
+from traces.documents import Bytes, Duration, Seconds
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.memory_use import HeldByKind
@@ -31,8 +33,8 @@ class Span:
     task: str
     device: str
     lane: str
-    start_s: float
-    end_s: float
+    start_s: Seconds
+    end_s: Seconds
     phase: str
     layer: str = ""
     micro_batch: int = 0
@@ -45,8 +47,8 @@ class CriticalSpan:
     """One entry of the critical path of a steady-state period."""
 
     task: str
-    start_s: float
-    end_s: float
+    start_s: Seconds
+    end_s: Seconds
     cause: Cause
     phase: str = ""
     layer: str = ""
@@ -57,8 +59,8 @@ class DeviceUse:
     """The busy share of one device in a steady-state period, and its peak memory use."""
 
     name: str
-    busy_share: float
-    peak_bytes: int
+    busy_share: FiniteFloat
+    peak_bytes: Bytes
 
 
 @dataclass(frozen=True)
@@ -72,18 +74,18 @@ class Timeline:
 
     kind: str  # "predicted" or "measured"
     spans: tuple[Span, ...]
-    step_s: float
-    window_s: tuple[float, float]
+    step_s: Duration
+    window_s: tuple[Seconds, Seconds]
     mode: str = "eager"
     devices: tuple[DeviceUse, ...] = ()
     critical_path: tuple[CriticalSpan, ...] = ()
-    memory: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
-    bubble_share: float = 0.0
-    exposed_transfer_s: float = 0.0
+    memory: dict[str, tuple[tuple[Seconds, Bytes], ...]] = field(default_factory=dict)
+    bubble_share: FiniteFloat = 0.0
+    exposed_transfer_s: Seconds = 0.0
     settled: bool = True
-    period_lengths_s: tuple[float, ...] = ()
+    period_lengths_s: tuple[Seconds, ...] = ()
     memory_kinds: dict[str, HeldByKind] = field(default_factory=dict)
-    limits_bytes: dict[str, int] = field(default_factory=dict)
+    limits_bytes: dict[str, Bytes] = field(default_factory=dict)
 
     def window(self) -> tuple[Span, ...]:
         """The spans that overlap the steady period, in order of start."""
@@ -100,12 +102,25 @@ class Timeline:
         document = read_document(path, "timeline", SCHEMA)
         document.pop("schema")
         try:
-            return _ADAPTER.validate_python(document)
+            timeline = _ADAPTER.validate_python(document)
         except ValidationError as error:
             raise UnusableFileError(f"timeline {path} is damaged {first_fault(error)}; make it again") from error
+        for fault in _faults(timeline):
+            raise UnusableFileError(f"timeline {path} is damaged: {fault}; make it again")
+        return timeline
 
 
 _ADAPTER = TypeAdapter(Timeline)
+
+
+def _faults(timeline: Timeline) -> Iterator[str]:
+    """Faults that the types alone do not exclude."""
+    if not timeline.window_s[0] < timeline.window_s[1]:
+        yield "its steady period has no length"
+    yield from (f"{item.task!r} ends before it starts" for item in (*timeline.spans, *timeline.critical_path) if item.end_s < item.start_s)
+    for device, use in timeline.memory_kinds.items():
+        if any(len(held) != len(use.time_s) for held in use.held_bytes.values()):
+            yield f"the memory of {device!r} has other numbers of bytes than of instants"
 
 
 def busy_seconds(spans: "list[Span] | tuple[Span, ...]", start_s: float, end_s: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from traces.documents import Data, Document
 
@@ -62,6 +62,13 @@ class TrainingRun(Document):
     curves: tuple[Curve, ...] = ()
     max_loss_difference: float | None = None
     complete: bool = True
+
+    @field_validator("job")
+    @classmethod
+    def _has_a_learning_rate(cls, job: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(job.get("lr"), int | float | None):
+            raise ValueError(f"the learning rate is {job['lr']!r}, expected a number")
+        return job
 
 
 def first_difference(curve: Curve, other: Curve, tolerance: float) -> int | None:

@@ -26,6 +26,8 @@ from traces.profile import slug
 from ui.app.model import Choices, Forecast, Refusal, Request
 from ui.text.machines import precision_words
 
+#: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
+LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 log = logging.getLogger("stepcast")
@@ -102,6 +104,9 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     """Predict every strategy of the request. Raises StepcastError if the job itself cannot be predicted."""
     if request.model not in workloads.names():  # built-in names only: the app runs no code of its users
         raise UnknownNameError("model", request.model, workloads.names())
+    for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
+        if not 1 <= number <= most:
+            raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
     strategies.check_shared(request.strategies, shared)

@@ -8,13 +8,12 @@ import os
 from pathlib import Path
 
 from platformdirs import user_cache_dir
-from pydantic import TypeAdapter, ValidationError
 
+from simulator import graph as graphs
 from simulator.graph import TrainingGraph
 from traces.errors import StepcastError
 from traces.files import read_json, write_json
 
-_ADAPTER = TypeAdapter(TrainingGraph)
 #: Files and folders of the simulator that decide what is captured: their source is part of the hash.
 _CODE = ("bodies/opcall.py", "graph.py", "models/built.py", "plan/task.py", "capture", "ops")
 
@@ -41,8 +40,8 @@ def load(key: tuple) -> TrainingGraph | None:
     if not path.exists():
         return None
     try:
-        return _ADAPTER.validate_python(read_json(path, "captured graph"))
-    except (StepcastError, ValidationError):
+        return graphs.load(read_json(path, "captured graph"))
+    except StepcastError:
         return None
 
 
@@ -51,6 +50,6 @@ def store(key: tuple, graph: TrainingGraph) -> None:
     import logging
 
     try:
-        write_json(_path(key), _ADAPTER.dump_python(graph, mode="json"))
+        write_json(_path(key), graphs.dump(graph))
     except StepcastError as error:
         logging.getLogger("stepcast").warning("the captured graph is not cached: %s", error)

@@ -15,8 +15,8 @@ from traces.errors import StepcastError, UnusableFileError
 from traces.files import first_fault
 
 SCHEMA = "stepcast.plan/1"
-#: A file with a task of more kernels is damaged.
-_MOST_LAUNCHES = 2**40
+#: A file with a task of more kernels, or of more FLOPs or bytes, is damaged.
+_MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
 
 
 def dump(plan: Plan) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
             yield f"value {value.name} has kind {value.kind!r}, expected one of {', '.join(KINDS)}"
         if value.storage not in plan.storages:
             yield f"value {value.name} lies on an unknown storage {value.storage!r}"
-        yield from _geometry_faults(value, f"value {value.name}")
+        yield from geometry_faults(value, f"value {value.name}")
         if value.source is not None:
-            yield from _geometry_faults(value.source, f"the source of {value.name}")
+            yield from geometry_faults(value.source, f"the source of {value.name}")
     yield from (f"the loss {name!r} is not among its values" for name in plan.losses if name not in plan.values)
     for name, operand in plan.gradients.items():
-        yield from _operand_faults(plan, operand, f"the gradient of {name}")
+        yield from operand_faults(plan.values, operand, f"the gradient of {name}")
     for segment in plan.segments:
         for task in segment.tasks:
             yield from _task_faults(plan, task)
@@ -132,21 +132,29 @@ def _task_faults(plan: Plan, task: Task) -> Iterator[str]:
     if task.lag < 0 or task.stream < 0 or task.micro_batch < 0:
         yield f"task {task.name} has a negative lag, stream or micro-batch"
     for operand in (*task.reads, *task.writes, *task.mutates):
-        yield from _operand_faults(plan, operand, f"task {task.name}")
+        yield from operand_faults(plan.values, operand, f"task {task.name}")
+    yield from body_faults(task, f"task {task.name}")
+
+
+def body_faults(task: Task, owner: str) -> Iterator[str]:
+    """Why a body does not fit the operands of its task, or of anything with fields of the same names; `owner` names it."""
     try:
-        _ = task.body.key(task), task.body.work(task)
+        key, work = task.body.key(task), task.body.work(task)
         if not 0 <= task.body.launches <= _MOST_LAUNCHES:
-            yield f"task {task.name} has {str(task.body.launches)[:20]} launches"
+            yield f"{owner} has {str(task.body.launches)[:20]} launches"
+        if not (key and 0 <= work.flops <= _MOST_WORK and 0 <= work.bytes <= _MOST_WORK):
+            yield f"{owner} has {work.flops} FLOPs and {work.bytes} bytes"
     except Exception as error:  # whatever a body raises here, the document is at fault
-        yield f"the body of task {task.name} does not fit its operands ({type(error).__name__}: {error})"
+        yield f"the body of {owner} does not fit its operands ({type(error).__name__}: {error})"
 
 
-def _operand_faults(plan: Plan, operand: Operand, owner: str) -> Iterator[str]:
-    value = plan.values.get(operand.value)
+def operand_faults(values: Mapping[str, Value], operand: Operand, owner: str) -> Iterator[str]:
+    """Why an operand is none of `values`; `owner` names who has it."""
+    value = values.get(operand.value)
     if value is None:
         yield f"{owner} names an unknown value {operand.value!r}"
         return
-    yield from _geometry_faults(operand, f"{owner}, operand {operand.value}")
+    yield from geometry_faults(operand, f"{owner}, operand {operand.value}")
     if operand.views:
         try:
             box(operand, value.shape)
@@ -154,10 +162,13 @@ def _operand_faults(plan: Plan, operand: Operand, owner: str) -> Iterator[str]:
             yield f"{owner} takes view steps of {operand.value} that do not fit its shape"
 
 
-def _geometry_faults(item: Operand | Value, owner: str) -> Iterator[str]:
+def geometry_faults(item: Operand | Value, owner: str) -> Iterator[str]:
+    """Why dtype, shape and strides are not those of a tensor; `owner` names whose they are."""
     if item.dtype not in DTYPE_BYTES:
         yield f"{owner} has an unknown dtype {item.dtype!r}"
     if len(item.shape) != len(item.strides):
         yield f"{owner} has {len(item.shape)} dimensions and {len(item.strides)} strides"
+    if max(map(abs, (*item.shape, *item.strides)), default=0) > _LARGEST_EXTENT:
+        yield f"{owner} has an extent or a stride beyond 64 bits"
     if min(item.shape, default=0) < 0:
         yield f"{owner} has a negative extent"

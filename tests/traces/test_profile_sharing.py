@@ -110,7 +110,7 @@ def test_a_killed_process_leaves_no_stuck_lock(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StepcastError, match="cannot write .* is not a folder"):
+    with pytest.raises(StepcastError, match=r"cannot write .* is not a folder"):
         Profile(identity=CPU).save(tmp_path / "file" / "p.json")
 
 

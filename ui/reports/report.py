@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnusableFileError
-from traces.files import read_document, write_atomic, write_json
+from traces.files import first_fault, read_document, write_atomic, write_json
 from traces.perfetto import export
 from traces.timeline import Timeline
 from ui.figures.memory_picture import memory_picture
@@ -208,15 +208,15 @@ def read_report(path: Path | str) -> Report:
     Raises UnusableFileError for anything else.
     """
     path = Path(path)
-    if not (path / "report.json").exists() and (path / "validation.json").exists():
+    if not os.path.exists(path / "report.json") and os.path.exists(path / "validation.json"):
         path /= "validation.json"
-    if path.is_file():
+    if os.path.isfile(path):
         return Report(path.parent, (Validation.load(path),), ((),), ((),))
     document = read_document(path / "report.json", "report", SCHEMA)
     try:
         sections = _Index.model_validate(document).sections
     except ValidationError as error:
-        raise UnusableFileError(f"report {path} is damaged at {error.errors()[0]['loc']}; make it again") from error
+        raise UnusableFileError(f"report {path} is damaged {first_fault(error)}; make it again") from error
     validations = tuple(Validation.load(_inside(path, section.file)) for section in sections)
     comparisons = tuple(
         tuple(_read_comparison(path, entry, validation) for entry in section.comparisons)
@@ -235,7 +235,7 @@ def _read_comparison(folder: Path, entry: _Entry, validation: Validation) -> Com
 
 def _inside(folder: Path, name: str) -> Path:
     """`folder / name`. Raises UnusableFileError if it lies outside the folder."""
-    place = (folder / name).resolve()
+    place = (folder / name.replace("\0", "\N{REPLACEMENT CHARACTER}")).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise UnusableFileError(f"report {folder} names a file outside of itself ({name}); make it again")
     return place

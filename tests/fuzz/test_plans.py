@@ -1,0 +1,66 @@
+"""Damaged plans and captured graphs: used, or refused before anything runs."""
+
+import json
+
+from hypothesis import given
+
+from simulator.capture import cache
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.plan import json as plan_json
+from simulator.plan import text as plan_text
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
+from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
+from tests.support.small_plans import copied, forward_fused, machine
+
+PLANS = [forward_fused(), copied()]
+
+
+def use(plan) -> None:
+    """Check, price and simulate a plan, and write it down again."""
+    toy = machine(2)
+    forecast(plan, toy, CostModel(toy))
+    plan_text.outline(plan)
+    assert plan_json.load(json.loads(json.dumps(plan_json.dump(plan)))) == plan
+
+
+@fuzzed(150)
+@given(damaged(plan_json.dump(PLANS[0])) | damaged(plan_json.dump(PLANS[1])))
+def test_a_damaged_plan_is_used_or_refused(document):
+    with sound("plan", document):
+        use(plan_json.load(document))
+
+
+@fuzzed(80)
+@given(damaged_text(plan_text.render(PLANS[0])) | damaged_text(plan_text.render(PLANS[1])))
+def test_a_damaged_plan_text_is_used_or_refused(text):
+    with sound("plan, as text", text):
+        use(plan_text.parse(text))
+
+
+def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    cache.store(("job",), Job("lenet5", 2).graph())
+    path = next(tmp_path.rglob("*.json.gz"))
+    sample = cache.read_json(path, "graph")
+    target = load_machine("h100")
+
+    @fuzzed(40)
+    @given(damaged(sample))
+    def check(document):
+        path.write_text(json.dumps(document))
+        with sound("graph", document):
+            graph = cache.load(("job",))
+            if graph is not None:
+                job = Job("lenet5", 2)
+                monkeypatch.setattr(Job, "graph", lambda *_: graph)
+                try:
+                    strategy, options = strategies.parse("baseline")
+                    forecast(strategy.plan(job, target, None, options), target, CostModel(target))
+                finally:
+                    monkeypatch.undo()
+                    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+
+    check()

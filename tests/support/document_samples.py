@@ -1,0 +1,203 @@
+"""A sample of every document that commands read, and all that the program does with it after reading."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from simulator.costs.model import CostModel
+from simulator.machine.presets import load_machine
+from simulator.machine.this_cpu import this_cpu
+from simulator.machine.this_gpu import gpu_machine
+from simulator.predict.forecast import forecast
+from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
+from tests.support.sample_runs import comparisons
+from tests.support.sample_trainings import training
+from tests.support.small_plans import forward_fused
+from traces.comparison import Comparison, Prediction, Validation, phase_seconds
+from traces.gpu_report import GpuReport, PartRecord, summarise
+from traces.overlap import overlapped_kernel_seconds, phase_stretches
+from traces.perfetto import trace_document
+from traces.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.replay_result import ReplayResult, ReplayStep
+from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
+from traces.timeline import Timeline
+from traces.training import TrainingRun
+from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
+from ui.figures.memory_chart import memory_figure
+from ui.figures.timeline_chart import timelines_figure
+from ui.figures.training_chart import training_figure
+from ui.reports import gpu_report as gpu_reports
+from ui.reports import reproduction as reproductions
+from ui.reports import training as trainings
+from ui.text import reproductions as reproduction_words
+from ui.text import sentences, tables
+from ui.text import trainings as training_words
+
+GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
+
+
+def printed(*items: Any) -> None:
+    """Print items as the commands do."""
+    console = Console(file=io.StringIO(), width=120)
+    for item in items:
+        console.print(item, markup=False, highlight=False)
+
+
+def use_timeline(path: Path) -> None:
+    """Load a timeline, draw it, measure it and export it."""
+    timeline = Timeline.load(path)
+    json.dumps(trace_document({"predicted": timeline, "measured": timeline}), allow_nan=False)
+    timelines_figure(timeline, timeline)
+    memory_figure(timeline, timeline)
+    comparison = Comparison(timeline, timeline, result())
+    phases_figure(comparison)
+    printed(sentences.phase_words(comparison), phase_seconds(timeline), overlapped_kernel_seconds(timeline), phase_stretches(timeline))
+
+
+def use_prediction(path: Path) -> None:
+    """Load a prediction, print it and draw it."""
+    document = Prediction.load(path)
+    printed(tables.prediction_table([document]), *sentences.prediction_words(document), *sentences.holder_words(document))
+    tables.critical_cells(document, 10)
+    predictions_figure([document, document])
+    json.dumps(document.document(), allow_nan=False)
+
+
+def use_validation(path: Path) -> None:
+    """Load a validation, print it and draw it."""
+    document = Validation.load(path)
+    printed(tables.validation_table([document]), sentences.job_words(document), *sentences.validation_words(document))
+    for row in document.results:
+        printed(*sentences.result_words(row), *sentences.memory_words(row))
+    speedups_figure(document)
+    summarise([("name", document)])
+    json.dumps(document.document(), allow_nan=False)
+
+
+def use_training(path: Path) -> None:
+    """Load a training, print it, draw it and write its page."""
+    document = TrainingRun.load(path)
+    printed(training_words.title(document), *training_words.sentences(document), training_words.cells(document))
+    training_figure(document)
+    trainings.page(document)
+    json.dumps(document.document(), allow_nan=False)
+
+
+def use_profile(path: Path) -> None:
+    """Load a profile, and predict with it for a CPU and for a GPU."""
+    profile = Profile.load(path)
+    plan = forward_fused()
+    machine = gpu_machine(profile) if profile.identity.kind == "gpu" else this_cpu(profile, 2)
+    json.dumps({name: [device.sms, dict(device.peak_flops)] for name, device in ((d.name, d) for d in machine.devices)}, allow_nan=False)
+    forecast(plan, gpu_machine(profile), CostModel(gpu_machine(profile), profile))
+    forecast(plan, load_machine("h100", profile), CostModel(load_machine("h100", profile), profile))
+    profile.matches(GPU)
+
+
+def use_gpu_report(path: Path) -> None:
+    """Load a GPU report and write its page."""
+    document = GpuReport.load(path)
+    gpu_reports.readme(document, {"lenet5": validation(result())})
+    printed(*map(gpu_reports.part_line, document.parts))
+    document.read_validations(path.parent)
+
+
+def use_reproduction(path: Path) -> None:
+    """Load a reproduction, print it and write its page."""
+    document = Reproduction.load(path)
+    for paper in document.papers:
+        printed(*reproduction_words.terminal(paper), *reproduction_words.about_words(paper))
+        reproductions.charts_with_points(paper)
+    reproductions.page(document)
+    json.dumps(document.document(), allow_nan=False)
+
+
+def use_replay(path: Path) -> None:
+    """Load the result of a replay and print it."""
+    from ui.text import replays
+
+    document = ReplayResult.load(path)
+    printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
+    json.dumps(document.document(), allow_nan=False)
+
+
+def _profile() -> dict[str, Any]:
+    stats = Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12)
+    keys = list(forward_fused().keys(load_machine("h100")))
+    profile = Profile(
+        identity=GPU,
+        costs={key: KeyCost(stats, stats, "matmul", 1e6, 8e6, 1024, 8, 7e-6, "profiler") for key in keys[::2]},
+        failures={keys[1]: "no kernel"},
+        dispatch=Dispatch(dispatch_s=5e-6, record_s=1e-6, wait_s=1e-6, queue_depth=1000),
+        transfers={"cuda:0>host": Transfer(latency_s=1e-5, bytes_per_s=5e10, points=[(1e6, 3e-5)])},
+        contention=Contention(multipliers={"conv|elementwise": 1.2}, co_runs=[CoRun("conv", "elementwise", 1.2)], saturation_share=0.3),
+        anchor_s=1e-3, cache_bytes=50 * 2**20, memory_bytes=80 * 2**30, bandwidth_bytes_per_s=3e12, peak_flops={"fp32": 6.7e13},
+        priority_levels=6, partition_sms={"2": 64}, notes=["throttled"],
+    )  # fmt: skip
+    return {"schema": "stepcast.profile/1", **json.loads(profile.model_dump_json())}
+
+
+def _reproduction() -> Reproduction:
+    figures = (
+        Figure(name="step", unit="s", predicted=0.08, published=0.098, interval=(0.05, 0.12)),
+        Figure(name="gain", unit="x", predicted=1.2),
+    )
+    series = (Series(name="published", x=(1.0, 2.0), y=(0.1, 0.2), published=True), Series(name="predicted", x=(1.0, 2.0), y=(0.1, 0.3)))
+    return Reproduction(
+        papers=(
+            Paper(
+                name="fusion", title="Optimizer fusion", reference="2021", machine="titan-xp", setting="MobileNetV2", shares=None,
+                tables=(Table(name="steps", title="Steps", about="ms", rows=(Row(labels={"schedule": "baseline"}, figures=figures),)),),
+                checks=(Check(name="trend", claim="it gains", holds=True, said="it does", figures={"gain": 1.2}),),
+                charts=(Chart(name="c", title="t", x_label="x", y_label="y", panels=(Panel(title="p", series=series),), level=1.0),),
+                notes=("a note",), measured=(validation(result()).document(),),
+            ),
+        )
+    )  # fmt: skip
+
+
+def _gpu_report() -> GpuReport:
+    parts = (
+        PartRecord(name="facts", title="Facts", priority=0, status="done", seconds=1.0, file="facts.json"),
+        PartRecord(
+            name="lenet5", title="LeNet", priority=1, status="left", file="validations/lenet5.json", why="no time", same_numbers=True
+        ),
+    )
+    summary = summarise([("lenet5", validation(result(), result("baseline", 0.05, 0.05)))])
+    return GpuReport(
+        date="2026-01-01", versions={"torch": "2.13.0"}, device={"name": "NVIDIA H100", "sms": 132}, identity={"kind": "gpu"}, minutes=8.0,
+        seconds=400.0, parts=parts, summary=summary, flags=("hot",),
+    )  # fmt: skip
+
+
+def _timeline() -> dict[str, Any]:
+    from traces.timeline import _ADAPTER
+
+    timeline = comparisons()[-1].predicted
+    small = Timeline(**{name: getattr(timeline, name) for name in timeline.__dataclass_fields__} | {"spans": timeline.spans[:12]})
+    return {"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(small, mode="json")}
+
+
+def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
+    """By kind: a sample as JSON data, and what uses it."""
+    replay = ReplayResult(
+        gpu_period_measured_s=0.1, gpu_period_simulated_s=0.1, error=0.0, steps=(ReplayStep(name="1", measured_s=0.1, simulated_s=0.1),),
+        kernels=3, streams=1, unmatched_kernels=0, exposed_communication_measured_s=0.0, exposed_communication_simulated_s=0.0,
+    )  # fmt: skip
+    from traces.timeline import _ADAPTER
+
+    return {
+        "timeline": (_timeline(), use_timeline),
+        "small timeline": ({"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
+        "prediction": (prediction().document(), use_prediction),
+        "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),
+        "training": (training(4, "baseline", "autograd").document(), use_training),
+        "profile": (_profile(), use_profile),
+        "gpu report": (_gpu_report().document(), use_gpu_report),
+        "reproduction": (_reproduction().document(), use_reproduction),
+        "replay": (replay.document(), use_replay),
+    }

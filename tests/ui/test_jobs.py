@@ -1,0 +1,21 @@
+"""Requests of the app: bounded, so that none of them keeps it busy for minutes."""
+
+import pytest
+
+from traces.errors import StepcastError
+from ui import jobs
+from ui.app.model import Request
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "expected"),
+    [
+        (16, 100_000, "the image size is 100000; the app predicts 1 to 32,768; stepcast predict takes larger ones"),
+        (16, -1, "the image size is -1; the app predicts 1 to 32,768"),
+        (10**9, 32, "the batch is 1000000000; the app predicts 1 to 1,000,000"),
+        (0, None, "the batch is 0; the app predicts 1 to 1,000,000"),
+    ],
+)
+def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
+    with pytest.raises(StepcastError, match=expected):
+        jobs.predict_many(Request("rnn_bitstream", batch, size, "sgd", "foreach", "fp32", "h100", ("bppsa",)))
