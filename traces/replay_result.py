@@ -45,10 +45,11 @@ class RuleAnswer(Data):
     """The simulated step time under one what-if rule, alone.
 
     Without an answer, `step_s`, `gain_s` and `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
-    the text is not a rule.
+    the text is not a rule. `label` is a short name for a rule with a long regular expression.
     """
 
     rule: str
+    label: str = ""
     about: str = ""
     step_s: float | None
     gain_s: float | None

@@ -1,7 +1,7 @@
 """A ranked list of the changes that apply to a recording, each with its gain, and bounds on what any change of a kind can gain."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.plan.task import COLLECTIVE
@@ -59,13 +59,13 @@ def ladder(
     begin = clock()
     left_out: list[str] = []
 
-    def answers(changes: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> tuple[RuleAnswer, ...]:
+    def answers(changes: Iterable[tuple[str, ...]]) -> tuple[RuleAnswer, ...]:
         rows = []
-        for text, about in changes:
+        for text, about, *label in changes:
             if clock() - begin > seconds:
                 left_out.append(text)
             else:
-                rows.append(answer_rule(replay, text, step_s, diagnosis, about))
+                rows.append(answer_rule(replay, text, step_s, diagnosis, about, *label))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
 
     with gc_paused():
@@ -73,29 +73,31 @@ def ladder(
         return Ladder(rows, answers(BOUNDS), tuple(left_out))
 
 
-def _kernel_changes(replay: Replay) -> Iterator[tuple[str, str]]:
-    """Yield the changes of the largest classes of kernels, and of the priority of communication."""
+def _kernel_changes(replay: Replay) -> Iterator[tuple[str, ...]]:
+    """Yield rule, description and label of the changes of the largest classes of kernels, and of the priority of communication."""
     work = device_work(replay)
     classes = kernel_classes(work)
     total_s = sum(each.seconds for each in classes)
     for each in classes[:CLASSES]:
         if each.seconds >= LEAST_CLASS_SHARE * total_s > 0:
-            yield f"kernel:/{each.regex}/ 2x faster", f"{each.name} ({units.percent(each.seconds / total_s, signed=False)} of kernel time)"
+            share = units.percent(each.seconds / total_s, signed=False)
+            yield f"kernel:/{each.regex}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster"
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
-        yield "priority:/(?i:nccl)/=-1", "streams of collectives before others"
+        yield "priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first"
 
 
-def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "") -> RuleAnswer:
+def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "", label: str = "") -> RuleAnswer:
     """Return the step time of `replay` under one rule. A rule without effect has the reason instead of a gain."""
     try:
         changed, assumptions = apply_rules(replay, [text])
         after_s = changed_step_s(changed)
     except StepcastError as error:
         reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
-        return RuleAnswer(rule=text, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
+        return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
     gain_s = step_s - after_s
     return RuleAnswer(
         rule=text,
+        label=label,
         about=about,
         step_s=after_s,
         gain_s=gain_s,

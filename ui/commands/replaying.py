@@ -49,7 +49,7 @@ def _unanswered(answer: Answer) -> bool:
 
 
 def _print(result: ReplayResult, details: bool) -> None:
-    console = Console()
+    console = Console(width=max(120, Console().width))
     console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
     _print_lines(console, (*replay_words.ladder_words(result), *replay_words.replay_words(result)))
     console.print(_table("", replay_words.diagnosis_cells(result)))
@@ -64,13 +64,15 @@ def _print(result: ReplayResult, details: bool) -> None:
     if details:
         _print_details(console, result)
     else:
-        console.print("--details shows what the changes assume, and how well the replay places the kernels.", highlight=False)
+        console.print("--details shows the rules, what they assume, and how well the replay places the kernels.", highlight=False)
 
 
 def _print_details(console: Console, result: ReplayResult) -> None:
     """Print what was assumed, the streams and steps, and the worst-placed kernels."""
     if result.what_if is not None:
         _print_lines(console, replay_words.assumption_words(result.what_if))
+    else:
+        _print_lines(console, replay_words.rule_words(result))
     for title, cells in (("Busiest streams", replay_words.busy_cells(result)), ("Steps", replay_words.step_cells(result))):
         if cells:
             console.print(_table(title, cells))

@@ -91,10 +91,15 @@ def ladder_words(result: ReplayResult) -> list[str]:
     best = next((answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason), None)
     if best is not None:
         steps = f"{units.duration(result.gpu_period_simulated_s)} to {units.duration(best.step_s)}"
-        sentences.append(f"The largest gain: {best.rule} ({best.about}), {steps}, {units.speedup(best.speedup)}.")
+        sentences.append(f"The largest gain: {best.label or best.rule} ({best.about}), {steps}, {units.speedup(best.speedup)}.")
     if result.ladder_left_out:
         sentences.append(f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if.")
     return sentences
+
+
+def rule_words(result: ReplayResult) -> list[str]:
+    """One sentence per default change that has a name, with the rule behind it."""
+    return [f"{answer.label} is the rule {answer.rule}." for answer in result.ladder if answer.label]
 
 
 def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
@@ -131,7 +136,7 @@ def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
     if answer.reason:
         note = answer.reason if answer.step_s is None else "; ".join(filter(None, (answer.about, f"no gain: {answer.reason}")))
     return {
-        "change": answer.rule,
+        "change": answer.label or answer.rule,
         "step ms": units.ms(answer.step_s),
         "saves ms": _saved(answer),
         "speed-up": units.speedup(answer.speedup),

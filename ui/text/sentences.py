@@ -149,7 +149,8 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction) if prediction.fits else []
     hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
-    sentences.append(f"Communication not hidden by computation takes {hidden}; devices are idle for {idle} of the step.")
+    communication = f"Communication not hidden by computation takes {hidden}; " if prediction.exposed_transfer_s else ""
+    sentences.append(f"{communication}{'devices are' if communication else 'Devices are'} idle for {idle} of the step.")
     return [*sentences, f"Predicted task time: {source_words(prediction.shares, here)}."]
 
 
@@ -160,4 +161,4 @@ def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
     causes = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     longest = max(path, key=lambda link: link.end_s - link.start_s)
     longest_task = f"the longest is {longest.task} ({units.duration(longest.end_s - longest.start_s)})"
-    return [f"The critical path has {len(path)} tasks{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]
+    return [f"The critical path has {len(path)} {'task' if len(path) == 1 else 'tasks'}{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]

@@ -279,7 +279,7 @@ def test_predictions_in_words():
     sure = " ".join(sentences.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
     assert "Against the baseline's 50.0 ms: 1.25x (1.20 to 1.30), faster." in sure
     assert "90.0 % measured elsewhere" in sure
-    assert "The critical path has 1 tasks; the longest is a (40.0 ms)." in text
+    assert "The critical path has 1 task; the longest is a (40.0 ms)." in text
     assert "90.0 % measured here, 10.0 % interpolated." in text
 
 
