@@ -8,8 +8,12 @@ os.environ["STEPCAST_CACHE"] = tempfile.mkdtemp(prefix="stepcast-test-cache-")
 os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
 
 import pytest
+from hypothesis import settings
 
 from simulator.machine.machine import Device, Machine, Memory
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(field=st.sampled_from(sorted(Profile.model_fields)), value=_JSON)
 def test_no_content_makes_loading_crash(tmp_path_factory, field, value):
     document = {"schema": SCHEMA, "identity": {"kind": "cpu"}, field: value}

@@ -161,4 +161,5 @@ def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
     causes = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     longest = max(path, key=lambda link: link.end_s - link.start_s)
     longest_task = f"the longest is {longest.task} ({units.duration(longest.end_s - longest.start_s)})"
-    return [f"The critical path has {len(path)} {'task' if len(path) == 1 else 'tasks'}{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]
+    count = f"{len(path)} {'task' if len(path) == 1 else 'tasks'}"
+    return [f"The critical path has {count}{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]

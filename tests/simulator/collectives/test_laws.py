@@ -54,7 +54,7 @@ def test_noise_makes_no_pieces():
     assert law.held_out_error < 0.05
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.floats(1e-6, 1.0)), min_size=1, max_size=40))
 def test_every_law_has_lines_that_never_fall(points):
     law = fit_collective(points)

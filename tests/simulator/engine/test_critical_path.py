@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.bodies.host import Host
 from simulator.engine.simulation import simulate
@@ -77,7 +77,6 @@ def test_a_host_task_is_on_the_path_like_any_other():
     assert path(plan, gpu(), costs, iterations=1) == [("gap", 0.0, 0.5, Cause.START), ("f", 0.5, 1.5, Cause.DEPENDENCY)]
 
 
-@settings(deadline=None)
 @given(plans(), MACHINES)
 def test_a_path_is_unbroken_from_the_start_to_the_end(planned, machine):
     plan, costs = planned

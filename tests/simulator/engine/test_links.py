@@ -1,7 +1,7 @@
 """Transfers: latency, bytes, queues per direction, shared channels. Values have 400 bytes; links move 400 bytes/s by default."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.links import Route, max_min
@@ -94,7 +94,6 @@ def test_waiting_for_a_link_is_a_cause():
     assert [(s.task, s.start_s, s.cause) for s in path] == [("c1", 0.0, Cause.START), ("c2", 1.25, Cause.LINK)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 50)), min_size=1, max_size=8), st.booleans())
 def test_transfers_take_no_less_than_each_direction_and_no_more_than_all(transfers, duplex):
     names = [f"v{i}" for i in range(len(transfers))]

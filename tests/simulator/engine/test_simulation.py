@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.bodies.host import Host
@@ -346,7 +346,6 @@ def test_a_plan_in_reverse_order_names_the_waiting_tasks():
         simulate(plan, cpu(), costs, iterations=1)
 
 
-@settings(deadline=None)
 @given(plans(), MACHINES, st.integers(1, 4))
 def test_makespans_lie_between_their_bounds(planned, machine, iterations):
     plan, costs = planned
@@ -364,7 +363,6 @@ def test_makespans_lie_between_their_bounds(planned, machine, iterations):
         assert makespan >= sum(seconds) * iterations / machine.device("d").sms * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(plans(), MACHINES, st.integers(1, 4))
 def test_every_hazard_is_respected(planned, machine, iterations):
     plan, costs = planned
@@ -379,14 +377,12 @@ def test_every_hazard_is_respected(planned, machine, iterations):
                 assert earlier.end_s <= spans[period, t.name].start_s
 
 
-@settings(deadline=None)
 @given(plans(), MACHINES)
 def test_the_same_input_gives_the_same_timeline(planned, machine):
     plan, costs = planned
     assert simulate(plan, machine, costs) == simulate(plan, machine, costs)
 
 
-@settings(deadline=None)
 @given(plans(shared=False), st.integers(0, 9), st.integers(1, 3))
 def test_with_nothing_shared_a_shorter_task_delays_no_other(planned, which, iterations):
     plan, costs = planned

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.bodies.host import Host
@@ -211,7 +211,6 @@ def test_alone_a_kernel_takes_its_solo_time_to_the_bit(one, begin):
     assert spans["k"] == (begin, begin + one["seconds"])
 
 
-@settings(deadline=None)
 @given(st.lists(KERNELS, min_size=1, max_size=6))
 def test_kernels_take_no_less_than_the_work_and_no_more_than_the_sum(several):
     plan, costs = build(*(task(f"k{i}", reads="x", writes=f"k{i}", stream=i, **one) for i, one in enumerate(several)))

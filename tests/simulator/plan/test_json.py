@@ -36,7 +36,7 @@ def test_options_that_json_would_change_are_refused():
         dump(plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(PLANS)
 def test_any_plan_comes_back_as_it_was(plan):
     assert round_trip(plan) == plan
@@ -54,7 +54,7 @@ DOCUMENT = dump(forward_fused())
 JUNK = st.sampled_from([None, True, -1, 10**400, 1e308, float("nan"), "", "nobody", [], {}, [[]], "[" * 10_000, '["a"]'])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(path=st.sampled_from(sorted(paths(DOCUMENT), key=str)), junk=JUNK, remove=st.booleans())
 def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
     document = copy.deepcopy(DOCUMENT)

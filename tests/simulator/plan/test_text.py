@@ -114,13 +114,13 @@ def test_the_plan_of_every_strategy_comes_back_as_it_was(module, factory):
         assert len(outline(plan).splitlines()) > len(plan.tasks)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(PLANS)
 def test_any_plan_comes_back_as_it_was(plan):
     assert parse(render(plan)) == plan
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(random_plans.plans(shared=False))
 def test_random_schedules_come_back_as_they_were(planned):
     plan, _ = planned
@@ -254,7 +254,7 @@ JUNK = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(at=st.integers(0, len(TEXT)), cut=st.integers(0, 12), junk=JUNK)
 def test_a_damaged_text_is_read_or_refused_in_one_line(at, cut, junk):
     message = ""

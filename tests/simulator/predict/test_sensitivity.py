@@ -149,7 +149,7 @@ def test_a_slow_down_has_an_error_unless_co_runs_were_measured():
     assert "slow-down" not in of(plan, costs, gpu(), co_runs=True).deviations
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(plan=plans(), machine=MACHINES)
 def test_every_second_of_the_critical_path_has_a_source_and_no_chain_is_longer(plan, machine):
     seen = of(*plan, machine)

@@ -104,7 +104,7 @@ def with_phases(plan: Plan, shift: int) -> Plan:
     return replace(plan, segments=(replace(segment, tasks=tuple(replace(t, phase=next(phases)) for t in segment.tasks)),))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plans(), plans(), MACHINES, st.integers(0, 4))
 def test_the_parts_of_any_two_plans_add_up(first, second, machine, shift):
     before, after = (parts_of(with_phases(plan, shift), costs, machine) for plan, costs in (first, second))
