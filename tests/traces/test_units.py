@@ -50,3 +50,10 @@ def test_units_and_nothing():
     assert units.interval((0.039, 0.0415)) == "39.0 to 41.5"
     missing = [f(None) for f in (units.memory, units.difference, units.interval, units.percent, units.speedup, units.duration)]
     assert missing == ["-"] * 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.1, "10 seconds"), (44, "40 seconds"), (100, "2 minutes"), (3600, "60 minutes"), (9000, "2 hours")]
+)
+def test_a_time_to_wait(seconds, words):
+    assert units.rough_time(seconds) == words
