@@ -38,11 +38,9 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """A time to wait: 10 seconds, 40 seconds, 3 minutes, 2 hours."""
-    if seconds < 10:
-        return "10 seconds"
+    """A time to wait: 10 seconds (the least), 40 seconds, 3 minutes, 2 hours."""
     if seconds < 95:
-        return f"{round(seconds, -1):.0f} seconds"
+        return f"{max(10, round(seconds, -1)):.0f} seconds"
     minutes = round(seconds / 60)
     return f"{minutes} minutes" if minutes < 100 else f"{round(minutes / 60)} hours"
 

@@ -47,7 +47,7 @@ SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 
 RECURRENT = "rnn_bitstream"
 #: Strategies for the recurrent jobs. A validation also times plain PyTorch, which is cuDNN's own RNN.
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
-#: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on one partition.
+#: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
 PARTITIONS = 2
 DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 def refused(done, *fragments: str) -> None:
     """Exit status 2, one line on standard error with the fragments, nothing on standard output."""
     assert done.out == ""
-    one_line(done, *fragments)
+    assert len(done.err.splitlines()) == 1, done.err
+    failed_after_answer(done, *fragments)
 
 
 def refused_after_estimate(done, *fragments: str) -> None:
@@ -16,11 +17,11 @@ def refused_after_estimate(done, *fragments: str) -> None:
     refused(replace(done, err=rest), *fragments)
 
 
-def one_line(done, *fragments: str) -> None:
-    """Exit status 2 and one line on standard error with the fragments, whatever was printed before."""
+def failed_after_answer(done, *fragments: str) -> None:
+    """Exit status 2, and the fragments in the last line on standard error, whatever was printed before."""
     assert "Traceback" not in done.err
     assert done.status == 2, done.err
-    assert len(done.err.splitlines()) == 1, done.err
-    assert done.err.startswith("stepcast: ")
+    last = done.err.splitlines()[-1]
+    assert last.startswith("stepcast: ")
     for fragment in fragments:
-        assert fragment in done.err
+        assert fragment in last

@@ -78,3 +78,10 @@ def test_speedups_with_intervals():
     assert units.speedup(1.157) == "1.16x"
     assert units.speedup(1.157, (1.08, 1.219)) == "1.16x (1.08 to 1.22)"
     assert units.factors(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.1, "10 seconds"), (44, "40 seconds"), (100, "2 minutes"), (3600, "60 minutes"), (9000, "2 hours")]
+)
+def test_a_time_to_wait(seconds, words):
+    assert units.rough_time(seconds) == words

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
-from tests.support.refusals import one_line, refused, refused_after_estimate
+from tests.support.refusals import failed_after_answer, refused, refused_after_estimate
 from traces.profile import Identity, Profile
 
 BROKEN = SUPPORT / "broken_models.py"
@@ -310,10 +310,11 @@ def test_places_that_cannot_be_written(stepcast, tmp_path):
 def test_a_full_disk(stepcast, tmp_path):
     """What was measured is printed all the same. Standard output is a file here, and gets full, too."""
     full = {"file_limit": 600, "STEPCAST_CACHE": str(stepcast.folder / "cache")}
+    assert stepcast.call("predict", *options(), STEPCAST_CACHE=full["STEPCAST_CACHE"]).status == 0  # puts the graph into the cache
     done = stepcast.call("predict", *options(timeline=tmp_path / "t.json"), **full)
-    one_line(done, "cannot write the answer to standard output: File too large", "t.json: File too large")
+    failed_after_answer(done, "cannot write the answer to standard output: File too large", "t.json: File too large")
     done = stepcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full)
-    one_line(done, "m.json: File too large")
+    failed_after_answer(done, "m.json: File too large")
     assert "per step" in done.out
     refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "p.json", **full), "p.samples.jsonl.gz: File too large")
     done = stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", "--quick", **full)
