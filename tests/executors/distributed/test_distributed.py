@@ -96,7 +96,7 @@ def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
 
 
 def test_a_mistake_is_reported_once_and_ends_all_processes(tmp_path):
-    rank_0, rank_1 = stepcast(2, "run", *JOB, "--batch", 9, folder=tmp_path)
+    rank_0, rank_1 = stepcast(2, "run", *JOB[:2], "--batch", 9, *JOB[4:], folder=tmp_path)
     assert (rank_0.status, rank_0.out) == (2, "")
     assert rank_0.err == "stepcast: --batch 9 does not divide into 2 devices; choose a multiple of 2\n"
     assert (rank_1.status, rank_1.out, rank_1.err) == (2, "", "")
