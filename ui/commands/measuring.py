@@ -18,6 +18,7 @@ from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from simulator.costs.model import CostModel
 from simulator.job import Job
+from simulator.models.usual_batch import source_file
 from simulator.plan.json import dump
 from simulator.strategies import registry as strategies
 from traces.comparison import Validation
@@ -45,7 +46,7 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
         raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
-    check_outputs({"--output": place}, requests.inputs(job.model))
+    check_outputs({"--output": place}, [("--model", source_file(job.model))])
     machine = testbed.machine(profile)
     jobs.caution_precision([machine], job.precision)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)

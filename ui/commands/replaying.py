@@ -12,7 +12,7 @@ from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.outputs import check_outputs
 from traces.perfetto import export
 from traces.replay_result import ReplayResult
-from ui.commands.output import print_document
+from ui.commands.output import print_document, print_then_write
 from ui.text import replays as replay_words
 
 #: Columns of words; the others are numbers, which are aligned to the right.
@@ -31,15 +31,13 @@ def replay(
     recording = replayed(traces)
     answer = ask(recording, rules) if rules else None
     result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
+    writers = []
     if timeline is not None:
-        (answer.timeline if answer else recording.simulated).save(timeline)
+        writers.append(lambda: (answer.timeline if answer else recording.simulated).save(timeline))
     if perfetto is not None:
-        runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated}
-        export(perfetto, runs | ({"what if": answer.timeline} if answer else {}))
-    if as_json:
-        print_document(result.document())
-    else:
-        _print(result, details)
+        runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
+        writers.append(lambda: export(perfetto, runs))
+    print_then_write(lambda: print_document(result.document()) if as_json else _print(result, details), *writers)
     if answer is not None and _unanswered(answer):
         raise typer.Exit(1)
 

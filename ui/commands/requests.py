@@ -6,6 +6,7 @@ from pathlib import Path
 from simulator.models.usual_batch import source_file
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
+from traces.profile_files import list_profiles
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -33,5 +34,5 @@ def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple
 
 
 def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
-    """Return the files that a command reads, with their options: outputs must not overwrite them."""
-    return [("--model", source_file(model)), ("--profile", profile)]
+    """Return the files that a command reads, with their options: outputs must not overwrite them. Every stored profile is one."""
+    return [("--model", source_file(model)), ("--profile", profile), *(("a profile of this machine", path) for path in list_profiles())]

@@ -51,7 +51,7 @@ def test_this_machine_and_a_usual_batch_are_the_defaults(stepcast):
     done = stepcast.call("predict", "--model", "lenet5", "--strategy", "baseline", "--json", STEPCAST_DATA="nowhere")
     assert done.document["devices"][0]["name"] == "cpu:0"
     assert done.err.splitlines() == [
-        "stepcast: this machine is not calibrated: costs are guessed; stepcast calibrate measures them",
+        "stepcast: this machine is not calibrated: costs are from specifications; stepcast calibrate measures them",
         "stepcast: the batch was 64, a usual one of lenet5; choose another with --batch",
     ]
     refused(stepcast.call("predict", "--model", "lenet5", "--strategy", "none"), "unknown strategy 'none'")
@@ -100,6 +100,15 @@ def test_outputs_do_not_overwrite_inputs(stepcast, tmp_path):
     (tmp_path / "t.json").write_text("{}")
     refused(
         stepcast.call("replay", "t.json", "--perfetto", "t.json", cwd=tmp_path), "--perfetto would overwrite t.json, the file of the trace"
+    )
+    profile = tmp_path / "profiles" / "cpu-mine.json"
+    profile.parent.mkdir()
+    profile.write_text("mine")
+    refused(
+        stepcast.call(
+            "predict", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--timeline", profile, STEPCAST_DATA=str(tmp_path)
+        ),
+        "cpu-mine.json, the file of a profile of this machine",
     )
     site = tmp_path / "site"
     site.mkdir()
