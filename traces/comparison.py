@@ -5,7 +5,7 @@ Floats are finite or null. A quantity that does not exist, such as the measured 
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
 INTERLEAVED, PROFILE = "interleaved", "profile"
+#: A prediction over a measurement, minus 1.
+RelativeError = Annotated[float, Field(gt=-1)]
 #: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.
 SIGN_MARGIN = 0.03
 
@@ -109,8 +111,8 @@ class ValidationResult(Data):
     predicted_interval_s: tuple[float, float] | None
     measured_step_s: Duration | None
     measured_runs_s: tuple[Duration, ...]
-    error: float | None
-    error_drift_corrected: float | None
+    error: RelativeError | None
+    error_drift_corrected: RelativeError | None
     predicted_speedup: float | None
     measured_speedup: float | None
     max_grad_error: float | None

@@ -116,6 +116,10 @@ def write_json(path: Path | str, document: Any, indent: int | None = None) -> Pa
     return write_atomic(path, gzip.compress(text.encode(), mtime=0) if str(path).endswith(".gz") else text)
 
 
+class TooLargeError(ValueError):
+    """A text that would take too much time or memory to read. The message says what it holds too much of."""
+
+
 def read_json(path: Path | str, what: str) -> Any:
     """Read JSON, plain or gzip (recognized by its first bytes). `what` is the kind of file that messages name.
 
@@ -123,8 +127,10 @@ def read_json(path: Path | str, what: str) -> Any:
     if the file is missing, unreadable, truncated, larger than `LARGEST_DOCUMENT` after decompression, or not such JSON.
     """
     try:
-        text = _read_bytes(Path(path), what)
+        text = _read_bytes(Path(path))
         return parse_json(text)
+    except TooLargeError as error:
+        raise UnusableFileError(f"{what} {path} holds {error}, too much for a {what}; check the file") from error
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
     except OSError as error:
@@ -137,12 +143,13 @@ def read_json(path: Path | str, what: str) -> Any:
 
 
 def parse_json(text: bytes) -> Any:
-    """The content of a JSON text. Raises ValueError for numbers that are not finite, integers of more than 64 bits, and lone surrogates.
+    """The content of a JSON text. Raises ValueError for numbers that are not finite, integers of more than 64 bits, and lone surrogates,
+    and TooLargeError for more than `MOST_ITEMS` items.
 
     Most texts have no number or escape that could be one of these, and are parsed at full speed.
     """
     if sum(text.count(mark) for mark in (b"[", b"{", b",", b":")) > MOST_ITEMS:
-        raise ValueError(f"more than {MOST_ITEMS:,} items")
+        raise TooLargeError(f"more than {MOST_ITEMS:,} items")
     suspicious = _LONG_NUMBER.search(text) is not None
     hooks = {"parse_int": _integer, "parse_float": _finite} if suspicious else {}
     content = json.loads(text.decode("utf-8-sig"), parse_constant=_finite, **hooks)
@@ -174,7 +181,7 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
 
 
-def _read_bytes(path: Path, what: str) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """All bytes of a file after decompression, at most `LARGEST_DOCUMENT`."""
     check_regular(path)
     with path.open("rb") as raw:
@@ -183,9 +190,7 @@ def _read_bytes(path: Path, what: str) -> bytes:
         with gzip.GzipFile(fileobj=raw) if packed else raw as file:
             text = file.read(LARGEST_DOCUMENT + 1)
     if len(text) > LARGEST_DOCUMENT:
-        raise UnusableFileError(
-            f"{what} {path} holds more than {LARGEST_DOCUMENT >> 20} MiB of text, too much for a {what}; check the file"
-        )
+        raise TooLargeError(f"more than {LARGEST_DOCUMENT >> 20} MiB of text")
     return text
 
 

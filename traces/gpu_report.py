@@ -102,12 +102,19 @@ def good(result: ValidationResult, aa_spread: float | None) -> bool:
 def summarise(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummary, ...]:
     """One summary per mode, of every strategy that ran in the named validations, by the errors that count (`scored_error`)."""
     validations = list(validations)
-    return tuple(_summary(mode, validations) for mode in ("eager", "graph") if any(v.mode == mode and v.ran for _, v in validations))
+    return tuple(
+        _summary(mode, validations) for mode in ("eager", "graph") if any(v.mode == mode and v.scored_errors for _, v in validations)
+    )
 
 
 def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummary:
     chosen = [(name, validation) for name, validation in validations if validation.mode == mode]
-    rows = [(f"{name} {row.strategy}", row, validation.aa_spread) for name, validation in chosen for row in validation.ran]
+    rows = [
+        (f"{name} {row.strategy}", row, validation.aa_spread)
+        for name, validation in chosen
+        for row in validation.ran
+        if row.scored_error is not None
+    ]
     worst, row, _ = max(rows, key=lambda item: abs(item[1].scored_error))
     signs = [validation.signs for _, validation in chosen]
     return ModeSummary(

@@ -30,6 +30,8 @@ class _Fault(NamedTuple):
 
 def check(plan: PlanContents, machine: Machine) -> None:
     """Raise PlanError at the first fault that keeps `plan` from running on `machine`."""
+    if not plan.segments or not plan.tasks:
+        raise PlanError(f"plan {plan.strategy!r} has no tasks in its last segment; expected at least one")
     for what in _value_faults(plan, machine):
         raise PlanError(f"plan {plan.strategy!r}: {what}")
     filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}

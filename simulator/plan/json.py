@@ -17,6 +17,8 @@ from traces.files import first_fault
 SCHEMA = "stepcast.plan/1"
 #: A file with a task of more kernels, or of more FLOPs or bytes, is damaged.
 _MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
+#: The largest lag of a segment, times its tasks: what the derivation of dependencies unrolls, at most.
+_MOST_LAGGING = 10_000_000
 
 
 def dump(plan: Plan) -> dict[str, Any]:
@@ -122,6 +124,8 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
     for name, operand in plan.gradients.items():
         yield from operand_faults(plan.values, operand, f"the gradient of {name}")
     for segment in plan.segments:
+        if max((task.lag for task in segment.tasks), default=0) * len(segment.tasks) > _MOST_LAGGING:
+            yield f"a segment of {len(segment.tasks)} tasks has too large a lag"
         for task in segment.tasks:
             yield from _task_faults(plan, task)
 

@@ -10,27 +10,35 @@ from tests.support.fuzzing import FAULTS, REFUSED, TRIED
 
 @pytest.fixture(autouse=True)
 def nothing_written(tmp_path_factory, monkeypatch):
-    """Fail if a test leaves a file in its working folder, or needs more than 4 GiB."""
+    """Fail if a test leaves a file in its working folder, needs more than 4 GiB, or collected faults."""
     folder = tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (4 << 30), hard))
+    FAULTS.clear()
     yield
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert list(folder.iterdir()) == []
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print the number of inputs by kind."""
-    for kind, count in sorted(TRIED.items()):
-        terminalreporter.write_line(f"{kind}: {count:,} inputs, {REFUSED[kind]:,} refused")
-    for fault in FAULTS.values():
-        terminalreporter.write_line(f"\n{fault}", red=True)
-    if TRIED:
-        terminalreporter.write_line(f"fuzz: {TRIED.total():,} inputs, {len(FAULTS)} kinds of faults")
+    if FAULTS:
+        pytest.fail("\n".join([f"{len(FAULTS)} kinds of faults", *FAULTS.values()]), pytrace=False)
 
 
 def pytest_sessionfinish(session):
-    """Fail if there were faults."""
-    if FAULTS:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    """Hand the numbers of inputs over to the process that prints them, if several processes share the tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["inputs"] = dict(TRIED), dict(REFUSED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Add the numbers of inputs of another process."""
+    for total, own in zip((TRIED, REFUSED), getattr(node, "workeroutput", {}).get("inputs", ({}, {})), strict=True):
+        total.update(own)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the numbers of inputs by kind."""
+    for kind, count in sorted(TRIED.items()):
+        terminalreporter.write_line(f"{kind}: {count:,} inputs, {REFUSED[kind]:,} refused")
+    if TRIED:
+        terminalreporter.write_line(f"{TRIED.total():,} inputs in all")

@@ -21,6 +21,7 @@ PLANS = [forward_fused(), copied()]
 def use(plan) -> None:
     """Check, price and simulate a plan, and write it down again."""
     toy = machine(2)
+    plan.validate(toy)
     forecast(plan, toy, CostModel(toy))
     plan_text.outline(plan)
     assert plan_json.load(json.loads(json.dumps(plan_json.dump(plan)))) == plan

@@ -128,9 +128,9 @@ def test_a_status_is_ok_or_says_why():
         (lambda d: d.update(schema="stepcast.prediction/1"), "is not a validation"),
         (lambda d: d.update(schema="stepcast.validation/2"), "newer than"),
         (lambda d: d.pop("aa_spread"), "damaged at aa_spread"),
-        (lambda d: d["results"][0].update(error="much"), "damaged at results.0.error"),
+        (lambda d: d["results"][0].update(error="much"), "damaged at results > 0 > error"),
         (lambda d: d.update(results=None), "damaged at results"),
-        (lambda d: d["results"][0].update(measured_step_s=None), "damaged at results.0: .*a strategy that ran"),
+        (lambda d: d["results"][0].update(measured_step_s=None), "damaged at results > 0: .*a strategy that ran"),
     ],
 )
 def test_damaged_files_are_refused_by_name(tmp_path, damage, message):

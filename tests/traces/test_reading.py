@@ -34,7 +34,7 @@ def test_a_document_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, p
 def test_a_document_of_too_many_items_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_ITEMS", 1000)
     (tmp_path / "p.json").write_text("[" + "[]," * 1000 + "[]]")
-    assert "more than 1,000 items" in refusal(tmp_path / "p.json")
+    assert "holds more than 1,000 items, too much for a profile" in refusal(tmp_path / "p.json")
 
 
 @pytest.mark.parametrize(

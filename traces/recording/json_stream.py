@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from traces.errors import UnusableFileError
-from traces.files import check_regular
+from traces.files import TooLargeError, check_regular
 
 CHUNK_BYTES = 1 << 20
 LARGEST_ITEM = 1 << 26
@@ -45,6 +45,8 @@ def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
         raise UnusableFileError(f"cannot read {what} {path}: {error.strerror or error}; check the file") from error
     except RecursionError as error:
         raise UnusableFileError(f"{what} {path} is nested too deeply to be a {what}; check the file") from error
+    except TooLargeError as error:
+        raise UnusableFileError(f"{what} {path} holds {error}; record fewer steps") from error
     except ValueError as error:
         raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated, make it again") from error
 
@@ -83,7 +85,7 @@ class _Reader:
     def _items(self) -> Iterator[tuple[str, Any]]:
         for count, item in enumerate(self._values("]")):
             if count >= MOST_ITEMS:
-                raise ValueError(f"{self._array} has more than {MOST_ITEMS:,} entries; record fewer steps")
+                raise TooLargeError(f"more than {MOST_ITEMS:,} entries in {self._array}")
             yield self._array, item
 
     def _values(self, closing: str) -> Iterator[Any]:
@@ -140,7 +142,7 @@ class _Reader:
         self._ended = not data
         self._read_bytes += len(data)
         if self._read_bytes > LARGEST_TEXT:
-            raise ValueError(f"more than {LARGEST_TEXT >> 20} MiB of text; record fewer steps")
+            raise TooLargeError(f"more than {LARGEST_TEXT >> 20} MiB of text")
         self._text = self._text[self._at :] + self._decode(data, self._ended)
         self._at = 0
         return not self._ended

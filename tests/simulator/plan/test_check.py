@@ -110,3 +110,8 @@ def test_losses_and_gradients_are_values():
     assert "the loss 'nobody' is not" in str(fault(replace(forward_fused(), losses=("nobody",))))
     lost = {"w1": Operand("nobody", (1,), (1,), "float32")}
     assert "the gradient of 'w1' is 'nobody'" in str(fault(replace(forward_fused(), gradients=lost)))
+
+
+def test_a_plan_without_tasks_is_refused():
+    with pytest.raises(PlanError, match="plan 'empty' has no tasks in its last segment; expected at least one"):
+        plan_of([], [], "empty").validate(machine())

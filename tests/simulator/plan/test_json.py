@@ -103,3 +103,10 @@ def test_an_unknown_body_is_refused_by_its_kind():
     document["segments"][0]["tasks"][0]["body"] = {"kind": "exec", "code": "1"}
     with pytest.raises(UnusableFileError, match="tasks > 0 > body: Input tag 'exec' found using 'kind' does not match"):
         load(document)
+
+
+def test_a_lag_that_would_unroll_millions_of_periods_is_refused():
+    document = copy.deepcopy(DOCUMENT)
+    document["segments"][0]["tasks"][0]["lag"] = 2**31
+    with pytest.raises(UnusableFileError, match="a segment of 6 tasks has too large a lag"):
+        load(document)

@@ -30,7 +30,7 @@ def test_a_trace_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, pack
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(text) if packed else text)
     tracemalloc.start()
-    with pytest.raises(UnusableFileError, match="more than 4 MiB of text; record fewer steps"):
+    with pytest.raises(UnusableFileError, match="holds more than 4 MiB of text; record fewer steps"):
         load_trace(path)
     assert tracemalloc.get_traced_memory()[1] < 1 << 24
     tracemalloc.stop()
@@ -40,7 +40,7 @@ def test_too_many_events_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(json_stream, "MOST_ITEMS", 100)
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents":[' + "{}," * 200 + "{}]}")
-    with pytest.raises(UnusableFileError, match="traceEvents has more than 100 entries; record fewer steps"):
+    with pytest.raises(UnusableFileError, match="more than 100 entries in traceEvents; record fewer steps"):
         load_trace(path)
 
 
