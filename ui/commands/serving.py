@@ -1,5 +1,6 @@
 """`stepcast ui`: serves the app."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ def serve(port: int, reports: list[Path], traces: list[Path]) -> None:
     if not 1 <= port <= 65535:
         raise StepcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
     for report in reports:
-        if not report.exists():
+        if not os.path.exists(report):
             raise StepcastError(f"no report at {report}; stepcast validate --out {report} makes one")
     for trace in traces:
-        if not trace.is_file():
+        if not os.path.isfile(trace):
             raise StepcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
     command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces])
     print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)
