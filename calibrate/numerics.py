@@ -83,6 +83,11 @@ class Expected:
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
 
+    @property
+    def finite(self) -> bool:
+        """Whether all of them are finite numbers."""
+        return all(bool(tensor.isfinite().all()) for tensor in (*self.gradients.values(), *self.parameters.values()))
+
     @staticmethod
     def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.

@@ -185,7 +185,10 @@ class Training:
 
 
 def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed) -> dict[str, Numerics]:
-    """Compare the first steps of plans with plain PyTorch's, on the job's own batch. `built` is left as it was."""
+    """Compare the first steps of plans with plain PyTorch's, on the job's own batch. `built` is left as it was.
+
+    A training whose numbers are not finite in plain PyTorch either is left out: there is nothing to compare.
+    """
     backend = testbed.backend
     steps = CHECKED_STEPS if backend.unit == 1 else steps_to_compare(backend)
     expected: dict[int, Expected] = {}
@@ -194,7 +197,8 @@ def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Tes
         parts = len(plan.losses)
         if parts not in expected:
             expected[parts] = Expected.of(job, built, steps, backend, parts)
-        numerics[name] = compare(job, built, plan, backend, expected[parts], steps)
+        if expected[parts].finite:
+            numerics[name] = compare(job, built, plan, backend, expected[parts], steps)
     return numerics
 
 

@@ -80,7 +80,8 @@ class Built:
             self.inputs, self.keywords, self.target = batch
             with torch.no_grad():
                 for key, tensor in originals.items():
-                    tensor.copy_(copies[key])
+                    if not torch.equal(tensor, copies[key]):  # what only stayed in its place, such as inputs, is not written
+                        tensor.copy_(copies[key])
                     tensor.grad = None
 
     def run(self) -> torch.Tensor:

@@ -63,7 +63,7 @@ def use_prediction(path: Path) -> None:
     document = Prediction.load(path)
     printed(tables.prediction_table([document]), *sentences.prediction_words(document), *sentences.holder_words(document))
     tables.critical_cells(document, 10)
-    predictions_figure([document, document])
+    predictions_figure([document, document], ["first", "second"])
     json.dumps(document.document(), allow_nan=False)
 
 

@@ -204,6 +204,7 @@ def test_a_loss_that_is_not_finite_is_null(stepcast):
     done = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 6, "--lr", "1e30", "--json")
     assert done.status == 0
     assert done.document["losses"][-1] is None
+    assert done.document["max_grad_error"] is None, "plain PyTorch's numbers are not finite either"
 
 
 def test_validate_with_a_report(stepcast, tmp_path):

@@ -111,7 +111,7 @@ def test_wrong_option(stepcast, case):
         (["run", "--device", "cuda"], "use the device cpu"),
         (["run", "--devices", 9999], "--devices 9999"),
         (["run", "--precision", "tf32"], "tf32 needs an NVIDIA GPU"),
-        (["run", "--batch", 10**8], "choose a smaller batch"),
+        (["run", "--batch", 10**8], "the largest batch that fits is"),
         (["run", "--strategy", "backward-fusion", "--clip-norm", 1], "cannot clip by the global norm"),
         (["calibrate", "--batch", 10**8], "needs"),
         (["validate", "--quick", "--calibrate", "--no-calibrate"], "is given 2 times and takes one value"),
