@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from simulator.bodies.opcall import OpCall
-from simulator.plan.json import body_faults, geometry_faults, operand_faults
+from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
 from simulator.plan.task import BACKWARD, FORWARD, KINDS, Operand, Value
 from traces.errors import UnusableFileError
 from traces.files import first_fault
@@ -103,9 +103,10 @@ def load(document: Any) -> TrainingGraph:
 def _faults(graph: TrainingGraph) -> Iterator[str]:
     """Faults that the types alone do not exclude."""
     for name, value in graph.values.items():
-        if value.name != name or value.kind not in KINDS or graph.storage_bytes.get(value.storage, -1) < 0:
+        if value.name != name or value.kind not in KINDS or value.storage not in graph.storage_bytes:
             yield f"value {name} has another name, an unknown kind or an unknown storage"
         yield from geometry_faults(value, f"value {name}")
+    yield from (f"storage {name} has {size} bytes" for name, size in graph.storage_bytes.items() if not 0 <= size <= LARGEST_STORAGE)
     for op in graph.ops:
         if op.phase not in (FORWARD, BACKWARD):
             yield f"op {op.name} has phase {op.phase!r}"

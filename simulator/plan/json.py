@@ -17,8 +17,10 @@ from traces.files import first_fault
 SCHEMA = "stepcast.plan/1"
 #: A file with a task of more kernels, or of more FLOPs or bytes, is damaged.
 _MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
-#: The largest lag of a segment, times its tasks: what the derivation of dependencies unrolls, at most.
-_MOST_LAGGING = 10_000_000
+#: A petabyte: no tensor is larger, and sums of bytes stay within 64 bits.
+LARGEST_STORAGE = 2**50
+#: The largest lag of a segment, alone and times its tasks: so many periods and executions pass before the steady state.
+_LARGEST_LAG, _MOST_LAGGING = 1000, 1_000_000
 
 
 def dump(plan: Plan) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
         if len(getattr(plan, name)) != len(document[name]):
             yield f"two {name} have the same name"
     for storage in plan.storages.values():
-        if storage.bytes < 0:
+        if not 0 <= storage.bytes <= LARGEST_STORAGE:
             yield f"storage {storage.name} has {storage.bytes} bytes"
     for value in plan.values.values():
         if value.kind not in KINDS:
@@ -124,7 +126,8 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
     for name, operand in plan.gradients.items():
         yield from operand_faults(plan.values, operand, f"the gradient of {name}")
     for segment in plan.segments:
-        if max((task.lag for task in segment.tasks), default=0) * len(segment.tasks) > _MOST_LAGGING:
+        largest = max((task.lag for task in segment.tasks), default=0)
+        if largest > _LARGEST_LAG or largest * len(segment.tasks) > _MOST_LAGGING:
             yield f"a segment of {len(segment.tasks)} tasks has too large a lag"
         for task in segment.tasks:
             yield from _task_faults(plan, task)

@@ -110,3 +110,11 @@ def test_a_lag_that_would_unroll_millions_of_periods_is_refused():
     document["segments"][0]["tasks"][0]["lag"] = 2**31
     with pytest.raises(UnusableFileError, match="a segment of 6 tasks has too large a lag"):
         load(document)
+
+
+@pytest.mark.parametrize("size", [-1, 2**64 - 1])
+def test_a_storage_of_an_impossible_size_is_refused(size):
+    document = copy.deepcopy(DOCUMENT)
+    document["storages"][0]["bytes"] = size
+    with pytest.raises(UnusableFileError, match=f"storage x has {size} bytes"):
+        load(document)
