@@ -90,6 +90,13 @@ def cannot_write(path: Path | str, error: OSError) -> StepcastError:
 def check_writable(path: Path | str, folder: bool = False) -> None:
     """Raise StepcastError if a file (or a `folder`) cannot be written at `path`. Called before long work; leaves no file behind."""
     path = Path(path)
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise cannot_write(f"{str(path)[:40]}...", error) from error
+    except ValueError as error:  # a NUL in the name
+        raise StepcastError(f"cannot write {str(path)!r}: {error}; choose another name") from error
     if path.is_dir() != folder and path.exists():
         expected, actual = ("a folder", "a file") if folder else ("a file", "a folder")
         raise StepcastError(f"cannot write {path}: it is {actual}, expected the name of {expected}; choose another place")
