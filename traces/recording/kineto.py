@@ -34,8 +34,8 @@ _PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 #: No recording is longer than this.
 DAY_NS = 86_400 * 10**9
-#: Works and calls of a recording at most, and characters of a name. A simulation of that many takes about a minute.
-MOST_EVENTS, LONGEST_NAME = 500_000, 4000
+#: Works and calls of a recording at most, and characters of a name. Replaying that many takes up to a minute.
+MOST_EVENTS, LONGEST_NAME = 200_000, 4000
 #: Characters of a number in text at most, and of a call's name that count.
 _LONGEST_NUMBER, _LONGEST_CALL = 400, 100
 _is_communication = lru_cache(maxsize=4096)(is_communication)
