@@ -22,12 +22,10 @@ from simulator.models.built import Built
 from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
-from traces.training import Curve
+from traces.training import AUTOGRAD, Curve
 
 #: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
 CHECKED_STEPS = 2
-#: Name of plain PyTorch's curve.
-AUTOGRAD = "autograd"
 #: Iterations of the first turn, and the most and the fewest iterations of any turn (the last turn may have fewer).
 FIRST, MOST, LEAST = 16, 256, 4
 #: A turn takes about `TURN_S` seconds, and its batches at most `TURN_BYTES` bytes.

@@ -174,22 +174,6 @@ class ValidationResult(Data):
         return (self.predicted_speedup - 1) * gain > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """A validation in one comparison: the strategy with the shortest measured step, against plain PyTorch.
-
-    `result`: the row of that strategy, which may be the baseline. `speedup` and `interval`: plain PyTorch's step time over this one.
-    `noise`: the A/A spread. `slower`: strategies that are clearly slower than plain PyTorch, the slowest first.
-    """
-
-    result: ValidationResult
-    speedup: float
-    interval: tuple[float, float] | None
-    verdict: Verdict
-    noise: float | None
-    slower: tuple[ValidationResult, ...]
-
-
 class Validation(Document):
     """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
 
@@ -253,16 +237,6 @@ class Validation(Document):
         """Measured speed-up of plain PyTorch against the executor's baseline; None if either was not measured."""
         baseline_s = next((r.measured_step_s for r in self.ran if r.strategy == "baseline"), None)
         return baseline_s / self.reference_step_s if baseline_s and self.reference_step_s else None
-
-    @property
-    def headline(self) -> Headline | None:
-        """The best strategy against plain PyTorch; None if they were not compared, as in documents of earlier versions."""
-        best = self.fastest
-        if best is None or best.against_pytorch is None:
-            return None
-        slower = sorted((r for r in self.ran if r.verdict_against_pytorch == "slower"), key=lambda r: -r.measured_step_s)
-        told = verdict(best.against_pytorch_interval)
-        return Headline(best, best.against_pytorch, best.against_pytorch_interval, told, self.aa_spread, tuple(slower))
 
     @property
     def fastest(self) -> ValidationResult | None:

@@ -10,6 +10,8 @@ from traces.documents import Data, Document
 
 #: The data of a model without a data set.
 ONE_BATCH = "one batch, repeated"
+#: The name of the curve of plain PyTorch's own training loop.
+AUTOGRAD = "autograd"
 
 
 class Curve(Data):

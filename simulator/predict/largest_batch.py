@@ -4,14 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from simulator.costs.model import CostModel
-from simulator.engine.simulation import timed_simulation
 from simulator.job import Job
-from simulator.machine.machine import Machine
-from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
-from simulator.plan.dependencies import Dependencies
-from simulator.predict.forecast import Forecast
-from simulator.strategies import registry as strategies
-from simulator.strategies.registry import Strategy
+from simulator.memory.needs import excess_bytes
+from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from traces.comparison import Prediction
 from traces.errors import StepcastError
 
@@ -22,18 +17,15 @@ MOST_PLANS = 12
 def largest_batch(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel) -> int | None:
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
-    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan, which does not fit. Batches are
-    multiples of the micro-batches times the plan's devices, so that both divide them. Each candidate is captured, planned and simulated
-    like the job itself.
+    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan with `model`, which does not fit.
+    Batches are multiples of the micro-batches times the plan's devices, so that both divide them. Each candidate is captured, planned and
+    forecast like the job itself.
     """
-    strategy, options = strategies.parse(text, shared)
-    machine, mode = predicted.machine, predicted.timeline.mode
-    if machine is not model.machine:  # a plan of one device, which uses the GPU that the machine splits
-        model = model.whole
 
     def excess(batch: int) -> int | None:
         try:
-            return _excess_bytes(replace(job, batch=batch), strategy, options, machine, model, mode)
+            plan = plan_strategy(text, shared, replace(job, batch=batch), model.machine, model)
+            return excess_bytes(forecast(plan, model.machine, model, predicted.timeline.mode).memories)
         except StepcastError:
             return None
 
@@ -48,12 +40,6 @@ def with_largest_batch(
     if predicted.fits:
         return document
     return document.model_copy(update={"largest_batch": largest_batch(job, text, shared, predicted, model)})
-
-
-def _excess_bytes(job: Job, strategy: Strategy, options: object, machine: Machine, model: CostModel, mode: str) -> int:
-    plan = strategy.plan(job, machine, model, options)
-    timeline, _, _ = timed_simulation(plan, machine, model.resolve(plan), mode, Dependencies(plan), model.pair_multipliers)
-    return excess_bytes(memory_needs(bytes_by_memory(timeline.memory, machine), machine))
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.plan.task import COLLECTIVE
 from simulator.replay.compare import boundaries, counted_steps
@@ -16,20 +17,29 @@ from traces.errors import StepcastError
 from traces.garbage import gc_paused
 from traces.replay_result import RuleAnswer
 
+
+class LadderRule(NamedTuple):
+    """A rule that the ladder tries, what it means, and a short name if the rule is a long one."""
+
+    rule: str
+    about: str
+    label: str = ""
+
+
 #: Changes that the ladder tries besides those of kernels; kernels' classes are tried if they take at least this share of the kernels' time.
 CHANGES = (
-    ("cuda-graph", "each step launched as one CUDA graph"),
-    ("host 2x faster", "Python and launches twice as fast"),
-    ("network 2x faster", "collectives twice as fast"),
-    ("optimizer=fused", "the optimizer's fused form"),
-    ("optimizer=foreach", "the optimizer's foreach form"),
-    ("backward-fusion", "each parameter updated as soon as its gradient is known"),
+    LadderRule("cuda-graph", "each step launched as one CUDA graph"),
+    LadderRule("host 2x faster", "Python and launches twice as fast"),
+    LadderRule("network 2x faster", "collectives twice as fast"),
+    LadderRule("optimizer=fused", "the optimizer's fused form"),
+    LadderRule("optimizer=foreach", "the optimizer's foreach form"),
+    LadderRule("backward-fusion", "each parameter updated as soon as its gradient is known"),
 )
 #: Bounds: what is left if something takes no time.
 BOUNDS = (
-    ("host free", "no launches: the host is infinitely fast"),
-    ("network free", "no communication"),
-    ("optimizer=free", "a free optimizer"),
+    LadderRule("host free", "no launches: the host is infinitely fast"),
+    LadderRule("network free", "no communication"),
+    LadderRule("optimizer=free", "a free optimizer"),
 )
 CLASSES, LEAST_CLASS_SHARE = 4, 0.03
 #: Seconds that a ladder may take; changes that are left then are named without an answer.
@@ -59,13 +69,13 @@ def ladder(
     begin = clock()
     left_out: list[str] = []
 
-    def answers(changes: Iterable[tuple[str, ...]]) -> tuple[RuleAnswer, ...]:
+    def answers(changes: Iterable[LadderRule]) -> tuple[RuleAnswer, ...]:
         rows = []
-        for text, about, *label in changes:
+        for change in changes:
             if clock() - begin > seconds:
-                left_out.append(text)
+                left_out.append(change.rule)
             else:
-                rows.append(answer_rule(replay, text, step_s, diagnosis, about, *label))
+                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
 
     with gc_paused():
@@ -73,17 +83,17 @@ def ladder(
         return Ladder(rows, answers(BOUNDS), tuple(left_out))
 
 
-def _kernel_changes(replay: Replay) -> Iterator[tuple[str, ...]]:
-    """Yield rule, description and label of the changes of the largest classes of kernels, and of the priority of communication."""
+def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:
+    """Yield the changes of the largest classes of kernels, and of the priority of communication."""
     work = device_work(replay)
     classes = kernel_classes(work)
     total_s = sum(each.seconds for each in classes)
     for each in classes[:CLASSES]:
         if each.seconds >= LEAST_CLASS_SHARE * total_s > 0:
             share = units.percent(each.seconds / total_s, signed=False)
-            yield f"kernel:/{each.regex}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster"
+            yield LadderRule(f"kernel:/{each.regex}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
-        yield "priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first"
+        yield LadderRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
 
 
 def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "", label: str = "") -> RuleAnswer:

@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.numerics import reference
-from calibrate.training import AUTOGRAD, Training
+from calibrate.training import Training
 from executors.kernels.update import torch_optimizer
 from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from traces.errors import UnusableFileError
-from traces.training import Curve, TrainingRun, first_difference, largest_difference
+from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn

@@ -38,7 +38,8 @@ def test_drift_corrects_only_costs_from_another_time(monkeypatch):
     assert min(high / fused.measured_speedup, fused.measured_speedup / low) >= 1 + interleaved.aa_spread - 1e-9
     assert interleaved.reference_threads == len(available_cores())
     assert interleaved.reference_step_s == median(interleaved.reference_runs_s)
-    assert interleaved.headline.result in interleaved.ran
+    assert interleaved.fastest in interleaved.ran
+    assert interleaved.fastest.against_pytorch is not None
     assert profile.costs, "the keys that the rounds measured are in the profile"
     profile.anchor_s = 1.0  # as if the machine were far slower when the profile was measured
     again = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), calibrate=False, timelines=False).validation

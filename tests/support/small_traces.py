@@ -24,3 +24,15 @@ def write_trace(path: Path, steps: int = 4, rank: int = 0) -> Path:
         trace.kernel("multi_tensor_apply_kernel<add>", at + 75, at + 770, 50.0, thread=MAIN, stream=COMPUTE, **extents)
         trace.call("cudaDeviceSynchronize", at + 85, 740.0, thread=MAIN)
     return trace.save(path)
+
+
+def rank(number: int, arrive: float) -> Trace:
+    """A rank whose all-reduce starts when it arrives and ends at 100, as on every rank."""
+    trace = Trace(rank=number, world=2)
+    trace.call("cudaDeviceSynchronize", 0, 1)
+    trace.kernel("f", 2, 9, arrive - 9, device=number)
+    trace.call("cudaStreamWaitEvent", 8, 1)
+    trace.kernel("ncclDevKernel_AllReduce", 10, arrive, 100 - arrive, stream=20, device=number)
+    trace.call("cudaStreamWaitEvent", 20, 1)
+    trace.kernel("u", 22, 100, 10, device=number)
+    return trace

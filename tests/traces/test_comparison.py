@@ -186,25 +186,10 @@ def test_seconds_within_the_steady_period():
     assert both.phases() == {"forward": Seconds(2.0, 4.0), "backward": Seconds(3.0, 6.0)}
 
 
-def against(strategy: str, measured: float, interval: tuple[float, float] | None, **more):
-    """A row with its speed-up over plain PyTorch, which takes 0.04 s."""
-    return result(strategy, 0.05, measured, against_pytorch=0.04 / measured, against_pytorch_interval=interval, **more)
-
-
-def test_the_headline_is_the_fastest_strategy_against_plain_pytorch():
-    base = against("baseline", 0.05, (0.78, 0.82), measured_speedup_interval=None)
-    best = against("turbodl", 0.03, (1.29, 1.37), measured_speedup_interval=(1.6, 1.7))
-    headline = validation(base, best, skipped()).headline
-    assert (headline.result, headline.speedup, headline.interval) == (best, 0.04 / 0.03, (1.29, 1.37))
-    assert (headline.verdict, headline.noise, headline.slower) == ("faster", 0.01, (base,))
+def test_verdicts_of_a_strategy():
+    base = result("baseline", against_pytorch=0.8, against_pytorch_interval=(0.78, 0.82), measured_speedup_interval=None)
+    best = result("turbodl", against_pytorch=1.33, against_pytorch_interval=(1.29, 1.37), measured_speedup_interval=(1.6, 1.7))
     assert (best.verdict, best.verdict_against_pytorch) == ("faster", "faster")
     assert (base.verdict, base.verdict_against_pytorch) == (None, "slower")
     assert (skipped().verdict, skipped().verdict_against_pytorch) == (None, None)
-
-
-def test_a_noisy_machine_or_an_old_document_has_no_clear_headline():
-    noisy = validation(against("turbodl", 0.03, (0.8, 2.2)), aa_spread=0.6).headline
-    assert (noisy.verdict, noisy.noise, noisy.slower) == ("cannot tell", 0.6, ())
-    assert validation(result()).headline is None
-    assert validation(skipped()).headline is None
     assert result().verdict == "cannot tell"

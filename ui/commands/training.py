@@ -13,7 +13,7 @@ from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_
 from calibrate.profiles import warn_if_foreign
 from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
-from calibrate.training import AUTOGRAD, Training, finite
+from calibrate.training import Training, finite
 from executors.run import WARM_UP, Run
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -22,7 +22,7 @@ from simulator.strategies import registry as strategies
 from traces.errors import StepcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
-from traces.training import ONE_BATCH, TrainingRun, largest_difference
+from traces.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests

@@ -5,27 +5,19 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from traces import units
 from traces.comparison import Prediction
 from ui.text.tables import prediction_rows
+
+#: The columns of `prediction_rows` that are shown, after machine and batch.
+SHOWN = ("strategy", "step ms", "90 % interval", "over baseline", "verdict", "peak memory", "fits")
 
 
 def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
     """Column name to text, a row per (batch, machine, prediction)."""
-    labels = [row["strategy"] for row in prediction_rows([prediction for *_, prediction in predictions])]
+    rows = prediction_rows([prediction for *_, prediction in predictions])
     return [
-        {
-            "machine": machine,
-            "batch": str(batch),
-            "strategy": label,
-            "step ms": units.ms(prediction.step_s),
-            "90 % interval": units.interval(prediction.interval_s),
-            "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
-            "verdict": prediction.verdict or units.NONE,
-            "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
-            "fits": "yes" if prediction.fits else "no",
-        }
-        for (batch, machine, prediction), label in zip(predictions, labels, strict=True)
+        {"machine": machine, "batch": str(batch)} | {head: row[head] for head in SHOWN}
+        for (batch, machine, _), row in zip(predictions, rows, strict=True)
     ]
 
 

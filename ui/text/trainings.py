@@ -4,13 +4,11 @@ import statistics
 from itertools import pairwise
 
 from traces import units
-from traces.training import Curve, TrainingRun, first_difference, largest_difference
+from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
 
 #: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
 USUAL = 1e-3
-#: The name of the curve that plain PyTorch trained.
-PLAIN = "autograd"
 #: The loss at the end is the mean over this last share of the iterations.
 LAST = 0.05
 
@@ -42,12 +40,12 @@ def sentences(document: TrainingRun) -> list[str]:
 
 def ordered(document: TrainingRun) -> list[Curve]:
     """The curves, plain PyTorch's first."""
-    return sorted(document.curves, key=lambda curve: curve.name != PLAIN)
+    return sorted(document.curves, key=lambda curve: curve.name != AUTOGRAD)
 
 
 def name_of(curve: Curve) -> str:
     """The name of a curve; plain PyTorch's says its threads."""
-    if curve.name != PLAIN:
+    if curve.name != AUTOGRAD:
         return f"{curve.name} ({curve.about})" if curve.about else curve.name
     threads = curve.about.removeprefix("plain PyTorch").strip(", ")
     return f"plain PyTorch ({threads})" if threads else "plain PyTorch"
@@ -94,7 +92,7 @@ def cells(document: TrainingRun) -> list[dict[str, str]]:
 
 def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
     last = [loss for loss in curve.losses[-max(1, round(LAST * len(curve.losses))) :] if loss is not None]
-    rival = "PyTorch" if first.name == PLAIN else first.name
+    rival = "PyTorch" if first.name == AUTOGRAD else first.name
     return {
         "trained by": name_of(curve),
         "iterations": f"{len(curve.losses):,}",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from traces import units
 from traces.comparison import Validation, ValidationResult
-from traces.speedup import Verdict, verdict
+from traces.speedup import Verdict
 from ui.text.labels import plain_threads, row_labels
 
 BASELINE = "baseline"
@@ -33,19 +33,19 @@ def against_pytorch(validation: Validation, result: ValidationResult) -> Gain | 
     factor = result.against_pytorch
     if factor is None and validation.reference_step_s and result.measured_step_s:
         factor = validation.reference_step_s / result.measured_step_s
-    return None if factor is None else _gain(factor, result.against_pytorch_interval, validation)
+    return None if factor is None else _gain(factor, result.against_pytorch_interval, result.verdict_against_pytorch, validation)
 
 
 def against_baseline(validation: Validation, result: ValidationResult) -> Gain | None:
     """The measured gain of a strategy over the baseline; None if either was not measured, and for the baseline itself."""
     if result.measured_speedup is None or result.strategy == BASELINE:
         return None
-    return _gain(result.measured_speedup, result.measured_speedup_interval, validation)
+    return _gain(result.measured_speedup, result.measured_speedup_interval, result.verdict, validation)
 
 
-def _gain(factor: float, interval: tuple[float, float] | None, validation: Validation) -> Gain:
-    if interval is not None:
-        return Gain(factor, interval, verdict(interval))
+def _gain(factor: float, interval: tuple[float, float] | None, told: Verdict | None, validation: Validation) -> Gain:
+    if interval is not None and told is not None:
+        return Gain(factor, interval, told)
     noise = validation.aa_spread or 0.0
     return Gain(factor, None, "cannot tell" if abs(factor - 1) <= noise else "faster" if factor > 1 else "slower")
 

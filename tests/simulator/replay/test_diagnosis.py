@@ -11,6 +11,7 @@ from simulator.replay.replay import Replay, Step, simulate_replay
 from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import host, launched, random_recording, recording
+from tests.support.small_traces import rank
 
 
 def parts(replay: Replay, timeline=None) -> dict[str, float]:
@@ -55,17 +56,7 @@ def test_pauses_between_kernels_are_their_own_part():
 
 def two_ranks(tmp_path, arrive: tuple[float, float]) -> Replay:
     """Each rank computes from 9 until it arrives at an all-reduce, which ends at 100 on both; then it computes for 10."""
-    paths = []
-    for number, at in enumerate(arrive):
-        trace = Trace(rank=number, world=2)
-        trace.call("cudaDeviceSynchronize", 0, 1)
-        trace.kernel("f", 2, 9, at - 9, device=number)
-        trace.call("cudaStreamWaitEvent", 8, 1)
-        trace.kernel("ncclDevKernel_AllReduce", 10, at, 100 - at, stream=20, device=number)
-        trace.call("cudaStreamWaitEvent", 20, 1)
-        trace.kernel("u", 22, 100, 10, device=number)
-        paths.append(trace.save(tmp_path / f"rank{number}.json"))
-    return load_replay(*paths)
+    return load_replay(*(rank(number, at).save(tmp_path / f"rank{number}.json") for number, at in enumerate(arrive)))
 
 
 def test_a_rank_that_comes_early_waits_for_the_other(tmp_path):

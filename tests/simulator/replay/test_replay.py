@@ -15,6 +15,7 @@ from simulator.replay.build import build_replay, load_replay
 from simulator.replay.compare import compare
 from simulator.replay.replay import Replay, simulate_replay
 from tests.support.kineto_traces import Trace
+from tests.support.small_traces import rank
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
@@ -209,18 +210,6 @@ def test_autograd_thread_follows_the_forward_thread(tmp_path):
     launch = next(task for task in replay.plan.tasks if task.name == "cudaLaunchKernel #1")
     assert launch.body.duration_s == pytest.approx(7e-6)
     assert device_rows(simulate_replay(scaled(replay, launch.name, 11)))[-1] == ("u #1", 307, 312)
-
-
-def rank(number: int, arrive: float) -> Trace:
-    """A rank whose all-reduce starts when it arrives and ends at 100, as on every rank."""
-    trace = Trace(rank=number, world=2)
-    trace.call("cudaDeviceSynchronize", 0, 1)
-    trace.kernel("f", 2, 9, arrive - 9, device=number)
-    trace.call("cudaStreamWaitEvent", 8, 1)
-    trace.kernel("ncclDevKernel_AllReduce", 10, arrive, 100 - arrive, stream=20, device=number)
-    trace.call("cudaStreamWaitEvent", 20, 1)
-    trace.kernel("u", 22, 100, 10, device=number)
-    return trace
 
 
 def test_ranks_meet_at_collectives(tmp_path):
