@@ -18,7 +18,7 @@ from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.predict.largest_batch import largest_batch
 from simulator.strategies import registry as strategies
 from traces import units
-from traces.comparison import ValidationResult
+from traces.comparison import PYTORCH, ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
 
@@ -63,7 +63,7 @@ def plan_calibrated(
             if not dependent or not testbed.preview(dependent, machine, profile):
                 break
             forecasts, skipped, machine = plan()
-        testbed.measure_contention([f.plan for f in forecasts.values()], machine, profile)
+        testbed.measure_contention([f.plan for label, f in forecasts.items() if label != PYTORCH], machine, profile)
     return forecasts, skipped
 
 

@@ -64,12 +64,14 @@ class RoundTimes:
     """What the rounds measured.
 
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
-    warm-up). `disturbed` is how many rounds were disturbed. Seconds are those of the counted rounds: `plain_s` of plain PyTorch's steps by
-    round, `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op during the baseline's steps and during key samples.
+    warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed. Seconds are those
+    of the counted rounds: `plain_s` of plain PyTorch's steps by round, `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op
+    during the baseline's steps and during key samples.
     """
 
     counted: list[int]
     key_samples: list[int]
+    loop_samples: list[int]
     disturbed: int
     plain_s: list[list[float]]
     anchor_in_steps_s: list[float]
@@ -85,6 +87,7 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
         candidate.program.run(WARM_UP + candidate.program.unit)
     testbed.time_plain(plain, WARM_UP)
     testbed.sample_keys(0)
+    testbed.sample_loop_keys(0)
     total = rounds + 2
     undisturbed: list[int] = []
     plain_s: list[list[float]] = []
@@ -100,6 +103,7 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
             if candidate.plan is candidates[-1].plan:  # only the baseline's: beside other lanes the anchor takes longer without any drift
                 in_steps += testbed.anchor_samples()
         anchors.append((in_steps, in_samples))
+        testbed.sample_loop_keys(1 + number)
         plain_s.append(testbed.time_plain(plain, testbed.plain_steps_per_round)[1:])
         if not monitor.stop().rejected:
             undisturbed.append(number)
@@ -111,6 +115,7 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
     return RoundTimes(
         counted,
         [1 + r * count + place for r in counted for place in range(count)],
+        [1 + r for r in counted],
         len(plain_s) - len(undisturbed),
         [plain_s[r] for r in counted],
         [s for r in counted for s in anchors[r][0]],

@@ -68,13 +68,19 @@ class Testbed(Protocol):
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Measure how tasks slow each other down where lanes of `plans` share a memory. Returns whether the profile changed."""
 
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
-        """Make the backend, and prepare to sample the keys of `plans` if `interleaved`."""
+    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
+        """Make the backend, and prepare to sample the keys of `plans`, and of PyTorch's own `loop`, if `interleaved`."""
 
     def sample_keys(self, number: int) -> list[float]:
         """Take sample `number` of every key, and return the seconds that the anchor op took meanwhile.
 
         A validation calls this before each strategy's steps. Returns an empty list if not `interleaved`.
+        """
+
+    def sample_loop_keys(self, number: int) -> None:
+        """Take sample `number` of every key of PyTorch's own loop. A validation calls this before that loop's steps.
+
+        Does nothing if not `interleaved`.
         """
 
     def anchor_samples(self) -> list[float]:
@@ -83,8 +89,11 @@ class Testbed(Protocol):
     def monitor(self) -> Monitor:
         """Start watching this machine for disturbances."""
 
-    def record(self, profile: Profile, samples: Sequence[int]) -> None:
-        """Store the costs of all keys in `profile`, computed from the samples with the given numbers."""
+    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+        """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
+
+        `loop_samples`: those of the keys of PyTorch's own loop.
+        """
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Run `steps` steps of plain PyTorch and return their lengths in seconds."""

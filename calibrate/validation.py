@@ -9,17 +9,17 @@ from calibrate.estimate import validation_seconds
 from calibrate.numerics import Expected, compare, reference, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
+from calibrate.rows import Against, loop_row, strategy_row
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.measured import step_without_anchors_s, timeline_of
 from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.predict.forecast import Forecast, forecast, paired_interval
+from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.waterfall import measured_waterfall
-from traces.comparison import INTERLEAVED, PROFILE, Comparison, Validation, ValidationResult
+from traces.comparison import PYTORCH, Comparison, Validation, ValidationResult
 from traces.profile import Profile, Stats
-from traces.speedup import measured_speedup
 
 BASELINE = "baseline"
 
@@ -58,8 +58,8 @@ def validate(
     steps). Without, predictions use the profile as it is. With `timelines` the tasks are timed too, which takes extra runs on a GPU.
     `rounds` is the number of rounds that count. `announce` receives about how many seconds all this takes, before it begins.
 
-    Strategies that cannot be planned for the job, or do not fit, are reported as skipped before anything is allocated. If the baseline
-    is one of them, all are skipped.
+    Plain PyTorch is predicted too, and timed in the same rounds: its row is the first. Strategies that cannot be planned for the job, or do
+    not fit, are reported as skipped before anything is allocated. If the baseline is one of them, all are skipped.
     """
 
     def estimate(forecasts: Mapping[str, Forecast]) -> None:
@@ -67,8 +67,9 @@ def validate(
             announce(validation_seconds(forecasts, testbed, rounds, calibrate))
 
     planned, skipped = plan_calibrated(
-        testbed, job, [BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
+        testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
+    loop = planned.pop(PYTORCH, None)
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
@@ -76,7 +77,8 @@ def validate(
         return Outcome(_document(job, testbed, None, None, (), skipped), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
     require_memory_together(planned.values(), interleaved)
-    testbed.open(testbed.machine(profile), [f.plan for f in planned.values()] if interleaved else [])
+    sampled = [f.plan for f in planned.values()] if interleaved else []
+    testbed.open(testbed.machine(profile), sampled, [loop.plan] if interleaved and loop is not None else [])
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
     candidates = {label: Candidate(f.plan, testbed.backend.load(f.plan, tensors, job.seed)) for label, f in planned.items()}
@@ -87,7 +89,7 @@ def validate(
     times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds)
     del plain
     if interleaved:
-        testbed.record(profile, times.key_samples)
+        testbed.record(profile, times.key_samples, times.loop_samples)
         profile.anchor_s = _median_s(times.anchor_in_samples_s) or profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
@@ -96,7 +98,10 @@ def validate(
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
     drift = _anchor_drift(times, profile)
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
-    rows, comparisons = _compare(candidates, forecasts, times, drift, aa_spread, interleaved, timelines)
+    against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved)
+    rows, comparisons = _compare(candidates, forecasts, against, timelines)
+    if loop is not None:
+        rows.insert(0, loop_row(forecast(loop.plan, machine, model), against))
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
     document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped])
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
@@ -155,70 +160,18 @@ def _document(
 def _compare(
     candidates: Mapping[str, Candidate],
     forecasts: Mapping[str, Forecast],
-    round_times: RoundTimes,
-    drift: float | None,
-    aa_spread: float,
-    interleaved: bool,
+    against: Against,
     timelines: bool,
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per candidate and, with `timelines`, its predicted and measured timeline by label."""
     rows, comparisons = [], {}
     for label, candidate in candidates.items():
-        row = _row(candidate, candidates[BASELINE], forecasts[label], forecasts[BASELINE], round_times, drift, aa_spread, interleaved)
+        row = strategy_row(candidate, forecasts[label], against)
         if timelines:
-            times, predicted = candidate.typical_times(round_times.counted), forecasts[label].timeline
+            times, predicted = candidate.typical_times(against.times.counted), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
             parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, step_without_anchors_s(times))
             row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)
         rows.append(row)
     return rows, comparisons
-
-
-def _row(
-    candidate: Candidate,
-    base: Candidate,
-    predicted: Forecast,
-    base_predicted: Forecast,
-    round_times: RoundTimes,
-    drift: float | None,
-    aa_spread: float,
-    interleaved: bool,
-) -> ValidationResult:
-    """A strategy's row. Keys measured in the rounds already contain the drift, so it corrects only costs from another time."""
-    rounds = round_times.counted
-    measured_s, is_base = candidate.step_s(rounds), candidate is base
-    over_base = measured_speedup(base.by_round(rounds), candidate.by_round(rounds), aa_spread)
-    over_plain = measured_speedup(round_times.plain_s, candidate.by_round(rounds), aa_spread)
-    predicted_s = predicted.timeline.step_s
-    peak_bytes = predicted.measured_as(candidate.peak_bytes) or predicted.peak_bytes
-    return ValidationResult(
-        strategy=candidate.plan.strategy,
-        options=dict(candidate.plan.options),
-        predicted_step_s=predicted_s,
-        predicted_interval_s=predicted.interval_s,
-        measured_step_s=measured_s,
-        measured_runs_s=tuple(s for r in rounds for s in candidate.steps_s[r]),
-        error=predicted_s / measured_s - 1,
-        error_drift_corrected=predicted_s * (1.0 if interleaved else drift or 1.0) / measured_s - 1,
-        predicted_speedup=base_predicted.timeline.step_s / predicted_s,
-        predicted_speedup_interval=None if is_base else paired_interval(base_predicted, predicted),
-        measured_speedup=over_base.value,
-        measured_speedup_interval=None if is_base else over_base.interval,
-        against_pytorch=over_plain.value,
-        against_pytorch_interval=over_plain.interval,
-        max_grad_error=_finite(candidate.numerics.max_grad_error),
-        max_param_error=_finite(candidate.numerics.max_param_error),
-        semantics=dict(candidate.plan.semantics),
-        predicted_peak_bytes=max(peak_bytes.values()),
-        measured_peak_bytes=max(candidate.peak_bytes.values(), default=None),
-        predicted_peak_bytes_by_device=peak_bytes,
-        measured_peak_bytes_by_device=candidate.peak_bytes or None,
-        shares=predicted.shares,
-        calibration=INTERLEAVED if interleaved else PROFILE,
-        status="ok",
-    )
-
-
-def _finite(error: float) -> float | None:
-    return error if error != float("inf") else None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 #: How dropout masks are drawn. "keyed": from (seed, step, index), the same in any order of execution. "stream": from the device's
-#: generator, in issue order.
+#: generator, in issue order, by the ops that PyTorch itself draws them with.
 DRAWS = ("keyed", "stream")
 
 
@@ -13,7 +13,8 @@ class Forms:
     """The forms of one backend.
 
     `cuda`: run ops in the forms that PyTorch chooses on CUDA. These forms also run on the CPU, so that they can be tested there.
-    `draws`: one of DRAWS; used only with `cuda`. A CUDA graph needs "stream", because the host cannot seed between two ops of a graph.
+    `draws`: one of DRAWS. A CUDA graph needs "stream", because the host cannot seed between two ops of a graph. On the CPU it serves to
+    time the ops of PyTorch's own loop.
     `seed`: seeds the device's generator for "keyed" draws.
     `capturable`: run updates in the form that a CUDA graph can replay.
     """

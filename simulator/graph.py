@@ -19,8 +19,8 @@ class Op:
     """One aten op of the step.
 
     `layer` is the module path of the forward op (for a backward op: of the forward op it serves). `gradient` is "dX", "dW" or "dB" for a
-    backward op, by the gradients that depend on its results, and "" for a forward op. Field names are those of Task, so that bodies can
-    read both.
+    backward op, by the gradients that depend on its results, and "" for a forward op. `view_calls`: calls that made views since the op
+    before, which are no ops here. Field names are those of Task, so that bodies can read both.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Op:
     reads: tuple[Operand, ...] = ()
     writes: tuple[Operand, ...] = ()
     mutates: tuple[Operand, ...] = ()
+    view_calls: int = 0
 
     @property
     def inputs(self) -> tuple[Operand, ...]:

@@ -14,6 +14,9 @@ from traces.memory_use import AtPeak
 from traces.speedup import Verdict, verdict
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
 
+#: The row of plain PyTorch, the user's own loop.
+PYTORCH = "pytorch"
+
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
 INTERLEAVED, PROFILE = "interleaved", "profile"
 #: A prediction over a measurement, minus 1.
@@ -55,6 +58,8 @@ class Prediction(Document):
     `speedup_interval` is the 90 % interval of `speedup`, from draws of the costs that the baseline and the strategy share. `waterfall`
     explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit (None: unknown, or none does).
+
+    `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -81,6 +86,14 @@ class Prediction(Document):
     waterfall: tuple[Change, ...] = ()
     memories: tuple[MemoryNeed, ...] = ()
     largest_batch: int | None = None
+    pytorch_step_s: Duration | None = None
+    against_pytorch: float | None = None
+    against_pytorch_interval: tuple[float, float] | None = None
+
+    @property
+    def verdict_against_pytorch(self) -> Verdict | None:
+        """Whether the strategy is faster than plain PyTorch; None for plain PyTorch itself, or if it was not predicted."""
+        return None if self.against_pytorch is None or self.strategy == PYTORCH else verdict(self.against_pytorch_interval)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -90,6 +103,8 @@ class Prediction(Document):
 
 class ValidationResult(Data):
     """The row of one strategy in a validation. `error` is predicted/measured − 1. Speed-ups are against the executor's baseline.
+
+    The row `pytorch` is plain PyTorch, which no executor runs: its measured step time is the document's `reference_step_s`.
 
     `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the anchor
     corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
@@ -151,7 +166,7 @@ class ValidationResult(Data):
     @property
     def verdict_against_pytorch(self) -> Verdict | None:
         """Whether the strategy was measured to be faster than plain PyTorch; None if they were not compared."""
-        return None if self.against_pytorch is None else verdict(self.against_pytorch_interval)
+        return None if self.against_pytorch is None or self.strategy == PYTORCH else verdict(self.against_pytorch_interval)
 
     @property
     def scored_error(self) -> float | None:
@@ -202,8 +217,18 @@ class Validation(Document):
 
     @property
     def ran(self) -> tuple[ValidationResult, ...]:
-        """The results of strategies that were not skipped."""
+        """The results of strategies that were not skipped, and of plain PyTorch."""
         return tuple(result for result in self.results if result.ok)
+
+    @property
+    def executed(self) -> tuple[ValidationResult, ...]:
+        """The results of strategies that were not skipped."""
+        return tuple(result for result in self.ran if result.strategy != PYTORCH)
+
+    @property
+    def plain(self) -> ValidationResult | None:
+        """The result of plain PyTorch; None in documents from before it was predicted."""
+        return next((result for result in self.results if result.strategy == PYTORCH), None)
 
     @property
     def calibration(self) -> str | None:
@@ -240,8 +265,8 @@ class Validation(Document):
 
     @property
     def fastest(self) -> ValidationResult | None:
-        """The result with the shortest measured step time; None when nothing ran."""
-        return min(self.ran, key=lambda result: result.measured_step_s, default=None)
+        """The strategy with the shortest measured step time; None when nothing ran."""
+        return min(self.executed, key=lambda result: result.measured_step_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ SCHEMA = "stepcast.profile/1"
 MOST_SPREAD = 10.0
 
 Count = Annotated[int, Field(ge=0, strict=True)]
+Difference = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -150,6 +151,20 @@ class Dispatch(_Data):
     queue_depth: Count | None = None
 
 
+class LoopCosts(_Data):
+    """Seconds that PyTorch's own loop spends on an op besides what the executor's call of the same op takes; they may be negative.
+
+    `forward_s`: per op of the forward pass (modules, autograd's graph). `backward_s`: per op of the backward pass. `view_s`: per view.
+    `update_s`: per call of `optimizer.step()`, and `parameter_s`: per parameter, with `zero_grad` and the gradient's hand-over.
+    """
+
+    forward_s: Difference = 0.0
+    backward_s: Difference = 0.0
+    view_s: Difference = 0.0
+    update_s: Difference = 0.0
+    parameter_s: Difference = 0.0
+
+
 class Transfer(_Data):
     """The cost of one route, `latency_s + bytes / bytes_per_s`, and the (bytes, seconds) points it was fitted on."""
 
@@ -205,10 +220,10 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured (`fail`). `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`.
-    `anchor_s` is the time of the anchor op at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured;
-    they are None or absent if not. `partition_sms` is the number of SMs of each partition of an n-way split, by n as text. `notes` describe
-    anything unusual, such as throttling.
+    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured.
+    `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the anchor op at calibration. The memory
+    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `partition_sms` is the number of SMs
+    of each partition of an n-way split, by n as text. `notes` describe anything unusual, such as throttling.
     """
 
     identity: Identity
@@ -217,6 +232,7 @@ class Profile(_Data):
     costs: dict[str, KeyCost] = {}
     failures: dict[str, str] = {}
     dispatch: Dispatch = Field(default_factory=Dispatch)
+    loop: LoopCosts | None = None
     transfers: dict[str, Transfer] = {}
     collectives: dict[str, CollectiveLaw] = {}
     contention: Contention = Field(default_factory=Contention)

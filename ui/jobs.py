@@ -21,6 +21,7 @@ from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.largest_batch import with_largest_batch
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
+from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from ui.app.model import Choices, Forecast, Refusal, Request
@@ -101,7 +102,7 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def predict_many(request: Request) -> list[Forecast | Refusal]:
-    """Predict every strategy of the request. Raises StepcastError if the job itself cannot be predicted."""
+    """Predict plain PyTorch and every strategy of the request. Raises StepcastError if the job itself cannot be predicted."""
     if request.model not in workloads.names():  # built-in names only: the app runs no code of its users
         raise UnknownNameError("model", request.model, workloads.names())
     for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
@@ -117,12 +118,14 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     base = forecasts["baseline"]
     if isinstance(base, StepcastError):
         raise base
-    return [_answer(name, forecasts[name], base, job, shared, model) for name in request.strategies]
+    plain = None if isinstance(forecasts[PYTORCH], StepcastError) else forecasts[PYTORCH]
+    names = dict.fromkeys([PYTORCH, *request.strategies])
+    return [_answer(name, forecasts[name], base, plain, job, shared, model) for name in names]
 
 
-def _answer(name: str, forecast, base, job: Job, shared: Mapping[str, str], model: CostModel) -> Forecast | Refusal:
+def _answer(name: str, forecast, base, plain, job: Job, shared: Mapping[str, str], model: CostModel) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
-    document = with_largest_batch(prediction(forecast, base, job.precision), job, name, shared, forecast, model)
+    document = with_largest_batch(prediction(forecast, base, job.precision, plain), job, name, shared, forecast, model)
     return Forecast(document, forecast.timeline, measured_here(model))

@@ -1,7 +1,8 @@
 """Times cost keys on a CPU worker, through the very functions that the executor runs.
 
 Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The anchor op runs in
-between two keys.
+between two keys. A key of several threads is sampled on the main thread, where PyTorch's own loop runs, with that many threads, and its
+dropout draws its masks as PyTorch does.
 """
 
 import time
@@ -14,7 +15,9 @@ from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
+from executors.forms import PLAIN, Forms
 from simulator.costs.model import measurable
+from simulator.plan.keys import threads_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
@@ -22,6 +25,8 @@ from simulator.plan.task import Task
 #: op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
 #: median |error| was 4 % with it and 9 % with 24 MiB.
 FLUSH_BYTES = 12 << 20
+#: Dropout as PyTorch's own loop runs it.
+_OWN_DRAWS = Forms(draws="stream")
 #: Up to `_FEW_FAULTS` page faults (a page is 4 KiB) during a sample do not count. Otherwise it is repeated, up to `_TRIES` times in all,
 #: and the last try counts.
 _FEW_FAULTS, _TRIES = 16, 4
@@ -45,27 +50,39 @@ class Sampler:
                 continue
             self.samples[key] = Samples(task)
             try:
-                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device)
+                forms = PLAIN if threads_of(key) == 1 else _OWN_DRAWS
+                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device, forms)
             except Exception as error:
                 self.failures[key] = reason(error)
 
     def sample(self, keys: list[str], number: int) -> None:
-        """Take one cold and one warm sample of each key on one worker; the workers alternate with the sample's `number`."""
+        """Take one cold and one warm sample of each key, those of one thread on one worker; the workers alternate with the `number`."""
+        together = [key for key in keys if threads_of(key) > 1]
+        self._sample_alone([key for key in keys if threads_of(key) == 1], number)
+        for key in together:
+            torch.set_num_threads(threads_of(key))
+            self._take_pair_if_usable(key)
+
+    def _sample_alone(self, keys: list[str], number: int) -> None:
         position = number % len(self.backend.workers.cores)
         anchor = self.backend.anchors[position] if self.backend.anchors else None
 
         def work(_: int) -> None:
             for key in keys:
-                if key in self.failures:
-                    continue
                 if anchor is not None:
                     anchor.tick()
-                try:
-                    self._take_pair(key)
-                except Exception as error:
-                    self.failures[key] = reason(error)
+                self._take_pair_if_usable(key)
 
-        self.backend.workers.run(work, (position,))
+        if keys:
+            self.backend.workers.run(work, (position,))
+
+    def _take_pair_if_usable(self, key: str) -> None:
+        if key in self.failures:
+            return
+        try:
+            self._take_pair(key)
+        except Exception as error:
+            self.failures[key] = reason(error)
 
     def run(self, key: str) -> None:
         """Run the task of `key` once, on this thread."""

@@ -9,6 +9,7 @@ import torch
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.host import measure_host
+from calibrate.cpu.loop import measure_loop
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.sampler import Sampler
 from calibrate.cpu.session import calibrate_cpu
@@ -35,7 +36,7 @@ class CpuTestbed:
 
     mode = "eager"
     units_per_round = 3
-    plain_steps_per_round = 2
+    plain_steps_per_round = 3
     interleaved = True
 
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
@@ -43,6 +44,7 @@ class CpuTestbed:
         self.identity, self._devices, self._link = this_cpu(), devices, link
         self.backend: CpuBackend | None = None
         self._sampler: Sampler | None = None
+        self._loop_sampler: Sampler | None = None
         self._plain_threads = len(available_cores())
         self.memory_limit_bytes: float | None = None
 
@@ -56,9 +58,11 @@ class CpuTestbed:
         return cpu_machine(profile, self._devices, self._link).with_memory_limit(self.memory_limit_bytes)
 
     def measure_machine(self, profile: Profile) -> None:
-        """Measure the executor's overheads, the peak rates and the cache size."""
+        """Measure the executor's overheads, the peak rates, the cache size, and the overheads of PyTorch's own loop."""
         if profile.dispatch.task_overhead_s is None:
             measure_host(CpuBackend(cpu_machine(profile)), profile)
+        if profile.loop is None:
+            profile.loop = measure_loop(CpuBackend(cpu_machine(profile)))
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing keys, and co-runs."""
@@ -76,18 +80,28 @@ class CpuTestbed:
         """Co-run the keys that meet in `plans`. A validation does so before its rounds: the ratios are steady even if times are not."""
         return learn_contention(plans, machine, profile)
 
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
-        """Make the backend and the sampler."""
+    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
+        """Make the backend and the samplers."""
         self.backend = CpuBackend(machine, anchor=True)
-        self._sampler = Sampler(self.backend)
+        self._sampler = self._sampler_of(self.backend, machine, plans)
+        self._loop_sampler = self._sampler_of(self.backend, machine, loop)
+
+    @staticmethod
+    def _sampler_of(backend: CpuBackend, machine: Machine, plans: Sequence[Plan]) -> Sampler:
+        sampler = Sampler(backend)
         for plan in plans:
-            self._sampler.add(plan, plan.keys(machine))
+            sampler.add(plan, plan.keys(machine))
+        return sampler
 
     def sample_keys(self, number: int) -> list[float]:
         """Sample every key once. Anchor samples from before the call are dropped."""
         self.anchor_samples()
         self._sampler.sample(list(self._sampler.samples), number)
         return self.anchor_samples()
+
+    def sample_loop_keys(self, number: int) -> None:
+        """Sample every key of PyTorch's own loop once."""
+        self._loop_sampler.sample(list(self._loop_sampler.samples), number)
 
     def anchor_samples(self) -> list[float]:
         """Seconds that the anchors of all workers took since the last call."""
@@ -97,9 +111,10 @@ class CpuTestbed:
         """Watch for other work on this machine."""
         return CpuMonitor()
 
-    def record(self, profile: Profile, samples: Sequence[int]) -> None:
-        """Store the costs of the sampler's keys."""
-        store_samples(self._sampler.samples, self._sampler.failures, profile, samples)
+    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+        """Store the costs of the samplers' keys."""
+        for sampler, numbers in ((self._loop_sampler, loop_samples), (self._sampler, samples)):
+            store_samples(sampler.samples, sampler.failures, profile, numbers)
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""

@@ -5,32 +5,53 @@ every op, so they are measured together, on a model of many different tiny ops: 
 """
 
 import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.sampler import CudaSampler
-from calibrate.tiny_model import tiny_job, tiny_plan
+from calibrate.loop import loop_plan
+from calibrate.tiny_model import tiny_plan
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.tensors import job_tensors
+from simulator.job import Job
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.keys import cost_key
+from simulator.plan.plan import Plan
 
 _WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
 
 
-def dispatch_s(driver: Driver, record_s: float, wait_s: float, effort: Effort | None = None) -> float:
+@dataclass(frozen=True)
+class TinyOps:
+    """A machine with the GPU, the plan of many tiny ops that the executor runs, and the host seconds to issue each op alone, by cost key.
+
+    `loop` is the plan of the same ops as PyTorch's own loop.
+    """
+
+    machine: Machine
+    job: Job
+    plan: Plan
+    loop: Plan
+    issue_s: Mapping[str, float]
+
+    @staticmethod
+    def measure(driver: Driver, effort: Effort | None = None) -> "TinyOps":
+        """Time the issue of every op."""
+        machine = plain_machine(driver)
+        job, loop = loop_plan(machine)
+        plan = tiny_plan(job, machine)
+        return TinyOps(machine, job, plan, loop, CudaSampler(driver, effort=effort).issue_s([plan, loop], machine))
+
+
+def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) -> float:
     """Host seconds per task besides its op, at least 0. `record_s` and `wait_s` are those of recording an event and of waiting for one."""
-    machine = plain_machine(driver)
-    job = tiny_job()
-    plan = tiny_plan(job, machine)
-    sampler = CudaSampler(driver, effort=effort)
-    sampler.measure(plan, plan.keys(machine))
-    issue_s = {key: statistics.median(samples.issue_s) for key, samples in sampler.samples.items() if samples.issue_s}
-    sampler.release()
-    alone_s = sum(issue_s.get(cost_key(task, machine), 0.0) for task in plan.tasks)
+    plan, job = tiny.plan, tiny.job
+    alone_s = sum(tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for task in plan.tasks)
     waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
-    program = CudaBackend(machine, driver).load(plan, job_tensors(job, job.build(), job.graph()))
+    program = CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph()))
     program.run(_WARM_UP)
     periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]
     return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)

@@ -15,7 +15,7 @@ from simulator.job import Job
 from simulator.models.user_code import brief
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
-from traces.comparison import Validation
+from traces.comparison import PYTORCH, Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json
 from traces.gpu_report import FACTS, VALIDATIONS
@@ -273,7 +273,7 @@ def _one_by_one(case: Case, context: ReportContext, flags: list[str]) -> Validat
             rows.append(skipped_row(strategy.name, option_values(options), context.scrubbed(brief(error))))
             continue
         first = first or validation
-        rows += [row for row in validation.results if (row.strategy == BASELINE) == (name == BASELINE)]
+        rows += [row for row in validation.results if (row.strategy in (BASELINE, PYTORCH)) == (name == BASELINE)]
     return first.model_copy(update={"results": tuple(rows)})
 
 
@@ -296,12 +296,12 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
         validation.optimizer,
     )
     asked = [strategies.parse(text) for text in case.strategies]
-    rows = [(row.strategy, row.options) for row in validation.results]
+    rows = [(row.strategy, row.options) for row in validation.results if row.strategy != PYTORCH]
     complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
     return Result(_same_numbers(validation)) if actual == expected and validation.ran and complete else None
 
 
 def _same_numbers(validation: Validation) -> bool:
     """Whether every strategy that ran computed what plain PyTorch does."""
-    errors = [error for row in validation.ran for error in (row.max_grad_error, row.max_param_error)]
+    errors = [error for row in validation.executed for error in (row.max_grad_error, row.max_param_error)]
     return all(error is not None and error <= TOLERANCE[validation.precision] for error in errors)

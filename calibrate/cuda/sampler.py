@@ -5,7 +5,7 @@ Warm samples repeat the task on the same operands; cold samples use operands tha
 """
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -20,6 +20,7 @@ from executors.binding import draws_numbers, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
 from simulator.costs.model import measurable
+from simulator.machine.machine import Machine
 from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -141,6 +142,23 @@ class CudaSampler:
         """Like `Bench.slopes`, but without graphs."""
         times = self._bench.between([lambda c=copies, k=count: c(k) for copies, n in cases for count in (n, 2 * n)])
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
+
+    def issue_s(self, plans: Iterable[Plan], machine: Machine) -> dict[str, float]:
+        """Median host seconds to issue the task of each key of `plans`, and nothing else of it. Keys that fail are left out."""
+        issue_s: dict[str, float] = {}
+        for plan in plans:
+            for key, task in plan.keys(machine).items():
+                if key in issue_s or not measurable(task):
+                    continue
+                try:
+                    compiled = self._compile_task(task, plan, fill(task, plan, self._pool), self._eager_forms)
+                    for _ in range(2):
+                        self._bench.run(compiled)
+                    issue_s[key] = statistics.median(self._issue(compiled, 0.0, task.body.launches))
+                except Exception:
+                    self._require_usable(key)
+        self.release()
+        return issue_s
 
     def _issue(self, compiled: Compiled, seconds: float, launches: int) -> list[float]:
         """Host seconds per task by round, on an idle stream whose queue stays far from full."""

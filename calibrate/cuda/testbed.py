@@ -9,8 +9,9 @@ from calibrate.cuda.anchor import EDGE, GpuAnchor
 from calibrate.cuda.bench import Bench, Effort, objects_kept
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.contention import learn_contention
-from calibrate.cuda.dispatch import dispatch_s, plain_machine
+from calibrate.cuda.dispatch import TinyOps, dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
+from calibrate.cuda.loop import measure_loop
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
@@ -31,6 +32,8 @@ from traces.profile import Profile, Stats
 
 #: Numbers of partitions into which a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
+#: Steps of a loop of tiny ops per round of the effort.
+_LOOP_STEPS = 8
 log = logging.getLogger("stepcast")
 
 
@@ -116,12 +119,22 @@ class GpuTestbed:
         monitor = GpuMonitor(self._uuid)
         with objects_kept():
             measure_rates(bench, profile, self.precision)
-            measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
+            tiny = TinyOps.measure(self.driver, self._effort)
+            measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, tiny, record_s, wait_s))
+            self._measure_loop(profile, tiny)
             measure_transfers(bench, profile, sizes=self._sizes)
             self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, monitor.stop())
+
+    def _measure_loop(self, profile: Profile, tiny: TinyOps) -> None:
+        """Measure the host's time in PyTorch's own loop. No plan needs it, so a failure becomes a note."""
+        try:
+            profile.loop = measure_loop(self.driver, tiny, _LOOP_STEPS * (self._effort or Effort()).rounds)
+        except (StepcastError, RuntimeError) as error:
+            self.driver.synchronize()  # raises where this GPU cannot be used any more
+            profile.notes = list(dict.fromkeys([*profile.notes, f"PyTorch's own loop was not measured: {brief(error)}"]))
 
     def _measure_peers(self, profile: Profile) -> None:
         """Measure copies between this machine's GPUs, if it has several. They are not needed to run here, so a failure becomes a note."""
@@ -184,13 +197,16 @@ class GpuTestbed:
     def _note(profile: Profile, conditions: Conditions) -> None:
         profile.notes = list(dict.fromkeys([*profile.notes, *conditions.flags]))
 
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
         """Make the backend. No key is measured in rounds."""
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
     def sample_keys(self, number: int) -> list[float]:
         """Do nothing: keys are measured before the rounds."""
         return []
+
+    def sample_loop_keys(self, number: int) -> None:
+        """Do nothing: keys are measured before the rounds."""
 
     def anchor_samples(self) -> list[float]:
         """Time the anchor now."""
@@ -200,7 +216,7 @@ class GpuTestbed:
         """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
 
-    def record(self, profile: Profile, samples: Sequence[int]) -> None:
+    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
         """Do nothing: keys are measured before the rounds."""
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:

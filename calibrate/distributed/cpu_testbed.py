@@ -10,7 +10,6 @@ from pathlib import Path
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import CpuMonitor
-from calibrate.cpu.sampler import Sampler
 from calibrate.cpu.session import calibrate_cpu
 from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuTestbed, cpu_machine
 from calibrate.distributed.collectives import CollectiveSampler, measure_collectives
@@ -70,13 +69,13 @@ class CpuGroupTestbed(CpuTestbed):
             return False
         return learn_contention(plans, machine, profile)
 
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
         """Make the backend in every process, and the samplers."""
         self.backend = DistributedBackend(machine, self._channel)
-        self._sampler = Sampler(self.backend.local)
+        self._sampler = self._sampler_of(self.backend.local, machine, plans)
+        self._loop_sampler = self._sampler_of(self.backend.local, machine, loop)
         self._collectives = CollectiveSampler(self.backend)
         for plan in plans:
-            self._sampler.add(plan, plan.keys(machine))
             self._collectives.add(plan)
 
     def sample_keys(self, number: int) -> list[float]:
@@ -93,9 +92,9 @@ class CpuGroupTestbed(CpuTestbed):
         """An empty list: one process's anchor would make the others wait for a time that no process knows."""
         return []
 
-    def record(self, profile: Profile, samples: Sequence[int]) -> None:
+    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
         """Store the costs of keys and collectives."""
-        super().record(profile, samples)
+        super().record(profile, samples, loop_samples)
         self._collectives.store(profile, samples)
 
     def about(self) -> dict[str, object]:

@@ -41,7 +41,7 @@ class GpuGroupTestbed(GpuTestbed):
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
 
-    def open(self, machine: Machine, plans: Sequence[Plan]) -> None:
+    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
         """Make the backend in every process."""
         self.backend = self._backend(machine)
 

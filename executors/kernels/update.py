@@ -109,15 +109,27 @@ def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update. Parameters and state are carried tensors; gradients come from the instance."""
-    body, capturable = task.body, binding.forms.capturable
+    body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
     gradients = [binding.getter(operand) for operand in task.reads]
     tensors = [binding.getter(operand) for operand in task.mutates]
 
+    own_count = binding.forms.cuda and not body.capturable and body.form != "fused"
+    counts = _host_counts(body) if own_count else {}
+
     def run(instance: Instance) -> None:
-        apply_update(body, [get(instance) for get in gradients], [get(instance) for get in tensors], capturable)
+        operands = [counts.get(position) if position in counts else get(instance) for position, get in enumerate(tensors)]
+        apply_update(body, [get(instance) for get in gradients], operands, capturable)
 
     return run
+
+
+def _host_counts(body: Update) -> dict[int, Tensor]:
+    """Step counts on the host, as PyTorch's own loop keeps them, by position among the update's mutates."""
+    names = STATE[body.optimizer]
+    width = 1 + len(names)
+    places = (p * width + 1 + names.index("step") for p in range(len(body.parameters)) if "step" in names)
+    return {place: torch.ones((), dtype=torch.float32, device="cpu") for place in places}
 
 
 def initial_state(optimizer: str, parameter: Tensor) -> dict[str, Tensor]:

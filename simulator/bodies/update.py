@@ -46,6 +46,15 @@ _LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
     "adam": (20, 18, 2),
     "adamw": (20, 18, 2),
 })  # fmt: skip
+#: The same with step counts on the host, as PyTorch's own loop keeps them unless the form is fused.
+_HOST_COUNT_LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
+    **_LAUNCHES,
+    "adagrad": (5, 6, 2),
+    "rmsprop": (6, 6, 0),
+    "adadelta": (12, 12, 0),
+    "adam": (8, 8, 2),
+    "adamw": (8, 8, 2),
+})  # fmt: skip
 
 
 def forms(optimizer: str) -> tuple[str, ...]:
@@ -90,18 +99,20 @@ class Update(Body):
 
     Operands: `reads` are the gradients, in the order of `parameters`; `mutates` are, parameter by parameter, the parameter followed by
     its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; a name that it lacks has its default.
+    `capturable`: on CUDA in the form that graphs can replay, as executors run it; PyTorch's own loop keeps step counts on the host.
     """
 
     optimizer: str
     form: str
     parameters: tuple[str, ...]
     hyper: tuple[tuple[str, float], ...] = ()
+    capturable: bool = True
     kind: Literal["update"] = "update"
 
     @property
     def launches(self) -> int:
         """Kernels on CUDA: per parameter in the for-loop form, per call otherwise (PyTorch makes several calls beyond some 100 tensors)."""
-        per_parameter, foreach, fused = _LAUNCHES[self.optimizer]
+        per_parameter, foreach, fused = (_LAUNCHES if self.capturable else _HOST_COUNT_LAUNCHES)[self.optimizer]
         if self.form == "fused":
             return fused
         saved = 0 if self._all_hyper()["weight_decay"] else 1  # the kernel that adds the decay
@@ -119,7 +130,7 @@ class Update(Body):
         used = "+".join(name for name, value in self._all_hyper().items() if value)
         shapes = [geometry(o) for o in task.reads]
         text = shapes[0] if len(shapes) == 1 else f"{len(shapes)}x{blake2b('|'.join(shapes).encode(), digest_size=8).hexdigest()}"
-        return f"update.{self.optimizer}:{self.form}|{text}|{used}"
+        return f"update.{self.optimizer}:{self.form}|{text}|{used}{'' if self.capturable else '|host-count'}"
 
     def work(self, task: Task) -> Work:
         """Bytes of one pass over gradients, parameters and state. Other forms than "fused" make several (`costs.efficiencies.traffic`)."""

@@ -55,6 +55,7 @@ class Recorder(TorchDispatchMode):
         self.storage_bytes: dict[str, int] = {}
         self.constants: dict[str, Any] = {}
         self.phase, self.layer = FORWARD, ""
+        self._view_calls = 0  # since the last op
         self._operands: dict[int, Operand] = {}
         self._offsets: dict[str, int] = {}
         self._by_storage: dict[int, str] = {}
@@ -184,6 +185,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(...): on real tensors it returns the constant, which must not change
             func = torch.ops.aten.clone.default
         if torch.Tag.inplace_view in func.tags:
+            self._view_calls += 1
             self._changed_in_place(args[0])
             return
         if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
@@ -192,6 +194,7 @@ class Recorder(TorchDispatchMode):
             )
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
+            self._view_calls += 1
             return
         if func.is_view and self._on_seen_storage(args[0]):  # as a task it would hide that two values share memory
             raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
@@ -212,7 +215,8 @@ class Recorder(TorchDispatchMode):
             writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
             outputs.append(position)
         body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
-        self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates))
+        self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates, self._view_calls))
+        self._view_calls = 0
 
     def _on_seen_storage(self, tensor: Any) -> bool:
         """Whether a fake tensor lies on a storage seen before. A real tensor among fake ones is a constant, which no op changes."""

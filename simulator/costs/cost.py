@@ -23,6 +23,7 @@ class Cost:
     `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
     `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
     `issue_error`: relative error of `issue_s` if it was estimated from other keys (one standard deviation of the log).
+    `overhead_s`: time on the device that PyTorch's own loop adds to the task (a CPU; see `costs.autograd`).
     `group`: the contention group (`contention.group_of`); empty for tasks that use no SM.
     """
 
@@ -42,6 +43,7 @@ class Cost:
     issue_s: float | None = None
     issue_error: float = 0.0
     group: str = ""
+    overhead_s: float = 0.0
 
 
 class PlanCosts(Protocol):

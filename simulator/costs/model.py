@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.costs import efficiencies
+from simulator.costs.autograd import with_loop
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.costs.efficiencies import Site, precision_of
@@ -27,7 +28,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
-from traces.profile import KeyCost, Profile
+from traces.profile import KeyCost, LoopCosts, Profile
 
 #: Op classes whose tasks are issued by one call, however many launches they have.
 SINGLE_CALL = frozenset({"scan.linear"})
@@ -78,10 +79,12 @@ class CostModel:
     """Costs on one machine.
 
     `precision`: the one that dense kernels use on float32 operands, `fp32` or `tf32` (default: the profile's).
+    `loop`: what PyTorch's own loop adds to every task, in the costs of that loop (`for_pytorch`).
     """
 
-    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None):
+    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None, loop: LoopCosts | None = None):
         """Without a profile every cost comes from the table."""
+        self._loop = loop
         self.machine = machine
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
@@ -106,6 +109,11 @@ class CostModel:
     def whole(self) -> "CostModel":
         """The costs on the machine whose GPU is unsplit."""
         return self if self.machine.whole is None else CostModel(self.machine.whole, self.profile, self.precision)
+
+    @cached_property
+    def for_pytorch(self) -> "CostModel":
+        """The costs of PyTorch's own loop."""
+        return CostModel(self.machine.for_pytorch, self.profile, self.precision, self.profile and self.profile.loop)
 
     @property
     def co_runs_measured(self) -> bool:
@@ -221,7 +229,7 @@ class CostModel:
         if issue_s is None and (each := self._issue_s(cost.key, work.op_class)) is not None:
             issue_s = each.seconds * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
             issue_error = each.error
-        return replace(
+        priced = replace(
             cost,
             compute_share=compute,
             memory_share=memory,
@@ -232,6 +240,7 @@ class CostModel:
             issue_error=issue_error,
             group=group,
         )
+        return priced if self._loop is None else with_loop(priced, task, self._loop, self.machine.host(device) is not None)
 
     def _issue_s(self, key: str, op_class: str) -> Issue | None:
         """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""
@@ -278,9 +287,10 @@ class CostModel:
 
     @cached_property
     def _profile_keys(self) -> tuple[_ProfileKey, ...]:
-        keys = []
+        keys, threads = [], {d.share_name for d in self.machine.devices if d.threads > 1}  # costs on several threads say little of one
         for key, cost in self.profile.costs.items() if self.profile is not None else ():
-            sms = key.rpartition("@")[2]
+            share = key.rpartition("@")[2]
+            sms = share if not threads else "1" if share in threads else ""
             if cost.op_class and sms.isdecimal() and int(sms) > 0:
                 keys.append(_ProfileKey(cost.op_class, family(key), int(sms), cost))
         return tuple(keys)

@@ -50,7 +50,7 @@ def recipes_of(
 
 def _recipe(task: Task, cost: Cost, seconds: float, machine: Machine, links: Links) -> Recipe:
     body, device, host = task.body, machine.device(task.device), machine.host(task.device)
-    overhead_s = device.task_overhead_s if host is None else 0.0  # with a host lane, the executor's time per task is the host's
+    overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)  # with a host lane, the time per task is the host's
     on_core = device.kind == "cpu"
     shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, machine.memory(task.device).saturation_share)
     if body.resource is Resource.COLLECTIVE:

@@ -40,6 +40,7 @@ class Device:
     `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
+    `threads`: cores that work on one task together, as PyTorch's own loop uses a CPU; such a device has one SM.
     `errors`: as in `HostLane`.
     """
 
@@ -52,7 +53,13 @@ class Device:
     task_overhead_s: float = 0.0
     shared_overhead_s: float = 0.0
     wake_s: float = 0.0
+    threads: int = 1
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def share_name(self) -> str:
+        """What a task gets of the device, as cost keys name it: its SMs, or the threads that work on one task together (`2t`)."""
+        return str(self.sms) if self.threads == 1 else f"{self.threads}t"
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,8 @@ class Machine:
     or of a transfer between two devices, that runs alone. Where one was measured, links only determine what it shares.
 
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
+
+    `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
     """
 
     name: str
@@ -121,10 +130,21 @@ class Machine:
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
     whole: "Machine | None" = None
+    plain: "Machine | None" = None
+
+    @property
+    def for_pytorch(self) -> "Machine":
+        """This machine as plain PyTorch uses it."""
+        unsplit = self.whole or self
+        return unsplit.plain or unsplit
 
     def of(self, devices: Iterable[str]) -> "Machine":
-        """This machine, or the unsplit one if `devices` are its."""
-        return self.whole if self.whole is not None and not set(devices).isdisjoint(self.whole._by_name) else self
+        """This machine, or the one of its variants that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
+        if set(devices).isdisjoint(self._by_name):
+            for variant in filter(None, (self.whole, self.plain)):
+                if not set(devices).isdisjoint(variant._by_name):
+                    return variant
+        return self
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -169,7 +189,10 @@ class Machine:
         if size_bytes is None:
             return self
         memories = tuple(replace(memory, size_bytes=min(memory.size_bytes, int(size_bytes))) for memory in self.memories)
-        return replace(self, memories=memories, whole=self.whole and self.whole.with_memory_limit(size_bytes))
+        variants = {
+            name: variant and variant.with_memory_limit(size_bytes) for name, variant in (("whole", self.whole), ("plain", self.plain))
+        }
+        return replace(self, memories=memories, **variants)
 
     def nodes(self, devices: Iterable[str]) -> int:
         """Number of nodes that the devices are on. Devices of one node are connected without the network."""

@@ -42,7 +42,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     sources = dict.fromkeys(named, note) | ({"costs": f"{len(profile.costs)} keys {note}"} if profile.costs else {})
     if profile.collectives:
         sources["collectives"] = f"{', '.join(profile.collectives)} {note}; {SCALED}"
-    return replace(
+    measured = replace(
         machine,
         collectives=profile.collectives,
         peer_transfers=peers,
@@ -52,6 +52,10 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         links=tuple(links.values()) if host_links else machine.links,
         sources={**machine.sources, **sources},
     )
+    if profile.loop is None:
+        return measured
+    own_loop = replace(measured, hosts=tuple(replace(lane, dispatch_s=0.0) for lane in measured.hosts))  # no executor beside it
+    return replace(measured, plain=own_loop)
 
 
 def _without(errors: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:

@@ -48,6 +48,8 @@ _PRIORITY_LEVELS = 64
 
 #: Links between groups of cores: none, since they share one memory; or copies at a stated GB/s, as between separate memories.
 ALIAS_LINK, COPY_LINK = "alias", "copy"
+#: The device of plain PyTorch, which works on one op at a time with all cores.
+ALL_CORES = "cpu"
 
 
 def link_bytes_per_s(link: str) -> float | None:
@@ -127,7 +129,11 @@ def this_cpu(
         sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
     groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}
-    return Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, collectives=laws)
+    machine = Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, collectives=laws)
+    together = replace(
+        device, name=ALL_CORES, sms=1, threads=count, peak_flops=peaks, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0
+    )
+    return replace(machine, plain=replace(machine, devices=(replace(together, errors={}),), links=(), library="", collectives={}))
 
 
 def available_cores() -> int:

@@ -20,6 +20,12 @@ def geometry(operand: Operand) -> str:
     return text
 
 
+def threads_of(key: str) -> int:
+    """The number of threads that work together on the task of a key; 1 for all keys but those of plain PyTorch on a CPU."""
+    share = key.rpartition("@")[2]
+    return int(share[:-1]) if share.endswith("t") else 1
+
+
 def cost_key(task: Task, machine: Machine) -> str:
-    """The name under which a profile stores the task's cost: body, operand geometry, and the SMs of its device."""
-    return f"{task.body.key(task)}@{machine.device(task.device).sms}"
+    """The name under which a profile stores the task's cost: body, operand geometry, and the SMs (or threads) that run it."""
+    return f"{task.body.key(task)}@{machine.device(task.device).share_name}"

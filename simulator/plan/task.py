@@ -191,7 +191,7 @@ class Task:
     """One unit of work on one lane. In period p it works on iteration p − lag, and is skipped if that is negative.
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
-    are disjoint. Bodies refer to `reads + mutates` by position.
+    are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: calls for views that plain PyTorch makes before this op.
     """
 
     name: str
@@ -207,6 +207,7 @@ class Task:
     layer: str = ""
     micro_batch: int = 0
     lag: int = 0
+    view_calls: int = 0
 
     @property
     def lane(self) -> tuple[str, int]:

@@ -1,5 +1,6 @@
 """Predict a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from simulator.predict.published import speedup_accuracy, step_accuracy
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
-from traces.comparison import MemoryNeed, Prediction, Shares
+from traces.comparison import PYTORCH, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
@@ -86,10 +87,12 @@ class Forecast:
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
-    If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. Raises PlanError if the plan
-    cannot run on the machine.
+    If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is
+    predicted in eager mode, with the costs of PyTorch's own loop. Raises PlanError if the plan cannot run on the machine.
     """
-    if machine.of(plan.devices) is not machine:
+    if plan.strategy == PYTORCH:
+        machine, model, mode = machine.for_pytorch, model.for_pytorch, "eager"
+    elif machine.of(plan.devices) is not machine:
         machine, model = machine.whole, model.whole
     plan.validate(machine)
     dependencies = Dependencies(plan)
@@ -97,7 +100,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     shares = Shares(**model.shares(plan, costs))
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
-    parts = step_parts(timeline, task_seconds(plan, machine, alone_s))
+    parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
     peak = at_peak(plan, timeline, memory)
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
@@ -106,14 +109,18 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
-    """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share. Both have one mode."""
-    discrepancy = shipped_speedup_discrepancy(other.plan.strategy, other.kind, other.timeline.mode)
+    """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share.
+
+    `baseline` may be another plan than the baseline's, such as plain PyTorch; then the errors that are its own count too.
+    """
+    own = [f for f in (baseline, other) if f.plan.strategy != "baseline"]
+    discrepancy = math.hypot(*(shipped_speedup_discrepancy(f.plan.strategy, f.kind, f.timeline.mode) for f in own))
     accuracy = other.from_specifications * speedup_accuracy(other.plan.strategy)
     return speedup_interval(baseline.sensitivity, other.sensitivity, discrepancy, accuracy)
 
 
-def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -> Prediction:
-    """Return the document of a forecast, with its speed-up over the baseline."""
+def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
+    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, as far as they are given."""
     timeline = predicted.timeline
     base = baseline.timeline.step_s if baseline is not None else None
     return Prediction(
@@ -137,6 +144,9 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str) -
         waterfall=waterfall(baseline.parts, predicted.parts) if baseline is not None and baseline is not predicted else (),
         memories=predicted.memories,
         speedup_interval=paired_interval(baseline, predicted) if baseline is not None and baseline is not predicted else None,
+        pytorch_step_s=plain.timeline.step_s if plain is not None else None,
+        against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
+        against_pytorch_interval=paired_interval(plain, predicted) if plain is not None and plain is not predicted else None,
     )
 
 
@@ -146,17 +156,19 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
     Raises StepcastError if the strategy cannot run the job on the machine.
     """
     strategy, options = strategies.parse(text, shared)
-    if machine.whole is not None and strategy.least_devices == 1:
+    if strategy.name == PYTORCH:
+        machine, model = machine.for_pytorch, model.for_pytorch
+    elif machine.whole is not None and strategy.least_devices == 1:
         machine, model = machine.whole, model.whole
     return strategy.plan(job, machine, model, options)
 
 
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
-    """Forecast the baseline and every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
+    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
 
-    The baseline comes first, whether or not it is requested.
+    Plain PyTorch and the baseline come first, whether or not they are requested.
     """
-    for text in dict.fromkeys(["baseline", *requested]):
+    for text in dict.fromkeys([PYTORCH, "baseline", *requested]):
         try:
             yield text, forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
         except StepcastError as error:

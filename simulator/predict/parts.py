@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from simulator.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, TRANSFER, UPDATE
@@ -65,10 +66,13 @@ def part_of(phase: str) -> str:
     return COMMUNICATION if phase in (TRANSFER, COLLECTIVE) else phase
 
 
-def task_seconds(plan: Plan, machine: Machine, alone_s: Sequence[float]) -> dict[str, TaskSeconds]:
+def task_seconds(plan: Plan, machine: Machine, costs: Sequence[Cost], alone_s: Sequence[float]) -> dict[str, TaskSeconds]:
     """What each task takes. `alone_s` by task (`Simulation.alone_s`). With a host lane, the executor's time per task is the host's."""
     overhead_s = {name: machine.device(name).task_overhead_s if machine.host(name) is None else 0.0 for name in plan.devices}
-    return {task.name: TaskSeconds(alone, overhead_s[task.device]) for task, alone in zip(plan.tasks, alone_s, strict=True)}
+    return {
+        task.name: TaskSeconds(alone, overhead_s[task.device] + cost.overhead_s)
+        for task, cost, alone in zip(plan.tasks, costs, alone_s, strict=True)
+    }
 
 
 def step_parts(timeline: Timeline, seconds: Mapping[str, TaskSeconds]) -> StepParts:

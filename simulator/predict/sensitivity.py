@@ -128,7 +128,7 @@ class _Attribution:
         """Yield (source, seconds) of `length_s` seconds of a task."""
         task, cost = self._tasks[name]
         device, host = self.machine.device(task.device), self.machine.host(task.device)
-        overhead_s = device.task_overhead_s if host is None else 0.0
+        overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)
         overhead = self.source("task_overhead_s", device.errors.get("task_overhead_s", 0.0))
         resource = task.body.resource
         if (route := self._route(task)) is not None:

@@ -6,6 +6,7 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 - `USES_COSTS = True`: the plan depends on the costs, so its keys are measured before the plan is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
 - `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
+- `EXECUTED = False`: it is only predicted; no executor runs it (plain PyTorch).
 """
 
 import ast
@@ -49,6 +50,7 @@ class Strategy:
     uses_costs: bool = False
     methods: tuple[str, ...] = ()
     least_devices: int = 1
+    executed: bool = True
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -92,14 +94,30 @@ def _discover() -> dict[str, Strategy]:
     for module in modules(__package__):
         if not hasattr(module, "NAME"):
             continue
-        optional = getattr(module, "USES_COSTS", False), getattr(module, "METHODS", ()), getattr(module, "LEAST_DEVICES", 1)
+        defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
+        optional = (getattr(module, name, default) for name, default in defaults.items())
         strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, module.plan, *optional)
-    return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[0])))
+    return dict(sorted(strategies.items(), key=lambda item: (item[1].executed, item[0] != "baseline", item[0])))
 
 
 def names(devices: int | None = None) -> list[str]:
-    """Names of all strategies, baseline first; with `devices`, of those that run on that many devices."""
-    return [name for name, strategy in _discover().items() if devices is None or strategy.least_devices <= devices]
+    """Names of the strategies that executors run, baseline first; with `devices`, of those that run on that many devices."""
+    known = ((name, strategy) for name, strategy in _discover().items() if strategy.executed)
+    return [name for name, strategy in known if devices is None or strategy.least_devices <= devices]
+
+
+def every() -> list[Strategy]:
+    """All strategies: plain PyTorch, which no executor runs, then those of `names`."""
+    return list(_discover().values())
+
+
+def require_executed(strategy: Strategy) -> None:
+    """Raise StepcastError for a strategy that is only predicted."""
+    if not strategy.executed:
+        raise StepcastError(
+            f"strategy {strategy.name} is your own loop, which no executor runs; run baseline, the same step as a plan;"
+            f" predict shows {strategy.name}, and validate times it too"
+        )
 
 
 def get(name: str) -> Strategy:
@@ -107,7 +125,7 @@ def get(name: str) -> Strategy:
     try:
         return _discover()[name]
     except KeyError:
-        raise UnknownNameError("strategy", name, names(), "stepcast strategies lists them") from None
+        raise UnknownNameError("strategy", name, list(_discover()), "stepcast strategies lists them") from None
 
 
 def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:

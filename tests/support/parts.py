@@ -15,4 +15,4 @@ def parts_of(
 ) -> StepParts:
     """The parts of the steady step."""
     timeline, _, alone_s = timed_simulation(plan, machine, costs, mode, Dependencies(plan), multipliers)
-    return step_parts(timeline, task_seconds(plan, machine, alone_s))
+    return step_parts(timeline, task_seconds(plan, machine, costs, alone_s))

@@ -124,7 +124,7 @@ def validation_summary_ui(validation: Validation) -> None:
     st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
     headline_ui(validation)
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
-    if validation.ran:
+    if validation.executed:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
 
@@ -214,9 +214,10 @@ def forecast_details_ui(answer: Forecast) -> None:
     """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     if prediction.fits:
-        left, middle, right = st.columns(3)
+        left, middle, plain, right = st.columns(4)
         left.metric("Step time", units.duration(prediction.step_s))
         middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
+        plain.metric("Against PyTorch", units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval))
         right.metric("Over the baseline", units.speedup(prediction.speedup, prediction.speedup_interval))
     st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
     prediction_waterfall_ui(prediction)

@@ -83,7 +83,10 @@ class Predictor(Protocol):
         """The choices, in the order to show them."""
 
     def predict_many(self, request: Request) -> Sequence[Forecast | Refusal]:
-        """One answer per strategy of the request, in its order. Raises StepcastError if no strategy can be predicted."""
+        """The answer for plain PyTorch, then one per strategy of the request, in its order.
+
+        Raises StepcastError if no strategy can be predicted.
+        """
 
 
 def find_predictor() -> Predictor | None:

@@ -26,7 +26,7 @@ def strategies(as_json: bool) -> None:
     """List the strategies with their options."""
     from simulator.strategies import registry
 
-    available = [registry.get(name) for name in registry.names()]
+    available = registry.every()
     if as_json:
         rows = [
             {

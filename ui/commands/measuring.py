@@ -21,7 +21,7 @@ from simulator.job import Job
 from simulator.models.usual_batch import source_file
 from simulator.plan.json import dump
 from simulator.strategies import registry as strategies
-from traces.comparison import Validation
+from traces.comparison import PYTORCH, Validation
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.outputs import OutputFolder, check_outputs
@@ -49,7 +49,8 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
     check_outputs({"--output": place}, [("--model", source_file(job.model))])
     machine = testbed.machine(profile)
     jobs.caution_precision([machine], job.precision)
-    forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
+    labels = dict.fromkeys([PYTORCH, *chosen])
+    forecasts, skipped = plan_all(job, labels, shared, machine, CostModel(machine, profile), mode)
     if not forecasts:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
@@ -154,7 +155,7 @@ def _show(outcomes: list[Outcome], out: Path | None, as_json: bool, notes: Seque
     validations: list[Validation] = [outcome.validation for outcome in outcomes]
     write = [lambda: _write(outcomes, out)] if out is not None else []
     print_then_write(lambda: _print(outcomes, as_json, notes), *write)
-    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
+    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.executed for v in validations):
         raise typer.Exit(1)
 
 

@@ -17,7 +17,7 @@ from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import with_largest_batch
 from simulator.strategies import registry as strategies
-from traces.comparison import Prediction
+from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
 from ui import jobs as shared_jobs
@@ -42,16 +42,28 @@ class Answer:
     shared: Mapping[str, str]
     base: Forecast | StepcastError
     chosen: Forecast | StepcastError
+    plain: Forecast | StepcastError
 
     @property
     def refusal(self) -> StepcastError | None:
         """Why there is no prediction."""
         return next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
 
+    @property
+    def known_plain(self) -> Forecast | None:
+        """The forecast of plain PyTorch, if there is one."""
+        return None if isinstance(self.plain, StepcastError) else self.plain
+
+    @property
+    def rows(self) -> list[Prediction]:
+        """The predictions of plain PyTorch and of the baseline, then this one."""
+        forecasts = {id(f): f for f in (self.known_plain, self.base, self.chosen) if f is not None}.values()
+        return [self.prediction if f is self.chosen else prediction(f, self.base, self.job.precision, self.known_plain) for f in forecasts]
+
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the prediction, with the largest batch that fits if this one does not."""
-        document = prediction(self.chosen, self.base, self.job.precision)
+        document = prediction(self.chosen, self.base, self.job.precision, self.known_plain)
         return with_largest_batch(document, self.job, self.strategy, self.shared, self.chosen, self.model)
 
     def document(self, show_plan: bool) -> dict:
@@ -88,12 +100,12 @@ def predict(
     check_outputs({"--timeline": timeline}, requests.inputs(jobs[0].model, profile))
     targets = [_target(jobs[0], profile, name, placement) for name in names]
     answers = [
-        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text])
+        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH])
         for machine, model in targets
         for job in jobs
         for chosen in [texts or strategies.names(len(machine.devices))]
         for forecasts in [dict(forecast_many(job, chosen, shared, machine, model, placement.mode))]
-        for text in chosen
+        for text in (chosen if one else dict.fromkeys([PYTORCH, *chosen]))
     ]
     predicted = [answer for answer in answers if answer.refusal is None]
     if not predicted:
@@ -107,9 +119,9 @@ def predict(
         print_then_write(lambda: _print_one(answer, show_plan, as_json), *save)
     else:
         print_then_write(lambda: _print_many(answers, show_plan, as_json))
-    if texts and len(predicted) < len(answers):
+    if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
-    if not all(answer.chosen.fits for answer in predicted):
+    if not all(answer.chosen.fits for answer in predicted if answer.strategy in texts or answer.strategy != PYTORCH):
         raise typer.Exit(1)
 
 
@@ -128,13 +140,12 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
     if as_json:
         print_document(answer.document(show_plan))
         return
-    document, base, chosen = answer.prediction, answer.base, answer.chosen
+    document, chosen = answer.prediction, answer.chosen
     console = Console(width=max(120, Console().width))
-    shown = [prediction(base, base, answer.job.precision), document] if chosen is not base else [document]
     here = shared_jobs.measured_here(answer.model)
     for line in fits.fit_words(document):
         console.print(line, style="bold red", highlight=False, markup=False)
-    console.print(tables.prediction_table(shown, here))
+    console.print(tables.prediction_table(answer.rows, here))
     words = [*sentences.prediction_words(document, here), *waterfalls.prediction_words(document)]
     for line in [*filter(None, [partition_words(answer.machine)]), *words]:
         console.print(f"- {line}", highlight=False, markup=False)

@@ -91,6 +91,7 @@ def _planned(
         if name.partition(":")[0] not in names:
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
     chosen, shared = requests.requested([text, *others], pairs)
+    strategies.require_executed(strategies.get(text.partition(":")[0]))
     machine = testbed.machine(profile)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:

@@ -59,17 +59,17 @@ def _add_gains(figure: go.Figure, drawn: Sequence[Row]) -> None:
 
 
 def predictions_figure(predictions: Sequence[Prediction], names: Sequence[str]) -> go.Figure:
-    """Predicted step time per strategy with its 90 % interval, and its speed-up over the baseline. `names`: the strategies' labels."""
+    """Predicted step time per strategy with its 90 % interval, and its speed-up over plain PyTorch. `names`: the strategies' labels."""
     figure = go.Figure()
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
     _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, list(range(len(values))))
     return _strategy_axes(
-        figure, "Predicted step time per strategy (speed-up over the baseline)", names, [_note(prediction) for prediction in predictions]
+        figure, "Predicted step time per strategy (speed-up over plain PyTorch)", names, [_note(prediction) for prediction in predictions]
     )
 
 
 def _note(prediction: Prediction) -> str:
-    return units.speedup(prediction.speedup, prediction.speedup_interval) if prediction.fits else "does not fit"
+    return units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval) if prediction.fits else "does not fit"
 
 
 def _add_points(

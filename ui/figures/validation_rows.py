@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 from traces.comparison import Validation
-from ui.text.labels import plain_label, row_labels
+from ui.text.labels import plain_label, validation_labels
 from ui.text.verdicts import Gain, against_baseline, against_pytorch
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row. Plain PyTorch has no prediction. `gain`: over plain PyTorch, or over the baseline if plain PyTorch was not measured."""
+    """One row. In earlier documents plain PyTorch has no prediction.
+
+    `gain`: over plain PyTorch, or over the baseline if plain PyTorch was not measured.
+    """
 
     label: str
     predicted_s: float | None
@@ -37,9 +40,9 @@ def rows(validation: Validation) -> list[Row]:
     strategies = [
         Row(label, result.predicted_step_s, result.predicted_interval_s, result.measured_step_s, result.measured_runs_s,
             gain_of(validation, result), result.predicted_speedup, result.measured_speedup)
-        for label, result in zip(row_labels(validation.results), validation.results, strict=True) if result.ok
+        for label, result in zip(validation_labels(validation), validation.results, strict=True) if result.ok
     ]  # fmt: skip
-    if not strategies or validation.reference_step_s is None:
+    if not strategies or validation.reference_step_s is None or validation.plain is not None:
         return strategies
     plain_s, gain = validation.reference_step_s, validation.plain_speedup
     return [Row(plain_label(validation), None, None, plain_s, validation.reference_runs_s, None, None, gain), *strategies]

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from traces import units
-from traces.comparison import Shares, Validation, ValidationResult
+from traces.comparison import PYTORCH, Shares, Validation, ValidationResult
 
+#: What people call the row of plain PyTorch.
+PLAIN = "plain PyTorch"
 #: Entries of a plan's semantics that say how it computes what plain training computes.
 HOW_COMPUTED = frozenset({"scan_level"})
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
@@ -49,6 +51,12 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
     return labels
 
 
+def validation_labels(validation: Validation) -> list[str]:
+    """`row_labels` of a validation, in which plain PyTorch has its number of threads."""
+    labels = zip(row_labels(validation.results), validation.results, strict=True)
+    return [plain_label(validation) if result.strategy == PYTORCH else label for label, result in labels]
+
+
 def markdown_escaped(text: str) -> str:
     """Text that Markdown shows as it is, in one line. No part of it becomes an image, a link, a formula, a symbol or a list."""
     text = _SIGNS.sub(r"\\\g<0>", " ".join(text.split()))
@@ -64,7 +72,7 @@ def plotly_escaped(text: str) -> str:
 def plain_label(validation: Validation) -> str:
     """The label of plain PyTorch, the user's own loop, with the number of its threads on a CPU: plain PyTorch (2 threads)."""
     threads = plain_threads(validation)
-    return f"plain PyTorch ({threads})" if threads else "plain PyTorch"
+    return f"{PLAIN} ({threads})" if threads else PLAIN
 
 
 def plain_threads(validation: Validation) -> str:

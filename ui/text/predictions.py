@@ -9,7 +9,7 @@ from traces.comparison import Prediction
 from ui.text.tables import prediction_rows
 
 #: The columns of `prediction_rows` that are shown, after machine and batch.
-SHOWN = ("strategy", "step ms", "90 % interval", "over baseline", "verdict", "peak memory", "fits")
+SHOWN = ("strategy", "step ms", "90 % interval", "against PyTorch", "verdict", "over baseline", "peak memory", "fits")
 
 
 def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.speedup import verdict
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import differing, row_labels, source_words
+from ui.text.labels import differing, source_words, validation_labels
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -35,11 +35,11 @@ def short_job_words(validation: Validation) -> str:
 
 def validation_words(validation: Validation) -> list[str]:
     """The results of a validation below its headline, one sentence per item."""
-    if not validation.ran:
+    if not validation.executed:
         return ["No strategy ran.", *_skipped(validation)]
-    count = len(validation.ran)
+    count = len(validation.executed)
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
-    errors = {label: _error(row) for label, row in zip(row_labels(validation.results), validation.results, strict=True) if row.ok}
+    errors = {label: _error(row) for label, row in zip(validation_labels(validation), validation.results, strict=True) if row.ok}
     worst = max(errors, key=lambda label: abs(errors[label]))
     middle, largest = units.percent(median(map(abs, errors.values())), signed=False), units.percent(errors[worst])
     sentences.append(f"Median absolute error {middle}, worst {largest} ({worst}).")
@@ -69,7 +69,7 @@ def _drift_words(validation: Validation) -> list[str]:
 
 
 def _skipped(validation: Validation) -> list[str]:
-    labels = row_labels(validation.results)
+    labels = validation_labels(validation)
     return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
 
 
@@ -142,6 +142,10 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     Without memory if it does not fit, since then `fits.fit_words` comes first. `here`: whether measured costs are this machine's.
     """
     sentences = []
+    if prediction.verdict_against_pytorch is not None and prediction.pytorch_step_s is not None:
+        gain = units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval)
+        judged = prediction.verdict_against_pytorch
+        sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {gain}, {judged}.")
     if prediction.verdict is not None and prediction.baseline_step_s is not None:
         gain = units.speedup(prediction.speedup, prediction.speedup_interval)
         judged = f", {prediction.verdict}" if prediction.speedup_interval is not None else ""

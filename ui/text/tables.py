@@ -9,8 +9,8 @@ from rich.text import Text
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces import units
-from traces.comparison import Prediction, Validation, ValidationResult
-from ui.text.labels import options_text, plain_label, row_labels, source_words
+from traces.comparison import PYTORCH, Prediction, Validation, ValidationResult
+from ui.text.labels import PLAIN, options_text, plain_label, source_words, validation_labels
 from ui.text.verdicts import against_pytorch
 
 #: Characters of a line in the head of a column, in a terminal.
@@ -33,6 +33,8 @@ COLUMNS = (
 )
 #: The columns of `folded` rows that do not fit a terminal.
 FOR_PAGES = ("memory pred. / meas.", "status")
+#: The column of predictions that a terminal shows only if it is not 0 everywhere.
+COMMUNICATION = "communication not hidden ms"
 #: The columns of predictions that do not fit a terminal.
 NOT_IN_TERMINAL = ("busiest device", "costs")
 
@@ -42,13 +44,13 @@ def validation_cells(validation: Validation) -> list[dict[str, str]]:
 
     "error" is predicted / measured − 1 of the times beside it. The last column says why a strategy was skipped.
     """
-    rows = zip(row_labels(validation.results), validation.results, strict=True)
+    rows = zip(validation_labels(validation), validation.results, strict=True)
     return [*_plain_row(validation), *(_validation_row(validation, label, result) for label, result in rows)]
 
 
 def _plain_row(validation: Validation) -> list[dict[str, str]]:
-    """The row of plain PyTorch, whose speed-up is over the baseline like those of the strategies; no row if it was not measured."""
-    if validation.reference_step_s is None:
+    """The row of plain PyTorch in documents from before it was predicted, whose results lack it; no row if it was not measured."""
+    if validation.reference_step_s is None or validation.plain is not None:
         return []
     known = {
         "strategy": plain_label(validation),
@@ -70,7 +72,7 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
         units.interval(result.predicted_interval_s),
         units.ms(result.measured_step_s),
         units.error(result.predicted_step_s, result.measured_step_s),
-        gain.text if gain is not None else units.NONE,
+        units.speedup(1.0) if result.strategy == PYTORCH and result.ok else gain.text if gain is not None else units.NONE,
         gain.verdict if gain is not None else units.NONE,
         units.speedup(result.predicted_speedup, result.predicted_speedup_interval),
         units.speedup(result.measured_speedup, result.measured_speedup_interval),
@@ -83,7 +85,7 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
 
 def numbers_cell(result: ValidationResult) -> str:
     """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
-    if not result.ok:
+    if not result.ok or result.strategy == PYTORCH:
         return units.NONE
     if result.max_grad_error is None or result.max_param_error is None:
         return "not finite"
@@ -140,16 +142,17 @@ def _stacked(texts: Sequence[str]) -> str:
 def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> dict[str, str]:
     """Column name to text, for one prediction called `label`. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
-    judged = prediction.verdict if prediction.speedup_interval is not None else None
+    judged = prediction.verdict_against_pytorch if prediction.against_pytorch is not None else prediction.verdict
     return {
         "strategy": label,
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
-        "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
+        "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
         "verdict": judged or units.NONE,
+        "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
         "busiest device": units.percent(busiest, signed=False),
         "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
-        "communication not hidden ms": units.ms(prediction.exposed_transfer_s),
+        COMMUNICATION: units.ms(prediction.exposed_transfer_s),
         "idle": units.percent(prediction.bubble_share, signed=False),
         "costs": source_words(prediction.shares, here),
         "fits": "yes" if prediction.fits else "no",
@@ -164,6 +167,8 @@ def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> lis
 def prediction_label(prediction: Prediction) -> str:
     """The strategy of a prediction, with the options that differ from its defaults."""
     options = dict(prediction.options)
+    if prediction.strategy == PYTORCH:
+        return PLAIN
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
@@ -174,11 +179,12 @@ def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Ta
     """Several predictions, for the terminal. One that does not fit in memory is red, and its times, which it never takes, are dimmed."""
     table = Table(header_style="bold")
     rows = prediction_rows(predictions, here)
-    heads = [head for head in (rows[0] if rows else ("strategy",)) if head not in NOT_IN_TERMINAL]
+    idle = () if any(prediction.exposed_transfer_s for prediction in predictions) else (COMMUNICATION,)
+    heads = [head for head in (rows[0] if rows else ("strategy",)) if head not in (*NOT_IN_TERMINAL, *idle)]
     for head in heads:
         table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
     for row, prediction in zip(rows, predictions, strict=True):
-        cells = {**row, "over baseline": _stacked([row["over baseline"]])}
+        cells = row | {head: _stacked([row[head]]) for head in ("against PyTorch", "over baseline")}
         dimmed = () if prediction.fits else row.keys() - {"strategy", "peak memory", "fits"}
         table.add_row(*(Text(cells[head], "dim" if head in dimmed else "") for head in heads), style=None if prediction.fits else "red")
     return table

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traces import units
-from traces.comparison import Validation, ValidationResult
+from traces.comparison import PYTORCH, Validation, ValidationResult
 from traces.speedup import Verdict
 from ui.text.labels import plain_threads, row_labels
 
@@ -26,10 +26,12 @@ class Gain:
 
 
 def against_pytorch(validation: Validation, result: ValidationResult) -> Gain | None:
-    """The measured gain of a strategy over plain PyTorch; None if either was not measured.
+    """The measured gain of a strategy over plain PyTorch; None if either was not measured, and for plain PyTorch itself.
 
     Documents without intervals are judged by the run-to-run noise.
     """
+    if result.strategy == PYTORCH:
+        return None
     factor = result.against_pytorch
     if factor is None and validation.reference_step_s and result.measured_step_s:
         factor = validation.reference_step_s / result.measured_step_s

@@ -6,6 +6,8 @@ See `executors.forms`. With "stream" draws the op runs in its canonical form.
 import json
 from collections.abc import Callable
 
+import torch
+
 from executors.binding import Binding, Instance
 from executors.dropout import drop, key, mask
 from executors.kernels.call import compile_call
@@ -33,7 +35,7 @@ def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 def lower(task: Task, binding: Binding, on_cpu: Callable[[Task, Binding], Callable[[Instance], None]]) -> Callable[[Instance], None] | None:
     """The draw in the form of the binding's backend, which on the CPU is `on_cpu(task, binding)`; None for the canonical form."""
-    if task.name not in binding.draw_index or (binding.forms.cuda and binding.forms.draws == "stream"):
+    if task.name not in binding.draw_index or binding.forms.draws == "stream":
         return None
     return _seeded(task, binding) if binding.forms.cuda else on_cpu(task, binding)
 
@@ -65,7 +67,37 @@ def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
     return run
 
 
+def _own_dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """F.dropout on the CPU, where PyTorch has no kernel for the whole op: a mask that contains the scale, and a product."""
+    keep = 1.0 - json.loads(task.body.args)[1]
+    get = binding.getter(task.inputs[0])
+    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+
+    def run(instance: Instance) -> None:
+        x = get(instance)
+        scaled = torch.empty_like(x).bernoulli_(keep).div_(keep)
+        results = (x * scaled, scaled)
+        for position, put in setters:
+            put(instance, results[position])
+
+    return run
+
+
+def _own_backward(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """The backward of `_own_dropout`: one product."""
+    get_grad, get_mask = (binding.getter(operand) for operand in task.inputs)
+    put = binding.setter(task.writes[0])
+    return lambda instance: put(instance, get_grad(instance) * get_mask(instance))
+
+
+def _as_pytorch_on_cpu(binding: Binding) -> bool:
+    return not binding.forms.cuda and binding.forms.draws == "stream"
+
+
 TARGETS = {
-    "aten.native_dropout.default": lambda task, binding: lower(task, binding, _dropout),
+    "aten.native_dropout.default": lambda task, binding: (
+        _own_dropout(task, binding) if _as_pytorch_on_cpu(binding) else lower(task, binding, _dropout)
+    ),
+    "aten.native_dropout_backward.default": lambda task, binding: _own_backward(task, binding) if _as_pytorch_on_cpu(binding) else None,
     "aten.bernoulli_.float": lambda task, binding: lower(task, binding, _bernoulli),
 }

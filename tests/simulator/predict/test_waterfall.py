@@ -138,7 +138,7 @@ def every_forecast() -> list[tuple[Forecast, Forecast]]:
 
 
 def test_the_parts_of_every_strategy_add_up_on_every_machine(every_forecast):
-    assert len({other.plan.strategy for _, other in every_forecast}) == len(registry.names())
+    assert len({other.plan.strategy for _, other in every_forecast}) == len(registry.every())
     for base, other in every_forecast:
         document = prediction(other, base, "fp32")
         assert_adds_up(document.waterfall, document.step_s - document.baseline_step_s, document.step_s)

@@ -1,0 +1,25 @@
+"""What the host spends in PyTorch's own loop, besides what the executor needs to issue the same ops."""
+
+from collections.abc import Callable
+
+from calibrate.cuda.dispatch import TinyOps
+from calibrate.loop import loop_costs
+from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import Driver
+from traces.profile import LoopCosts
+
+
+def measure_loop(driver: Driver, tiny: TinyOps, steps: int) -> LoopCosts:
+    """Time the host in `steps` steps of a loop of tiny ops on an idle stream, against the executor's issue of the same ops one by one."""
+    stream = driver.stream()
+    driver.use(stream)
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        driver.synchronize()
+        begin = driver.now_s()
+        work()
+        return driver.now_s() - begin
+
+    costs = loop_costs(tiny.job, tiny.loop, tiny.machine, tiny.issue_s, seconds_of, CudaBackend(tiny.machine, driver), steps)
+    driver.synchronize()
+    return costs

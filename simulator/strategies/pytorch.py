@@ -1,0 +1,39 @@
+"""Plain PyTorch: the user's own loop, as autograd and the optimizer issue it. It is predicted like a plan; no executor runs it."""
+
+from dataclasses import dataclass, replace
+
+from simulator.build import PlanBuilder
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.layers.joint_backward import joined
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from traces.comparison import PYTORCH
+
+NAME = PYTORCH
+ABOUT = "plain PyTorch: your own loop, as autograd and the optimizer issue it; predicted, and timed by validate, but not run as a plan"
+EXECUTED = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Run the step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
+
+    `machine` is `Machine.for_pytorch`: on a CPU all cores work on one op at a time.
+    """
+    graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
+    build = PlanBuilder(job, machine.devices[0].name, graph)
+    tasks = [_with_views(task, build) for task in build.step()]
+    updates = [replace(task, body=replace(task.body, capturable=False)) for task in build.updates()]
+    return build.plan(NAME, tasks + updates, options)
+
+
+def _with_views(task: Task, build: PlanBuilder) -> Task:
+    """The task with the views that autograd makes before it, if it is an op of the graph."""
+    op = build.graph.ops[build.served[task.name][0]] if task.name in build.served else None
+    return replace(task, view_calls=op.view_calls) if op is not None and task.body is op.body else task

@@ -1,0 +1,148 @@
+"""Plain PyTorch as a plan: what the user's own loop issues, op by op, and on which device."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from calibrate.numerics import reference
+from executors.kernels.update import torch_optimizer
+from simulator.bodies.update import STATE, Update, forms
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.machine.partitions import split
+from simulator.machine.presets import load_machine
+from simulator.machine.this_cpu import this_cpu
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import forecast, plan_strategy
+from simulator.strategies import registry
+from tests.support import mlp
+from traces.errors import StepcastError
+from traces.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
+
+
+class Issued(TorchDispatchMode):
+    """The aten ops on tensors with dimensions that this thread issues, without views, which move nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        tensors = [item for item in tree_leaves((args, kwargs or {})) if isinstance(item, torch.Tensor)]
+        if tensors and not func.is_view and func is not torch.ops.aten.detach.default:
+            self.ops.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def plain_plan(job: Job, machine: Machine) -> Plan:
+    return plan_strategy("pytorch", {}, job, machine, CostModel(machine))
+
+
+@pytest.mark.parametrize("model", ["lenet5", "resnet18", "transformer_base"])
+def test_the_plan_has_the_ops_that_the_loop_issues(model):
+    """Gradients by input and weight that autograd computes in one op are one task."""
+    job = Job(model, 2, 32 if model == "resnet18" else 8 if model == "transformer_base" else None, form="fused", optimizer="sgd")
+    loop = reference(job, job.build(), same_masks=True)
+    loop.step()
+    with Issued() as issued:
+        loop.step()
+    planned = [task.body.target for task in plain_plan(job, load_machine("h100")).tasks if not isinstance(task.body, Update)]
+    counted = {"aten.convolution_backward.default", "aten.convolution.default", "aten.mm.default", "aten.bmm.default", "aten.addmm.default"}
+    assert [op for op in planned if op in counted] == [op for op in issued.ops if op in counted]
+
+
+def test_a_cpu_works_on_one_op_with_all_its_cores():
+    machine = this_cpu()
+    (device,) = machine.for_pytorch.devices
+    assert (device.threads, device.sms) == (sum(d.sms for d in machine.devices), 1)
+    assert device.peak_flops == machine.devices[0].peak_flops
+    plan = plain_plan(Job(f"{mlp.__file__}:make", 4), machine)
+    assert plan.devices == (device.name,)
+    suffix = f"@{device.threads}t" if device.threads > 1 else "@1"
+    assert all(key.endswith(suffix) for key in plan.keys(machine))
+
+
+def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
+    machine = split(load_machine("h100"), 2)
+    job = Job(f"{mlp.__file__}:make", 4)
+    predicted = forecast(plain_plan(job, machine), machine, CostModel(machine), "graph")
+    assert predicted.machine.devices[0].sms == 132
+    assert predicted.timeline.mode == "eager"
+
+
+def profile_of(plan: Plan, machine: Machine, loop: LoopCosts | None) -> Profile:
+    """Every op takes 1 us on the GPU and 5 us of the host."""
+    second = Stats.of([1e-6])
+    costs = {key: KeyCost(second, second, op_class="elementwise", issue_s=5e-6) for key in plan.keys(machine)}
+    return Profile(identity=Identity(kind="gpu", gpu="H100", sms=132), costs=costs, dispatch=Dispatch(dispatch_s=7e-6), loop=loop)
+
+
+def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
+    """Per op 5 us of its own and 2 us more in forward, 1 us less in backward, and 1 us per view: the executor's 7 us do not count."""
+    job = Job(f"{mlp.__file__}:make", 4)
+    plan = plain_plan(job, load_machine("h100"))
+    loop = LoopCosts(forward_s=2e-6, backward_s=-1e-6, view_s=1e-6, update_s=10e-6, parameter_s=3e-6)
+    profile = profile_of(plan, load_machine("h100"), loop)
+    from simulator.machine.measured_gpu import with_measured
+
+    machine = with_measured(load_machine("h100"), profile)
+    predicted = forecast(plan, machine, CostModel(machine, profile))
+    forward, backward = (sum(task.phase == phase for task in plan.tasks) for phase in ("forward", "backward"))
+    views, parameters = sum(task.view_calls for task in plan.tasks), len(plan.gradients)
+    host_us = 7 * forward + 4 * backward + views + 5 + 10 + 3 * parameters
+    assert predicted.timeline.step_s == pytest.approx(host_us * 1e-6)
+
+
+def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
+    memory = Memory("memory", 1 << 40, 1e9, 1 << 20)
+    device = Device("cpu:0", "cpu", 1, {"fp32": 1e9}, "memory", task_overhead_s=1.0)
+    together = Device("cpu", "cpu", 1, {"fp32": 2e9}, "memory", threads=2)
+    machine = Machine("cpu", (device,), (memory,), plain=Machine("cpu", (together,), (memory,)))
+    job = Job(f"{mlp.__file__}:make", 4)
+    plan = plain_plan(job, machine)
+    step_s = {
+        added_s: forecast(
+            plan, machine, CostModel(machine, profile_of(plan, machine, LoopCosts(forward_s=added_s, backward_s=added_s)))
+        ).timeline.step_s
+        for added_s in (0.0, 1.0)
+    }
+    assert step_s[1.0] - step_s[0.0] == pytest.approx(sum(task.phase in ("forward", "backward") for task in plan.tasks))
+
+
+def test_costs_on_several_threads_are_not_interpolated_from_those_of_one():
+    machine = this_cpu()
+    plan = plan_strategy("baseline", {}, job := Job(f"{mlp.__file__}:make", 4), machine, CostModel(machine))
+    one = Stats.of([1.0])
+    costs = {key: KeyCost(one, one, op_class="elementwise", flops=1.0, bytes=1.0) for key in plan.keys(machine)}
+    model = CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=costs))
+    if machine.for_pytorch.devices[0].threads > 1:
+        assert {cost.source for cost in model.for_pytorch.resolve(plain_plan(job, machine))} == {"guessed"}
+
+
+@pytest.mark.parametrize(("optimizer", "form"), [(o, f) for o in STATE for f in forms(o) if f != "fused"])
+def test_launches_of_the_loops_update_are_those_of_the_optimizer(optimizer, form):
+    """Step counts are on the host, where nothing is launched."""
+    parameters = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    loop = torch_optimizer(optimizer, form, parameters, (("weight_decay", 0.1),))
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+    loop.step()
+
+    class Launched(Issued):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if any(isinstance(item, torch.Tensor) and item.dim() for item in tree_leaves((args, kwargs or {}))):
+                return super().__torch_dispatch__(func, types, args, kwargs)
+            return func(*args, **(kwargs or {}))
+
+    with Launched() as launched:
+        loop.step()
+    assert len(launched.ops) == Update(optimizer, form, ("a", "b"), (("weight_decay", 0.1),), capturable=False).launches
+
+
+def test_no_executor_runs_it():
+    assert "pytorch" not in registry.names()
+    assert "pytorch" in [strategy.name for strategy in registry.every()]
+    with pytest.raises(StepcastError, match="your own loop, which no executor runs; run baseline"):
+        registry.require_executed(registry.get("pytorch"))
