@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from executors.cuda.driver import GpuFacts, Kernel, Partition
 from tests.fake_gpu.calls import Call, is_simulated, tensors_in
+from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.graphs import HOST_CALL, Capture, FakeGraph, Work
 from tests.fake_gpu.memory import Memories, Memory, Region
@@ -258,7 +259,7 @@ class FakeGpu:
         if capture is not None:
             self._check_capturable(call, blocking)
             capture.save(call)
-        call.finish(func(*args, **kwargs))
+        call.finish(as_on_cuda(func)(*args, **kwargs))
         for tensor in call.allocated:
             self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
         for tensor in tensors_in(call.results):

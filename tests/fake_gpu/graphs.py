@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tests.fake_gpu.calls import Call, tensors_in
+from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.memory import Memories, Memory, Region
 from tests.fake_gpu.races import Order, Race, Ticks
@@ -250,7 +251,7 @@ class FakeGraph:
 
 def _run(node: Node) -> None:
     """Run the op again on the same memory, and copy its new results to the memory of the capture's results."""
-    results = node.work.func(*node.args, **node.kwargs)
+    results = as_on_cuda(node.work.func)(*node.args, **node.kwargs)
     allocated = {id(t) for t in node.allocated}
     for captured, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
         if id(captured) in allocated:
