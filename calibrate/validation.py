@@ -209,6 +209,8 @@ def _row(
         against_pytorch_interval=over_plain.interval,
         max_grad_error=_finite(candidate.numerics.max_grad_error),
         max_param_error=_finite(candidate.numerics.max_param_error),
+        reference_grad_error=_finite(candidate.numerics.reference_grad_error),
+        reference_param_error=_finite(candidate.numerics.reference_param_error),
         semantics=dict(candidate.plan.semantics),
         predicted_peak_bytes=max(peak_bytes.values()),
         measured_peak_bytes=max(candidate.peak_bytes.values(), default=None),

@@ -8,7 +8,7 @@ from itertools import product
 from calibrate.cuda.facts import measure_facts
 from calibrate.cuda.report import Part, Result, usable
 from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
-from calibrate.numerics import TOLERANCE
+from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
 from calibrate.validation import BASELINE, validate
 from simulator.job import Job
@@ -303,5 +303,4 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
 
 def _same_numbers(validation: Validation) -> bool:
     """Whether every strategy that ran computed what plain PyTorch does."""
-    errors = [error for row in validation.ran for error in (row.max_grad_error, row.max_param_error)]
-    return all(error is not None and error <= TOLERANCE[validation.precision] for error in errors)
+    return all(Numerics.of_row(row).equal(validation.precision) for row in validation.ran)

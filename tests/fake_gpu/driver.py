@@ -1,6 +1,6 @@
 """The simulated GPU, which implements `Driver` and receives every aten op while it is active."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
 
@@ -40,8 +40,9 @@ class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
-    `call_host` raise StepcastError. `streams`: how many streams there are. `round_bytes`: the allocator's granularity. `timeline` lists the
-    kernels and host calls that ran, and `races` the races found.
+    `call_host` raise StepcastError. `streams`: how many streams there are. `round_bytes`: the allocator's granularity. `varying`: by op, the
+    relative standard deviation of its results, which differ from run to run. `timeline` lists the kernels and host calls that ran, and
+    `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -59,11 +60,13 @@ class FakeGpu:
         streams: int = 128,
         launch: Launch = default_launch,
         round_bytes: int = 1,
+        varying: Mapping[str, float] | None = None,
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
         self.callbacks = callbacks
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
+        self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
         self.races: list[Race] = []
         self.timeline: list[KernelRun] = []
         self.clock = Clock(self.times.queue_depth)
@@ -259,7 +262,7 @@ class FakeGpu:
         if capture is not None:
             self._check_capturable(call, blocking)
             capture.save(call)
-        call.finish(as_on_cuda(func)(*args, **kwargs))
+        call.finish(self._run(func, args, kwargs))
         for tensor in call.allocated:
             self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
         for tensor in tensors_in(call.results):
@@ -276,6 +279,14 @@ class FakeGpu:
         if blocking:
             self._host_waits([stream])
         return call.results
+
+    def _run(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """The op's results, as CUDA's kernel returns them."""
+        results = as_on_cuda(func)(*args, **kwargs)
+        if spread := self.varying.get(str(func.overloadpacket), 0.0):
+            for tensor in (t for t in tensors_in(results) if t.is_floating_point()):
+                tensor.mul_(1.0 + spread * torch.randn((), generator=self._variation))
+        return results
 
     def _run_kernel(self, call: Call, stream: FakeStream, link: str | None) -> None:
         of = self.memories.of

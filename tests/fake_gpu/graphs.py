@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tests.fake_gpu.calls import Call, tensors_in
-from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.memory import Memories, Memory, Region
 from tests.fake_gpu.races import Order, Race, Ticks
@@ -50,6 +49,8 @@ class Gpu(Protocol):
     capture_now: "Capture | None"
 
     def _outside(self) -> AbstractContextManager[None]: ...
+
+    def _run(self, func: Callable, args: tuple, kwargs: dict) -> object: ...
 
     def _seconds(self, work: Work, stream: FakeStream) -> float: ...
 
@@ -216,7 +217,7 @@ class FakeGraph:
         with gpu._outside():
             for node in self.nodes:
                 if node.work is not None:
-                    _run(node)
+                    _run(gpu, node)
             gpu.order.join(stream.index, self._end_ticks)
             gpu.order.op("graph", stream.index, self._touched)
         self._end_ticks = gpu.order.mark(stream.index)
@@ -249,9 +250,9 @@ class FakeGraph:
         stream.outstanding.append(stream.tail_s)
 
 
-def _run(node: Node) -> None:
+def _run(gpu: Gpu, node: Node) -> None:
     """Run the op again on the same memory, and copy its new results to the memory of the capture's results."""
-    results = as_on_cuda(node.work.func)(*node.args, **node.kwargs)
+    results = gpu._run(node.work.func, node.args, node.kwargs)
     allocated = {id(t) for t in node.allocated}
     for captured, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
         if id(captured) in allocated:

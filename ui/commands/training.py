@@ -134,6 +134,8 @@ def _document(training: Training, predicted: Forecast, mode: str, done: Run | No
         predicted_step_s=predicted_s,
         max_grad_error=finite(numerics.max_grad_error) if numerics is not None else None,
         max_param_error=finite(numerics.max_param_error) if numerics is not None else None,
+        reference_grad_error=finite(numerics.reference_grad_error) if numerics is not None else None,
+        reference_param_error=finite(numerics.reference_param_error) if numerics is not None else None,
         data=training.batches.name if training.batches is not None else ONE_BATCH,
         curves=curves,
         max_loss_difference=largest_difference(curves[0], curves[1:]),
