@@ -24,6 +24,7 @@ SCHEMA = "stepcast.profile/1"
 #: Samples that spread more than this say nothing about a key, and intervals made of them would not be numbers.
 MOST_SPREAD = 10.0
 
+Difference = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
 
@@ -132,7 +133,7 @@ class Dispatch(_Data):
 
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` is added to it. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0 and `cross_gap_s` is what crossing streams
-    adds. `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
+    adds. `launch_gap_s` is by how much longer the gap between two kernels is if they are launched one by one; it may be negative. `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
     returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the host's time to issue it besides `dispatch_s`.
     """
 
@@ -145,6 +146,7 @@ class Dispatch(_Data):
     graph_launch_s: Measure | None = None
     node_gap_s: Measure | None = None
     cross_gap_s: Measure | None = None
+    launch_gap_s: Difference | None = None
     callback_s: Measure | None = None
     call_s: Measure | None = None
     queue_depth: Count | None = None

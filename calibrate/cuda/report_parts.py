@@ -148,8 +148,11 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
 
 
 def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
-    """The parts in the order of their priority. A profile's own figures come before the first part that uses it."""
-    ordered = [Part("facts", "facts of the GPU", 1, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts)]
+    """The parts in the order of their priority. A profile's own figures come before the first part that uses it.
+
+    The machine's figures come first of all, before any session of the profiler, which may slow the host down.
+    """
+    ordered: list[Part] = []
     begun: set[bool] = set()
     calibrated = set()
     for priority, case in [(1, None), *cases(targets)]:
@@ -158,6 +161,7 @@ def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
             begun.add(tf32)
             ordered.append(_machine_part(tf32, priority))
         if case is None:
+            ordered.append(Part("facts", "facts of the GPU", 1, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts))
             continue
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
         keys_s = 0.0 if case.key_group in calibrated else KEYS_S

@@ -11,6 +11,7 @@ from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.dispatch import dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
+from calibrate.cuda.profiler_effect import after_profiler, before_profiler
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
@@ -141,11 +142,15 @@ class GpuTestbed:
             progress(done, total, text)
 
         self.driver.set_precision(self.precision)
+        bench = Bench(self.driver, effort=self._effort)
+        before_profiler(bench)
         outcome = calibrate_gpu(
             plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples
         )
         self.left = outcome.left
         learned = self.measure_contention(plans, machine, profile)
+        if outcome.measured or learned:  # with a profiler session
+            after_profiler(bench, profile)
         self._note(profile, monitor.stop())
         if (outcome.measured or learned) and save_to is not None:
             profile.save(save_to)

@@ -61,6 +61,8 @@ class HostLane:
 
     `dispatch_s`: the executor's own time to issue a task whose cost has an `issue_s` (a calibrated machine); otherwise the time per launch.
     `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
+    `launch_gap_s`: what a kernel takes longer than its measured cost, which includes the gap between two nodes of a graph, if it is launched
+    by itself; negative if the gap between launched kernels is shorter.
     `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
     `call_s`: host time to issue such a call, besides `dispatch_s`.
     `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
@@ -75,6 +77,7 @@ class HostLane:
     graph_launch_s: float = 10e-6
     node_gap_s: float = 1e-6
     cross_gap_s: float = 2e-6
+    launch_gap_s: float = 0.0
     graph_iterations: int = 4
     callback_s: float = 10e-6
     call_s: float = 0.0

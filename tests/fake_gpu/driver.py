@@ -69,7 +69,7 @@ class FakeGpu:
         self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
         self.races: list[Race] = []
         self.timeline: list[KernelRun] = []
-        self.clock = Clock(self.times.queue_depth)
+        self.clock = Clock(self.times.queue_depth, self.times.launch_gap_s)
         self.order = Order(self.races)
         self.memories = Memories(self._released)
         self.kernel_times = KernelTimes(self.times, facts.cache_bytes)
@@ -77,6 +77,7 @@ class FakeGpu:
         self.current = self.streams[0]  # the default stream; streams of `stream` do not wait for it
         self.capture_now: Capture | None = None
         self._profiled: list[Kernel] | None = None
+        self._host_factor = 1.0
         self._active: ExitStack | None = None
 
     # Activation
@@ -200,6 +201,7 @@ class FakeGpu:
         """See Driver. Every op with a kernel has one; copies over a link have none."""
         if not self.profiler:
             return None
+        self._host_factor = self.times.after_profiler
         sessions = []
         for work in works:
             self._profiled = []
@@ -274,7 +276,7 @@ class FakeGpu:
             if capture is not None:
                 capture.add_allocation(stream, call)
             return call.results
-        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s))
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self._host_factor)
         self._run_kernel(call, stream, link)
         if blocking:
             self._host_waits([stream])
