@@ -1,8 +1,9 @@
 """Gives results the strides that the plan states.
 
 A plan is captured with the CPU's kernels, and it is right only for their strides: where PyTorch asked whether a tensor is contiguous,
-the answer is part of the plan. `native_group_norm` refuses other strides, `native_layer_norm_backward` and `as_strided` read other elements,
-and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, fused attention puts heads beside features.
+the answer is part of the plan. `native_group_norm` refuses other strides, `native_layer_norm_backward` and `as_strided` read other
+elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, and fused attention puts heads
+beside features.
 """
 
 from collections.abc import Sequence
