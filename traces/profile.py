@@ -24,8 +24,8 @@ SCHEMA = "stepcast.profile/1"
 #: Samples that spread more than this say nothing about a key, and intervals made of them would not be numbers.
 MOST_SPREAD = 10.0
 
-Difference = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
+Difference = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False, strict=True)]
 Blocks = Annotated[int, Field(ge=1, strict=True)]
 
 

@@ -41,8 +41,8 @@ class TrainingRun(Document):
     `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy, which is the first of `curves`. `steps` is the number of
     completed steps; `complete` is False if Ctrl-C ended the run early. `step_s` is null if only the first step was completed.
     `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
-    `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation.
-    `max_loss_difference` is the `largest_difference` of the other curves from the first.
+    `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the
+    `largest_difference` of the other curves from the first. `mode_reason` says why the mode is not the one asked for, if it is not.
     """
 
     schema_name: ClassVar[str] = "stepcast.run/1"
@@ -67,6 +67,7 @@ class TrainingRun(Document):
     curves: tuple[Curve, ...] = ()
     max_loss_difference: float | None = None
     complete: bool = True
+    mode_reason: str = ""
 
     @field_validator("job")
     @classmethod

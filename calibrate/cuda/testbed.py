@@ -20,6 +20,7 @@ from calibrate.identity import describe_gpu, this_gpu
 from calibrate.testbed import Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
+from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
 from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
@@ -62,7 +63,8 @@ class GpuTestbed:
 
         `kernels` are the sizes of the kernels that are co-run. `partitions` splits the SMs, each partition being a device of its own.
         """
-        self.driver, self.mode, self._partitions = driver, mode, partitions
+        self.driver, self._partitions = driver, partitions
+        self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
         self.precision = "tf32" if precision == "tf32" else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
@@ -224,5 +226,6 @@ class GpuTestbed:
         return ""
 
     def about(self) -> dict[str, object]:
-        """The GPU as documents describe it."""
-        return describe_gpu(self.identity, self._partitions)
+        """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""
+        device = describe_gpu(self.identity, self._partitions)
+        return {**device, "mode_reason": self.mode_reason} if self.mode_reason else device

@@ -15,6 +15,7 @@ from executors.cuda.driver import GpuFacts, Kernel, Partition
 from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
+from executors.cuda.waiting import wait_until
 from traces.errors import StepcastError
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
@@ -84,9 +85,15 @@ class TorchDriver:
         """See Driver."""
         host_calls.call_host(torch.cuda.current_stream(self.device).cuda_stream, duration_s)
 
-    def synchronize(self) -> None:
+    def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
         """See Driver."""
-        torch.cuda.synchronize(self.device)
+        streams = [torch.cuda.default_stream(self.device), *self._streams.in_use()]
+        wait_until(lambda: all(stream.query() for stream in streams), in_flight)
+        torch.cuda.synchronize(self.device)  # for streams that are not ours
+
+    def wait_for(self, event: torch.cuda.Event, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver."""
+        wait_until(event.query, in_flight)
 
     def now_s(self) -> float:
         """See Driver."""
@@ -135,9 +142,16 @@ class TorchDriver:
 
     def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
+        return self._compiled_probe().sm_ids(self, stream, replayed)
+
+    def sm_ids_in_one_graph(self, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
+        """See Driver."""
+        return self._compiled_probe().sm_ids_in_one_graph(self, streams)
+
+    def _compiled_probe(self) -> Probe:
         if self._probe is None:
             self._probe = Probe()
-        return self._probe.sm_ids(self, stream, replayed)
+        return self._probe
 
 
 _drivers: dict[int, TorchDriver] = {}

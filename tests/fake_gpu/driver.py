@@ -40,9 +40,9 @@ class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
-    `call_host` raise StepcastError. `streams`: how many streams there are. `round_bytes`: the allocator's granularity. `varying`: by op, the
-    relative standard deviation of its results, which differ from run to run. `timeline` lists the kernels and host calls that ran, and
-    `races` the races found.
+    `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
+    are. `round_bytes`: the allocator's granularity. `varying`: by op, the relative standard deviation of its results, which differ from run
+    to run. `timeline` lists the kernels and host calls that ran, and `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -57,6 +57,7 @@ class FakeGpu:
         partitionable: bool = True,
         compiler: bool = True,
         callbacks: bool = True,
+        joint_captures: bool = True,
         streams: int = 128,
         launch: Launch = default_launch,
         round_bytes: int = 1,
@@ -64,7 +65,7 @@ class FakeGpu:
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
-        self.callbacks = callbacks
+        self.callbacks, self.joint_captures = callbacks, joint_captures
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
         self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
         self.races: list[Race] = []
@@ -165,10 +166,14 @@ class FakeGpu:
             self.timeline.append(KernelRun(HOST_CALL, stream.index, *self.clock.launch(stream, seconds)))
             self.order.op(HOST_CALL, stream.index, ())
 
-    def synchronize(self) -> None:
-        """See Driver."""
+    def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver. Nothing takes very long in virtual time."""
         self._not_in_capture("synchronize")
         self._host_waits(self.streams)
+
+    def wait_for(self, event: FakeEvent, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver."""
+        event.synchronize()
 
     def now_s(self) -> float:
         """The host's virtual time. Reading it takes no time, so a loop that only polls the clock never ends."""
@@ -231,6 +236,10 @@ class FakeGpu:
         if not self.compiler:
             raise StepcastError(f"no kernel can be compiled for {self.facts.name}")
         return frozenset(stream.partition.handle if stream.partition else range(self.facts.sms))
+
+    def sm_ids_in_one_graph(self, streams: Sequence[FakeStream]) -> list[frozenset[int]]:
+        """See Driver."""
+        return [self.sm_ids(stream, replayed=True) for stream in streams]
 
     # Called by streams, events, graphs and the dispatch mode
 

@@ -46,6 +46,7 @@ class Gpu(Protocol):
     races: list[Race]
     timeline: list[KernelRun]
     current: FakeStream
+    joint_captures: bool
     capture_now: "Capture | None"
 
     def _outside(self) -> AbstractContextManager[None]: ...
@@ -154,6 +155,8 @@ class Capture:
             self.fail("wait in a capture for an external event, which orders nothing in the graph: fork and join by plain events")
         if event.mark.capture is not self:
             self.fail("wait in a capture for an event that was recorded outside of it")
+        if not self.gpu.joint_captures and stream.partition != self.origin.partition:
+            self.fail("operation not permitted when stream is capturing: the stream belongs to another context")
         self.ends[stream] = self.ends.get(stream, frozenset()) | event.mark.nodes
         self.order.join(stream.index, event.mark.ticks)
 

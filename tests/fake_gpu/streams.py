@@ -81,6 +81,10 @@ class FakeEvent:
         """Milliseconds from this event to `end`, in virtual time."""
         return (end._reached_s() - self._reached_s()) * 1e3
 
+    def query(self) -> bool:
+        """Whether the event has been reached."""
+        return self.mark is None or (self.mark.time_s is not None and self.mark.time_s <= self.gpu.clock.now_s)
+
     def synchronize(self) -> None:
         """Let the host wait until the event has been reached."""
         self.gpu._host_waits_for(self)

@@ -10,8 +10,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
+from executors.cuda.partitions import runnable_mode
 from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
@@ -105,6 +107,67 @@ def test_a_probe_that_cannot_be_compiled_is_a_warning(caplog):
     with FakeGpu(compiler=False) as gpu, caplog.at_level(logging.WARNING):
         CudaBackend(halves(gpu), gpu)
     assert "could not be checked to be disjoint" in caplog.text
+
+
+def test_a_probe_that_cannot_be_launched_is_a_warning(caplog):
+    class Refusing(FakeGpu):
+        def sm_ids(self, stream, replayed=False):
+            raise StepcastError("the kernel that finds a stream's SMs cannot be launched: CUDA error: invalid resource handle")
+
+    with Refusing() as gpu, caplog.at_level(logging.WARNING):
+        CudaBackend(halves(gpu), gpu)
+    assert "could not be checked to be disjoint: the kernel that finds a stream's SMs cannot be launched" in caplog.text
+
+
+def test_partitions_whose_events_are_refused_are_an_error_of_one_line():
+    class Contexts(FakeGpu):
+        def _record(self, stream, event):
+            raise RuntimeError("CUDA error: invalid resource handle\nCUDA kernel errors might be reported later")
+
+    with Contexts() as gpu, pytest.raises(StepcastError, match=r"each other's events \(CUDA error: invalid resource handle\); update"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_partitions_that_one_graph_cannot_contain_run_eagerly(caplog):
+    """The driver is asked once. Plans run without graphs, and their numbers are right."""
+    plan = copied()
+    plan = replace(plan, values={name: replace(v, source=v.operand()) for name, v in plan.values.items()})
+    tensors = random_tensors(plan)
+    with FakeGpu(joint_captures=False) as gpu, caplog.at_level(logging.WARNING):
+        backends = [CudaBackend(halves(gpu), gpu, "graph") for _ in range(2)]
+        program = backends[1].load(plan, tensors, keep=("z",))
+        chunk = program.run(5)
+        whole = CudaBackend(load_machine("h200"), gpu, "graph")
+    assert [(backend.mode, backend.unit, backend.forms.draws) for backend in backends] == [("eager", 1, "keyed")] * 2
+    torch.testing.assert_close(program.kept["z"], tensors["x"] @ tensors["w1"] @ tensors["w2'"])
+    assert len(chunk.ends_s) == 5
+    assert (whole.mode, whole.unit) == ("graph", 4), "one device needs no capture over several partitions"
+    assert caplog.messages == [
+        "mode graph runs eagerly: one CUDA graph cannot contain the work of 2 partitions (operation not permitted when stream is capturing:"
+        " the stream belongs to another context)"
+    ]
+
+
+def test_partitions_that_overlap_in_one_graph_run_eagerly():
+    class Overlapping(FakeGpu):
+        def sm_ids_in_one_graph(self, streams):
+            return [frozenset(range(64))] * 2
+
+    with Overlapping() as gpu:
+        assert runnable_mode(gpu, "graph", 2) == (
+            "eager",
+            "mode graph runs eagerly: one CUDA graph cannot contain the work of 2 partitions"
+            " (partitions 0 and 1 both ran on SM 0 in one graph)",
+        )
+        assert runnable_mode(gpu, "graph", 1) == ("graph", "")
+
+
+def test_documents_say_why_the_mode_is_not_the_one_asked_for():
+    with FakeGpu(joint_captures=False) as gpu:
+        refused, eager = GpuTestbed(gpu, "graph", partitions=2), GpuTestbed(gpu, "eager", partitions=2)
+    assert refused.mode == "eager"
+    assert "one CUDA graph cannot contain the work of 2 partitions" in refused.about()["mode_reason"]
+    assert "mode_reason" not in eager.about()
 
 
 def test_a_gpu_that_cannot_be_split_is_refused():
