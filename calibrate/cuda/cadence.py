@@ -7,6 +7,7 @@ import torch
 
 from calibrate.cuda.bench import Bench, Issue, per_copy, repeated
 from calibrate.cuda.cold import flusher
+from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver
 
 _NODES = 100
@@ -51,7 +52,7 @@ def launch_cadence_s(bench: Bench) -> float:
             first.record(bench.stream)
             repeated(issue)(count)
             last.record(bench.stream)
-            driver.synchronize()
+            wait(driver)
             times[count].append(first.elapsed_time(last) * 1e-3)
     return statistics.median(per_copy(*(times[count] for count in counts), _LAUNCHES))
 

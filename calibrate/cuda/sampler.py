@@ -14,6 +14,7 @@ from calibrate.cuda.bench import Bench, Effort, per_copy, repeated
 from calibrate.cuda.cold import Cold, flusher, in_turn
 from calibrate.cuda.geometry import PROFILER, TABLE, longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
+from calibrate.cuda.stall import STALLED, GpuStalledError, wait
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
 from executors.binding import draws_numbers, op_tasks
@@ -74,6 +75,13 @@ class CudaSampler:
             self.samples[key] = Samples(task)
             try:
                 self._measure(key, plan, self.samples[key])
+            except GpuStalledError as error:
+                self.failures[key] = f"{STALLED} it"
+                self._compiled.clear()
+                raise StepcastError(
+                    f"measuring {key} never ended, so the GPU cannot be used by this process any more; what was measured before is saved:"
+                    " start again (this op will not be measured again), and report it"
+                ) from error
             except Exception as error:
                 self.failures[key] = reason(error)
                 self._compiled.pop(key, None)
@@ -134,6 +142,8 @@ class CudaSampler:
         """A small graph of the task, for a rough estimate of its time. Returns None, and adds a note, if the task cannot be captured."""
         try:
             return self._bench.capture(lambda: repeated(compiled)(self._effort.fewest_copies))
+        except GpuStalledError:
+            raise
         except Exception as error:
             self._require_usable(key)
             self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}); timed in eager mode, including waits for the host")
@@ -151,7 +161,7 @@ class CudaSampler:
 
     def _require_usable(self, key: str) -> None:
         try:
-            self.driver.synchronize()
+            wait(self.driver)
         except Exception as error:
             raise StepcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
 

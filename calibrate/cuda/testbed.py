@@ -14,6 +14,7 @@ from calibrate.cuda.host import measure_host
 from calibrate.cuda.profiler_effect import after_profiler, before_profiler
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
+from calibrate.cuda.stall import STALLED, GpuStalledError, stalled, wait
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
@@ -150,7 +151,12 @@ class GpuTestbed:
             plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples
         )
         self.left = outcome.left
-        learned = self.measure_contention(plans, machine, profile)
+        try:
+            learned = self.measure_contention(plans, machine, profile)
+        except StepcastError:
+            if save_to is not None:
+                profile.save(save_to)
+            raise
         if outcome.measured or learned:  # with a profiler session
             after_profiler(bench, profile)
         self._note(profile, monitor.stop())
@@ -165,13 +171,19 @@ class GpuTestbed:
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
-        if profile.contention.co_runs or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
+        if profile.contention.co_runs or stalled(profile.notes) or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
             return False
         try:
             with objects_kept():
                 profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
+        except GpuStalledError as error:
+            profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {STALLED} them"]))
+            raise StepcastError(
+                "co-runs of kernels never ended, so the GPU cannot be used by this process any more: start again (they will not be measured"
+                " again), and report it"
+            ) from error
         except Exception as error:
-            self.driver.synchronize()  # raises where the GPU cannot be used any more
+            wait(self.driver)  # raises where the GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {brief(error)}"]))
             return False
         return True

@@ -1,6 +1,6 @@
 """The simulated GPU, which implements `Driver` and receives every aten op while it is active."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
 
@@ -42,7 +42,8 @@ class FakeGpu:
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
     `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
     are. `round_bytes`: the allocator's granularity. `varying`: by op, the relative standard deviation of its results, which differ from run
-    to run. `timeline` lists the kernels and host calls that ran, and `races` the races found.
+    to run. `stalls`: ops whose kernels never end, and `stalls_beside`: those that never end in a graph with several streams; then a wait
+    calls `in_flight`, as a very long one does. `timeline` lists the kernels and host calls that ran, and `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -62,12 +63,15 @@ class FakeGpu:
         launch: Launch = default_launch,
         round_bytes: int = 1,
         varying: Mapping[str, float] | None = None,
+        stalls: Collection[str] = (),
+        stalls_beside: Collection[str] = (),
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
         self.callbacks, self.joint_captures = callbacks, joint_captures
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
         self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
+        self.stalls, self.stalls_beside, self.stalled = stalls, stalls_beside, False
         self.races: list[Race] = []
         self.timeline: list[KernelRun] = []
         self.clock = Clock(self.times.queue_depth, self.times.launch_gap_s)
@@ -167,8 +171,10 @@ class FakeGpu:
             self.order.op(HOST_CALL, stream.index, ())
 
     def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
-        """See Driver. Nothing takes very long in virtual time."""
+        """See Driver. Nothing takes very long in virtual time, unless a kernel never ends."""
         self._not_in_capture("synchronize")
+        if self.stalled:
+            raise FakeGpuError(f"the host waits for ever, with {in_flight() if in_flight is not None else 'no plan'} in flight")
         self._host_waits(self.streams)
 
     def wait_for(self, event: FakeEvent, in_flight: Callable[[], str] | None = None) -> None:
@@ -315,6 +321,7 @@ class FakeGpu:
         seconds = self._seconds(work, stream)
         self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
+        self.stalled = self.stalled or call.name in self.stalls
         self.order.op(call.name, stream.index, touched)
 
     def _runs_on_host(self, call: Call) -> bool:

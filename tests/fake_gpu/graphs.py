@@ -4,7 +4,7 @@ Ops do run while they are captured, because their results' shapes are needed. Wh
 restored and the tensors that they allocated are poisoned, so that no code can depend on their values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,6 +47,9 @@ class Gpu(Protocol):
     timeline: list[KernelRun]
     current: FakeStream
     joint_captures: bool
+    stalls: Collection[str]
+    stalls_beside: Collection[str]
+    stalled: bool
     capture_now: "Capture | None"
 
     def _outside(self) -> AbstractContextManager[None]: ...
@@ -235,6 +238,8 @@ class FakeGraph:
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []
         several = len({node.stream for node in self.nodes if node.work is not None}) > 1
+        endless = {*gpu.stalls, *(gpu.stalls_beside if several else ())}
+        gpu.stalled = gpu.stalled or any(node.work is not None and node.work.name in endless for node in self.nodes)
         for node in self.nodes:
             gaps = ((ends[i], 0.0 if self.nodes[i].stream is node.stream else times.cross_gap_s) for i in node.after)
             start_s = max([begin_s, *(end + times.gap_s + cross_s for end, cross_s in gaps)])
