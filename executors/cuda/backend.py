@@ -48,10 +48,12 @@ class CudaBackend:
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run.
 
+        Includes the workspaces of the plan's own lanes, and not those that other streams have left behind, unless a graph keeps those.
         There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
         memory's name.
         """
         self.driver.synchronize()
+        self.driver.free_workspaces()
         before = self.driver.allocated_bytes()
         self.driver.peak_bytes(reset=True)
         program = self.load(plan, tensors, seed)

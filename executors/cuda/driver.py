@@ -132,6 +132,12 @@ class Driver(Protocol):
     def peak_bytes(self, reset: bool = False) -> int:
         """The highest bytes that tensors have held since the last reset. `reset`: start a new peak after this reading."""
 
+    def workspace_bytes(self) -> int:
+        """The bytes that the library of matrix products keeps allocated for each stream on which a product has run."""
+
+    def free_workspaces(self) -> int:
+        """Free these workspaces on an idle GPU. Returns the bytes freed: 0 while a graph exists, because its replays use them."""
+
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """A uint8 tensor in the host's memory."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from tests.fake_gpu.times import KernelTimes, Times
 from traces.errors import StepcastError
 
 FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
+
+#: Ops that keep a workspace for their stream.
+_PRODUCTS = frozenset({"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"})
 
 #: Partitions have a multiple of this number of SMs.
 _GROUP = 8
@@ -41,9 +45,10 @@ class FakeGpu:
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
     `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
-    are. `round_bytes`: the allocator's granularity. `varying`: by op, the relative standard deviation of its results, which differ from run
-    to run. `stalls`: ops whose kernels never end, and `stalls_beside`: those that never end in a graph with several streams; then a wait
-    calls `in_flight`, as a very long one does. `timeline` lists the kernels and host calls that ran, and `races` the races found.
+    are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by op,
+    the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
+    `stalls_beside`: those that never end in a graph with several streams; then a wait calls `in_flight`, as a very long one does.
+    `timeline` lists the kernels and host calls that ran, and `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -62,6 +67,7 @@ class FakeGpu:
         streams: int = 128,
         launch: Launch = default_launch,
         round_bytes: int = 1,
+        workspace_bytes: int = 0,
         varying: Mapping[str, float] | None = None,
         stalls: Collection[str] = (),
         stalls_beside: Collection[str] = (),
@@ -70,6 +76,8 @@ class FakeGpu:
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
         self.callbacks, self.joint_captures = callbacks, joint_captures
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
+        self._workspace_bytes, self._with_workspace = workspace_bytes, set()
+        self._graphs: WeakSet[FakeGraph] = WeakSet()
         self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
         self.stalls, self.stalls_beside, self.stalled = stalls, stalls_beside, False
         self.races: list[Race] = []
@@ -157,6 +165,7 @@ class FakeGpu:
         with self._outside():
             capture.end()
         graph.finish(capture)
+        self._graphs.add(graph)
 
     def call_host(self, duration_s: float) -> None:
         """See Driver. The host is busy only while it issues the call. The call touches no memory."""
@@ -200,6 +209,29 @@ class FakeGpu:
         if reset:
             self.memories.peak_bytes = self.memories.live_bytes
         return peak
+
+    def workspace_bytes(self) -> int:
+        """See Driver."""
+        return self._workspace_bytes
+
+    def free_workspaces(self) -> int:
+        """See Driver."""
+        if self._graphs:
+            return 0
+        freed = self._workspace_bytes * len(self._with_workspace)
+        self.memories.live_bytes -= freed
+        self._with_workspace.clear()
+        return freed
+
+    def _add_workspace(self, call: Call, stream: FakeStream) -> None:
+        """Allocate the stream's workspace at its first matrix product. A capture must not contain that."""
+        if call.name not in _PRODUCTS or stream.index in self._with_workspace:
+            return
+        if self.capture_now is not None and self._workspace_bytes:
+            self.capture_now.fail(f"the first {call.name} of stream {stream.index} allocates a workspace in a capture: run it before")
+        self._with_workspace.add(stream.index)
+        self.memories.live_bytes += self._workspace_bytes
+        self.memories.peak_bytes = max(self.memories.peak_bytes, self.memories.live_bytes)
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> Tensor:
         """See Driver. `copy_` to or from it uses a link. The host waits for the copy, unless it is non-blocking and the memory pinned."""
@@ -279,6 +311,7 @@ class FakeGpu:
         if capture is not None:
             self._check_capturable(call, blocking)
             capture.save(call)
+        self._add_workspace(call, stream)
         call.finish(self._run(func, args, kwargs))
         for tensor in call.allocated:
             self.memories.allocate(tensor, stream.index, capture, self.round_bytes)

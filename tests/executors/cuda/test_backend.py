@@ -3,6 +3,7 @@
 The simulated GPU fails a test whose streams race, or whose tensors are freed before their memory may be reused.
 """
 
+import gc
 import logging
 from dataclasses import replace
 from itertools import pairwise
@@ -263,6 +264,32 @@ def test_peak_bytes_are_the_allocators(machine):
     with FakeGpu() as gpu:
         peak = CudaBackend(machine, gpu).peak_bytes(plan, {"x": torch.randn(256, 256)})
     assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input existed before; y and z are alive at the same time"
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_peak_bytes_include_the_workspaces_of_the_plans_own_lanes(mode, machine):
+    """Two lanes run products. Streams of other programs have left workspaces behind, which do not count."""
+    x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
+    plan = plan_of([mm("a", x, x, y), replace(mm("b", x, x, z), stream=1)], [x, y, z])
+    peaks = []
+    for workspace in (0, 1 << 20):
+        with FakeGpu(workspace_bytes=workspace) as gpu:
+            backend = CudaBackend(machine, gpu, mode)
+            assert gpu.workspace_bytes() == workspace
+            backend.load(plan, {"x": torch.randn(8, 8)}).run(3)
+            peaks.append(backend.peak_bytes(plan, {"x": torch.randn(8, 8)})["cuda:0"])
+    assert peaks[1] - peaks[0] == 2 << 20
+
+
+def test_workspaces_that_a_graph_uses_are_not_freed(machine):
+    x, y = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION)
+    with FakeGpu(workspace_bytes=1 << 20) as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan_of([mm("a", x, x, y)], [x, y]), {"x": torch.randn(8, 8)})
+        program.run(3 + 4)
+        assert gpu.free_workspaces() == 0
+        del program
+        gc.collect()
+        assert gpu.free_workspaces() == 1 << 20
 
 
 def test_a_task_that_fails_is_named(machine):
