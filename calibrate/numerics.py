@@ -18,8 +18,8 @@ from traces.comparison import ValidationResult
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
-#: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. A plan may differ from plain PyTorch by this
-#: many times as much as plain PyTorch differs from itself, if that is more than the tolerance.
+#: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. A plan may differ from plain PyTorch by
+#: this many times as much as plain PyTorch differs from itself, if that is more than the tolerance.
 REPEATS_ALLOWED = 10.0
 
 

@@ -118,6 +118,7 @@ class GpuTestbed:
             return
         bench = Bench(self.driver, effort=self._effort)
         monitor = GpuMonitor(self._uuid)
+        profile.workspace_bytes = self.driver.workspace_bytes()  # first of all: graphs would keep it from being seen
         with objects_kept():
             measure_rates(bench, profile, self.precision)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, record_s, wait_s, self._effort))
@@ -171,7 +172,11 @@ class GpuTestbed:
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
-        if profile.contention.co_runs or stalled(profile.notes) or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
+        if (
+            profile.contention.co_runs
+            or stalled(profile.notes)
+            or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans)
+        ):
             return False
         try:
             with objects_kept():

@@ -45,8 +45,8 @@ class FakeGpu:
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
     `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
-    are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by op,
-    the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
+    are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by
+    op, the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
     `stalls_beside`: those that never end in a graph with several streams; then a wait calls `in_flight`, as a very long one does.
     `timeline` lists the kernels and host calls that ran, and `races` the races found.
     """

@@ -35,7 +35,8 @@ def samples_of(gpu: FakeGpu, plan, word: str):
 
 
 @pytest.mark.parametrize(
-    ("model", "word"), [("batch_norm", "aten.native_batch_norm_backward"), ("attention", "aten._scaled_dot_product_flash_attention_for_cpu_b")]
+    ("model", "word"),
+    [("batch_norm", "aten.native_batch_norm_backward"), ("attention", "aten._scaled_dot_product_flash_attention_for_cpu_b")],
 )
 def test_a_backward_key_is_as_long_cold_as_warm(model, word):
     """The cache makes no difference here, so the two are equal if no set of operands runs its forward op in a graph."""
