@@ -4,6 +4,7 @@ A recurrent layer repeats a product T times. Its operands are so small that neit
 """
 
 import json
+from dataclasses import replace
 
 import torch
 
@@ -18,6 +19,8 @@ _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 RECTIFIED = "rectified"
 #: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states then lie in (-1, 1).
 BOUNDED = "bounded"
+#: By op, the positions of the arguments that hold the statistics which its forward op has saved.
+_STATISTICS = {"aten.native_batch_norm_backward.default": (5, 6), "aten.native_layer_norm_backward.default": (3, 4)}
 _RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
 
 
@@ -114,7 +117,25 @@ def _role(value: Value, changed: bool, non_negative: bool) -> str:
     return "squares" if state in _SQUARES else "changed" if changed else RECTIFIED if non_negative else "read"
 
 
-def fill(task: Task, plan: Plan, pool: OperandPool) -> dict[str, torch.Tensor]:
-    """A tensor for every value that the task reads or changes."""
-    bounds = integer_range(task, plan)
-    return {name: pool.tensor(plan.values[name], bounds[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}
+def fill(task: Task, plan: Plan, pool: OperandPool, cuda: bool = False) -> dict[str, torch.Tensor]:
+    """A tensor for every value that the task reads or changes.
+
+    With `cuda`, saved statistics of norms are float32 even if the plan, whose graph is captured on the CPU, has them in half precision.
+    """
+    bounds, statistics = integer_range(task, plan), saved_statistics(task) if cuda else frozenset()
+
+    def value(name: str) -> Value:
+        own = plan.values[name]
+        return replace(own, dtype="float32") if name in statistics and own.dtype in ("bfloat16", "float16") else own
+
+    return {name: pool.tensor(value(name), bounds[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}
+
+
+def saved_statistics(task: Task) -> frozenset[str]:
+    """The values that a norm's backward op reads as the statistics of its forward op."""
+    names = set()
+    for op in op_tasks(task):
+        arguments = json.loads(op.body.args) if op.body.target in _STATISTICS else ()
+        positions = _STATISTICS.get(op.body.target, ())
+        names |= {op.inputs[arguments[p]["$"]].value for p in positions if arguments[p] is not None}
+    return frozenset(names)

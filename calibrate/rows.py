@@ -37,6 +37,8 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
             "against_pytorch_interval": over_plain.interval,
             "max_grad_error": _finite(candidate.numerics.max_grad_error),
             "max_param_error": _finite(candidate.numerics.max_param_error),
+            "reference_grad_error": _finite(candidate.numerics.reference_grad_error),
+            "reference_param_error": _finite(candidate.numerics.reference_param_error),
             "predicted_peak_bytes": max(peak_bytes.values()),
             "measured_peak_bytes": max(candidate.peak_bytes.values(), default=None),
             "predicted_peak_bytes_by_device": peak_bytes,
@@ -46,9 +48,16 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
 
 
 def loop_row(predicted: Forecast, against: Against) -> ValidationResult:
-    """The row of plain PyTorch. Nothing measures its memory, and its numbers are those that the others are compared with."""
-    steps_s = against.times.plain_s
-    return _row(predicted, median(s for steps in steps_s for s in steps), steps_s, against, False)
+    """The row of plain PyTorch. Nothing measures its memory. Its numbers are compared with those of a second run of it."""
+    steps_s, numerics = against.times.plain_s, against.base.numerics
+    row = _row(predicted, median(s for steps in steps_s for s in steps), steps_s, against, False)
+    return row.model_copy(
+        update={
+            "against_pytorch": 1.0,
+            "max_grad_error": _finite(numerics.reference_grad_error),
+            "max_param_error": _finite(numerics.reference_param_error),
+        }
+    )
 
 
 def _row(predicted: Forecast, measured_s: float, steps_s: Sequence[Sequence[float]], against: Against, is_base: bool) -> ValidationResult:

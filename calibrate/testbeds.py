@@ -47,8 +47,9 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
             )
         from calibrate.distributed.gpu_testbed import GpuGroupTestbed
         from executors.distributed.control import open_channel
+        from executors.distributed.own_gpu import own_gpu
 
-        return GpuGroupTestbed(open_channel(placement.ranks), gpu(placement.ranks.local_rank), placement.mode, precision)
+        return GpuGroupTestbed(open_channel(placement.ranks), own_gpu(placement.ranks), placement.mode, precision)
     check_one_gpu(placement, "one process uses one GPU")
     number = int(placement.device.partition(":")[2] or 0)
     return GpuTestbed(gpu(number), placement.mode, precision, partitions=placement.partitions)

@@ -4,6 +4,7 @@ A carried storage has one tensor for the whole run. Every other value lives in a
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from executors.forms import PLAIN, Forms
+from executors.strides import fits, with_strides
 from simulator.bodies.opcall import OpCall
 from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
@@ -19,6 +21,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep
 
 Getter = Callable[["Instance"], torch.Tensor]
+log = logging.getLogger("stepcast")
 
 
 class Instance:
@@ -89,6 +92,7 @@ class Binding:
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
         self.ops = _ops(plan)
+        self._reported = False  # that results are copied to get the plan's strides
         ops_of_all_devices = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
         draws = [op for op in ops_of_all_devices if draws_numbers(op)]
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
@@ -139,16 +143,31 @@ class Binding:
         return get
 
     def setter(self, operand: Operand) -> Callable[[Instance, torch.Tensor], Any]:
-        """A function that stores a result as the operand's value."""
+        """A function that stores a result as the operand's value, with the strides that the plan states."""
         tensor = self.carried.get(operand.value)
         if tensor is not None:
             return lambda instance, result: tensor.copy_(result)
         slot = self.local_slot(operand.value)
+        as_it_is = None  # known after the first call, because an op's strides do not change
 
         def put(instance: Instance, result: torch.Tensor) -> None:
-            instance.slots[slot] = result
+            nonlocal as_it_is
+            if as_it_is is None:
+                as_it_is = fits(result, operand)
+                if not as_it_is:
+                    self._report_copy(operand, result)
+            instance.slots[slot] = result if as_it_is else with_strides(result, operand.strides)
 
         return put
+
+    def _report_copy(self, planned: Operand, result: torch.Tensor) -> None:
+        """Say once per plan that results are copied, which takes time that no prediction contains."""
+        level, self._reported = (logging.DEBUG if self._reported else logging.WARNING), True
+        log.log(
+            level,
+            "%s comes with strides %s and was planned with %s, so every step copies it, which no prediction contains",
+            *(planned.value, tuple(result.stride()), tuple(planned.strides)),
+        )
 
     def slots_by_storage(self, keep: Collection[str]) -> dict[str, list[int]]:
         """By storage, the slots to empty when its instance is freed. Leaves out the storages of the values named in `keep`."""

@@ -7,6 +7,7 @@ import torch
 
 from executors.kernels.update import state_dict
 from executors.run import Backend
+from executors.strides import same_strides, with_strides
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
@@ -43,6 +44,8 @@ class Trainer:
             if actual is None or actual.shape != tensor.shape or actual.dtype != tensor.dtype:
                 shown = "missing" if actual is None else f"{tuple(actual.shape)} of {actual.dtype}"
                 raise ValueError(f"{name} is {shown}; the job was planned for {tuple(tensor.shape)} of {tensor.dtype}")
+            if not same_strides(actual, tensor.stride()):
+                fed[name] = with_strides(actual, tensor.stride())
         iteration = self._program.iterations
         self._program.run(1, [fed])
         self._pending = True

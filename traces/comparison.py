@@ -115,6 +115,9 @@ class ValidationResult(Data):
     Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
     kept.
 
+    `max_grad_error` and `max_param_error` compare with plain PyTorch. `reference_grad_error` and `reference_param_error` compare plain
+    PyTorch with itself, run twice: on a GPU its numbers may differ from run to run, and a plan's may by a multiple of that.
+
     Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, that of `measured_speedup` from
     rounds in which both ran. `against_pytorch` is plain PyTorch's step time over this one, both measured in the same rounds. `waterfall`
     explains `measured_step_s` − `predicted_step_s`, and is exact in its sum.
@@ -145,6 +148,8 @@ class ValidationResult(Data):
     against_pytorch: float | None = None
     against_pytorch_interval: tuple[float, float] | None = None
     waterfall: tuple[Change, ...] = ()
+    reference_grad_error: float | None = None
+    reference_param_error: float | None = None
     status: str = Field(pattern=r"^(ok|skipped: .+)$")
 
     @model_validator(mode="after")

@@ -133,7 +133,8 @@ class Dispatch(_Data):
 
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` is added to it. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0 and `cross_gap_s` is what crossing streams
-    adds. `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
+    adds. `launch_gap_s` is by how much longer the gap between two kernels is if they are launched one by one; it may be negative.
+    `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
     returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the host's time to issue it besides `dispatch_s`.
     """
 
@@ -146,6 +147,7 @@ class Dispatch(_Data):
     graph_launch_s: Measure | None = None
     node_gap_s: Measure | None = None
     cross_gap_s: Measure | None = None
+    launch_gap_s: Difference | None = None
     callback_s: Measure | None = None
     call_s: Measure | None = None
     queue_depth: Count | None = None
@@ -222,8 +224,9 @@ class Profile(_Data):
 
     `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured.
     `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the anchor op at calibration. The memory
-    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `partition_sms` is the number of SMs
-    of each partition of an n-way split, by n as text. `notes` describe anything unusual, such as throttling.
+    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays
+    allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split,
+    by n as text. `notes` describe anything unusual, such as throttling.
     """
 
     identity: Identity
@@ -242,6 +245,7 @@ class Profile(_Data):
     bandwidth_bytes_per_s: Rate | None = None
     peak_flops: dict[str, Rate] = {}
     priority_levels: Count | None = None
+    workspace_bytes: Count | None = None
     partition_sms: dict[str, Count] = {}
     notes: list[str] = []
 

@@ -40,8 +40,9 @@ class TrainingRun(Document):
 
     `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy, which is the first of `curves`. `steps` is the number of
     completed steps; `complete` is False if Ctrl-C ended the run early. `step_s` is null if only the first step was completed.
-    `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared).
-    `max_loss_difference` is the `largest_difference` of the other curves from the first.
+    `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
+    `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the
+    `largest_difference` of the other curves from the first. `mode_reason` says why the mode is not the one asked for, if it is not.
     """
 
     schema_name: ClassVar[str] = "stepcast.run/1"
@@ -60,10 +61,13 @@ class TrainingRun(Document):
     predicted_step_s: float | None = None
     max_grad_error: float | None = None
     max_param_error: float | None = None
+    reference_grad_error: float | None = None
+    reference_param_error: float | None = None
     data: str = ONE_BATCH
     curves: tuple[Curve, ...] = ()
     max_loss_difference: float | None = None
     complete: bool = True
+    mode_reason: str = ""
 
     @field_validator("job")
     @classmethod

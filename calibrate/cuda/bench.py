@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver, Event, Graph, Partition
 
 Issue = Callable[[], None]
@@ -42,14 +43,14 @@ class Bench:
 
     def run(self, issue: Issue) -> None:
         """Issue work to the stream after everything that other streams have issued, and wait for it."""
-        self.driver.synchronize()
+        wait(self.driver)
         self.driver.use(self.stream)
         issue()
-        self.driver.synchronize()
+        wait(self.driver)
 
     def capture(self, issue: Issue) -> Graph:
         """A graph of what `issue` issues. It may use tensors from any stream, and does not keep them alive."""
-        self.driver.synchronize()
+        wait(self.driver)
         self.driver.use(self.stream)
         with self.driver.capture(self.stream) as graph:
             issue()
@@ -85,11 +86,11 @@ class Bench:
         driver.use(self.stream)
         seconds = []
         for _ in range(self.effort.rounds):
-            driver.synchronize()
+            wait(driver)
             begin = driver.now_s()
             many(calls)
             seconds.append((driver.now_s() - begin) / calls)
-        driver.synchronize()
+        wait(driver)
         return seconds
 
     def between(self, issues: Sequence[Issue], rounds: int | None = None) -> list[list[float]]:
@@ -99,7 +100,7 @@ class Bench:
         """
         self.driver.use(self.stream)
         marks = [[self._timed(issue) for issue in issues] for _ in range(rounds or self.effort.rounds)]
-        self.driver.synchronize()
+        wait(self.driver)
         return [[_seconds(*mark) for mark in column] for column in zip(*marks, strict=True)]
 
     def _timed(self, issue: Issue) -> tuple[Event, Event]:

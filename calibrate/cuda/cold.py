@@ -53,11 +53,13 @@ def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
 def flusher(driver: Driver) -> Issue:
     """A function that evicts everything from the cache by reading twice its size.
 
-    It reads and does not write, since the write-back of dirty lines would slow down the work that follows.
+    It reads and does not write, since the write-back of dirty lines would slow down the work that follows. It has run once already, so that
+    no capture has to load its kernel.
     """
     buffer = torch.ones(max(1, 2 * driver.facts.cache_bytes // 4), device=driver.device)
 
     def flush() -> None:
         buffer.sum()
 
+    flush()
     return flush

@@ -11,9 +11,10 @@ from itertools import pairwise
 import torch
 
 from calibrate.cuda.bench import Bench, Effort, objects_kept, repeated
-from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
+from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.co_runs import Sizes, co_runs, named_kernels
 from calibrate.cuda.cold import Cold, flusher, in_turn
+from calibrate.cuda.profiler_effect import before_profiler
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
@@ -88,8 +89,8 @@ def external_events(bench: Bench, scale: Scale) -> dict[str, float]:
 
 
 def cadence(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds from one tiny kernel to the next in a graph: on one stream, and alternating between two."""
-    return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench)}
+    """Seconds from one tiny kernel to the next: in a graph on one stream, alternating between two, and launched one by one."""
+    return {"one_stream_s": cadence_s(bench), "two_streams_s": cross_cadence_s(bench), "launched_s": launch_cadence_s(bench)}
 
 
 def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
@@ -199,15 +200,18 @@ def timer(bench: Bench, scale: Scale) -> dict[str, float]:
 
 
 def profiler(bench: Bench, scale: Scale) -> dict[str, float]:
-    """Seconds of a matrix product's kernels according to the profiler, and in a graph."""
-    issue = named_kernels(bench.driver, scale.kernels)["gemm"]
+    """Seconds of a matrix product's kernels according to the profiler, and in a graph.
+
+    Also the host seconds of a launch before the first session of the process.
+    """
+    issue, launch_s = named_kernels(bench.driver, scale.kernels)["gemm"], before_profiler(bench)
     seconds = _kernel_s(bench, issue)
     bench.driver.use(bench.stream)
     profiled = bench.driver.kernels([issue])
     if profiled is None:
-        return {"graph_s": seconds, "failed": "the profiler is refused"}
+        return {"graph_s": seconds, "launch_before_s": launch_s, "failed": "the profiler is refused"}
     profiled_s = sum(kernel.seconds for kernel in profiled[0])
-    return {"graph_s": seconds, "profiler_s": profiled_s, "inflation": profiled_s / seconds}
+    return {"graph_s": seconds, "profiler_s": profiled_s, "inflation": profiled_s / seconds, "launch_before_s": launch_s}
 
 
 #: The facts by their name in the document, in the order of measuring.

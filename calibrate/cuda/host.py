@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 
 from calibrate.cuda.bench import Bench, Issue, repeated
-from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
+from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.queue import queue_depth
 from traces.errors import StepcastError
 from traces.profile import Dispatch, Profile
@@ -38,6 +38,7 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, fl
         graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
+        launch_gap_s=launch_cadence_s(bench) - node_s,
         callback_s=callback_s,
         call_s=call_s,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
+from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver
 from simulator.models.user_code import brief
 from traces.comparison import Validation
@@ -75,9 +76,9 @@ def measure(context: ReportContext, parts: Sequence[Part], minutes: float, tell:
 def usable(driver: Driver) -> bool:
     """Whether the GPU can still compute."""
     try:
-        driver.synchronize()
+        wait(driver)
         torch.ones(1, device=driver.device).add_(1)
-        driver.synchronize()
+        wait(driver)
     except Exception:
         return False
     return True
@@ -153,12 +154,14 @@ class _Run:
     def free_memory(self) -> bool:
         """Free what a part allocated. Returns whether the GPU is usable."""
         gc.collect()
+        if not usable(self.context.driver):  # asked first, since emptying the cache waits for the GPU without an end
+            return False
         try:
             if self.context.driver.device.type == "cuda":
                 torch.cuda.empty_cache()
         except Exception:
             return False
-        return usable(self.context.driver)
+        return True
 
     def ratio(self, kind: str) -> float:
         """Median ratio of the time that parts of a kind took to the time guessed; 1 if none was measured."""

@@ -14,6 +14,7 @@ from calibrate.cuda.bench import Bench, Effort, per_copy, repeated
 from calibrate.cuda.cold import Cold, flusher, in_turn
 from calibrate.cuda.geometry import PROFILER, TABLE, longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
+from calibrate.cuda.stall import STALLED, GpuStalledError, wait
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
 from executors.binding import draws_numbers, op_tasks
@@ -75,6 +76,13 @@ class CudaSampler:
             self.samples[key] = Samples(task)
             try:
                 self._measure(key, plan, self.samples[key])
+            except GpuStalledError as error:
+                self.failures[key] = f"{STALLED} it"
+                self._compiled.clear()
+                raise StepcastError(
+                    f"measuring {key} never ended, so the GPU cannot be used by this process any more; what was measured before is saved:"
+                    " start again (this op will not be measured again), and report it"
+                ) from error
             except Exception as error:
                 self.failures[key] = reason(error)
                 self._compiled.pop(key, None)
@@ -104,7 +112,7 @@ class CudaSampler:
     def _measure(self, key: str, plan: Plan, samples: Samples) -> None:
         task = samples.task
         changed = {operand.value for operand in task.mutates}
-        tensors = fill(task, plan, self._pool)
+        tensors = fill(task, plan, self._pool, cuda=True)
         # A task gets its own copy of what it changes: thousands of repetitions may leave values there that no other key should be timed on.
         compiled = self._compile_task(task, plan, {name: _copy(t) if name in changed else t for name, t in tensors.items()})
         size = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
@@ -119,6 +127,8 @@ class CudaSampler:
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
         issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(map(draws_numbers, op_tasks(task))) else compiled
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
+        for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not lie in a graph
+            self._bench.run(other)
         cases = [(in_turn(sets, self._flush), cold.copies)]
         if not cold.always:
             cases.append((in_turn([compiled], self._flush), copies))
@@ -133,6 +143,8 @@ class CudaSampler:
         """A small graph of the task, for a rough estimate of its time. Returns None, and adds a note, if the task cannot be captured."""
         try:
             return self._bench.capture(lambda: repeated(compiled)(self._effort.fewest_copies))
+        except GpuStalledError:
+            raise
         except Exception as error:
             self._require_usable(key)
             self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}); timed in eager mode, including waits for the host")
@@ -167,7 +179,7 @@ class CudaSampler:
 
     def _require_usable(self, key: str) -> None:
         try:
-            self.driver.synchronize()
+            wait(self.driver)
         except Exception as error:
             raise StepcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from calibrate.cuda.bench import Effort, objects_kept
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
+from calibrate.cuda.stall import stalled
 from calibrate.samples import missing_keys, save_samples, store_samples
 from calibrate.testbed import Progress
 from executors.cuda.driver import Driver, Partition
@@ -50,7 +51,12 @@ def calibrate_gpu(
     what was measured before is then in the profile.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
-    todo = [(plan, key, task) for plan, keys in missing_keys(plans, machine, profile) for key, task in keys.items()]
+    todo = [
+        (plan, key, task)
+        for plan, keys in missing_keys(plans, machine, profile)
+        for key, task in keys.items()
+        if not stalled([profile.failures.get(key, "")])
+    ]
     partitions = {device: _partition(device, machine, driver) for device in dict.fromkeys(task.device for _, _, task in todo)}
     by_sms = {_sms(partition): partition for partition in partitions.values()}
     samplers = {sms: CudaSampler(driver, partition=partition, effort=effort) for sms, partition in by_sms.items()}

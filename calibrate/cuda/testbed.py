@@ -12,14 +12,17 @@ from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.dispatch import TinyOps, dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.loop import measure_loop
+from calibrate.cuda.profiler_effect import after_profiler, before_profiler
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
+from calibrate.cuda.stall import STALLED, GpuStalledError, stalled, wait
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
 from calibrate.testbed import Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
+from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
 from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
@@ -64,7 +67,8 @@ class GpuTestbed:
 
         `kernels` are the sizes of the kernels that are co-run. `partitions` splits the SMs, each partition being a device of its own.
         """
-        self.driver, self.mode, self._partitions = driver, mode, partitions
+        self.driver, self._partitions = driver, partitions
+        self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
         self.precision = "tf32" if precision == "tf32" else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
@@ -117,6 +121,7 @@ class GpuTestbed:
             return
         bench = Bench(self.driver, effort=self._effort)
         monitor = GpuMonitor(self._uuid)
+        profile.workspace_bytes = self.driver.workspace_bytes()  # first of all: graphs would keep it from being seen
         with objects_kept():
             measure_rates(bench, profile, self.precision)
             tiny = TinyOps.measure(self.driver, self._effort)
@@ -154,11 +159,20 @@ class GpuTestbed:
             progress(done, total, text)
 
         self.driver.set_precision(self.precision)
+        bench = Bench(self.driver, effort=self._effort)
+        before_profiler(bench)
         outcome = calibrate_gpu(
             plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples
         )
         self.left = outcome.left
-        learned = self.measure_contention(plans, machine, profile)
+        try:
+            learned = self.measure_contention(plans, machine, profile)
+        except StepcastError:
+            if save_to is not None:
+                profile.save(save_to)
+            raise
+        if outcome.measured or learned:  # with a profiler session
+            after_profiler(bench, profile)
         self._note(profile, monitor.stop())
         if (outcome.measured or learned) and save_to is not None:
             profile.save(save_to)
@@ -171,13 +185,23 @@ class GpuTestbed:
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
-        if profile.contention.co_runs or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans):
+        if (
+            profile.contention.co_runs
+            or stalled(profile.notes)
+            or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans)
+        ):
             return False
         try:
             with objects_kept():
                 profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
+        except GpuStalledError as error:
+            profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {STALLED} them"]))
+            raise StepcastError(
+                "co-runs of kernels never ended, so the GPU cannot be used by this process any more: start again (they will not be measured"
+                " again), and report it"
+            ) from error
         except Exception as error:
-            self.driver.synchronize()  # raises where the GPU cannot be used any more
+            wait(self.driver)  # raises where the GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {brief(error)}"]))
             return False
         return True
@@ -235,5 +259,6 @@ class GpuTestbed:
         return ""
 
     def about(self) -> dict[str, object]:
-        """The GPU as documents describe it."""
-        return describe_gpu(self.identity, self._partitions)
+        """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""
+        device = describe_gpu(self.identity, self._partitions)
+        return {**device, "mode_reason": self.mode_reason} if self.mode_reason else device

@@ -6,7 +6,7 @@ import torch
 
 from executors.cuda.driver import Driver, Partition
 from executors.cuda.graphs import GraphProgram
-from executors.cuda.partitions import check_disjoint
+from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
 from executors.cuda.program import EagerProgram, Site
 from executors.forms import Forms
 from executors.run import WARM_UP
@@ -22,16 +22,18 @@ class CudaBackend:
     def __init__(self, machine: Machine, driver: Driver, mode: str = EAGER, precision: str = "fp32"):
         """A machine with several devices is run on partitions of the GPU; plans may use the whole GPU, too.
 
+        If the driver cannot capture the work of several partitions in one graph, `mode` becomes eager; see `runnable_mode`.
         Raises StepcastError if the GPU cannot be split.
         """
         if mode not in (EAGER, GRAPH):
             raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
-        self.machine, self.driver, self.mode = machine, driver, mode
+        self.machine, self.driver = machine, driver
         self.partitions = _partitions(machine, driver)
-        draws = "keyed" if mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph
+        self.mode, _ = runnable_mode(driver, mode, len(machine.devices))
+        draws = "keyed" if self.mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph
         self.forms = Forms(True, draws, driver.seed, capturable=True)
         self.torch_device = driver.device
-        self.unit = 1 if mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
+        self.unit = 1 if self.mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
         driver.set_precision(precision)
 
     def load(
@@ -46,10 +48,12 @@ class CudaBackend:
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run.
 
+        Includes the workspaces of the plan's own lanes, and not those that other streams have left behind, unless a graph keeps those.
         There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
         memory's name.
         """
         self.driver.synchronize()
+        self.driver.free_workspaces()
         before = self.driver.allocated_bytes()
         self.driver.peak_bytes(reset=True)
         program = self.load(plan, tensors, seed)
@@ -71,5 +75,6 @@ def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]
             raise StepcastError(
                 f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {partition.sms}: calibrate it first"
             )
+    check_events(driver, partitions)
     check_disjoint(driver, partitions)
     return whole | dict(zip(names, partitions, strict=True))

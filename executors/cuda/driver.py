@@ -58,8 +58,8 @@ class Event(Protocol):
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds from this event to `end`. Both must be timing events that have been reached."""
 
-    def synchronize(self) -> None:
-        """Wait until the event has been reached."""
+    def query(self) -> bool:
+        """Whether the event has been reached. True if it was never recorded."""
 
 
 class Stream(Protocol):
@@ -114,8 +114,11 @@ class Driver(Protocol):
         Raises StepcastError if the driver cannot do so.
         """
 
-    def synchronize(self) -> None:
-        """Wait for all issued work."""
+    def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
+        """Wait for all issued work. `in_flight` says what that is, for the warning if it takes very long."""
+
+    def wait_for(self, event: Event, in_flight: Callable[[], str] | None = None) -> None:
+        """Wait until the event has been reached. See `synchronize`."""
 
     def now_s(self) -> float:
         """The time of the host's clock."""
@@ -128,6 +131,12 @@ class Driver(Protocol):
 
     def peak_bytes(self, reset: bool = False) -> int:
         """The highest bytes that tensors have held since the last reset. `reset`: start a new peak after this reading."""
+
+    def workspace_bytes(self) -> int:
+        """The bytes that the library of matrix products keeps allocated for each stream on which a product has run."""
+
+    def free_workspaces(self) -> int:
+        """Free these workspaces on an idle GPU. Returns the bytes freed: 0 while a graph exists, because its replays use them."""
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """A uint8 tensor in the host's memory."""
@@ -146,3 +155,6 @@ class Driver(Protocol):
 
         Raises StepcastError if the probe kernel cannot be compiled.
         """
+
+    def sm_ids_in_one_graph(self, streams: Sequence[Stream]) -> list[frozenset[int]]:
+        """The SMs that kernels on each stream run on in the replay of one graph with work of all of them. Raises as `sm_ids` does."""

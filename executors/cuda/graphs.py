@@ -7,6 +7,7 @@ graph reads them at its start, and at its end it copies the values of its own la
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -44,6 +45,7 @@ class GraphProgram(EagerProgram):
         self._stacked: torch.Tensor | None = None  # the losses of one replay
         self._border: dict[int, Instance] = {}  # earlier iterations that the graph reads, by age: periods before the graph's first one
         self._loss_offsets: list[int] = []  # the iterations of the losses, relative to the graph's first period
+        self._graph_ends: list[Event] = []  # the ends of the graphs that have been launched and not waited for
         self._crossing = self._slots_across_border()
         if {self.binding.slot[name] for name in self._feeds.at_host} & {slot for slots in self._crossing.values() for slot in slots}:
             raise StepcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
@@ -76,7 +78,7 @@ class GraphProgram(EagerProgram):
     def _replay(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[float]:
         """Run `graphs` graphs. Returns the seconds from the start of the first to the end of each."""
         driver = self.driver
-        driver.synchronize()
+        self._wait()
         self._enter_border()
         if inputs is not None and not self._graph_inputs:
             driver.use(self._main_stream)
@@ -86,20 +88,30 @@ class GraphProgram(EagerProgram):
             self._graph = self._capture()
         driver.use(self._main_stream)
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
-        driver.synchronize()
+        self._wait()
         begin = self._record_event()
-        ends: list[Event] = []
+        ends = self._graph_ends = []
         for number in range(graphs):
             if self._graph_inputs:
                 latest = ends[-1] if ends else begin
-                self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], latest.synchronize)
+                wait = partial(driver.wait_for, latest, self.in_flight)
+                self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], wait)
             self._graph.replay()
             self._report_losses(self._period + number * self.unit)
             ends.append(self._record_event())
-        driver.synchronize()
+        self._wait()
+        self._graph_ends = []
         self._period += graphs * self.unit
         self._leave_border()
         return [begin.elapsed_time(end) * 1e-3 for end in ends]
+
+    def in_flight(self) -> str:
+        """See EagerProgram. During replays, the graphs that the GPU has not finished: which of their tasks run is not visible."""
+        if not self._graph_ends:
+            return super().in_flight()
+        left = sum(not end.query() for end in self._graph_ends)
+        lanes = f"{len(self._compiled.tasks)} tasks on {len(self._streams)} lanes"
+        return f"plan {self.plan.strategy} ({left} of {len(self._graph_ends)} graphs of {self.unit} periods with {lanes})"
 
     def _record_event(self) -> Event:
         event = self.driver.event(timing=True)
@@ -212,7 +224,7 @@ class GraphProgram(EagerProgram):
     def trace(self) -> list[Measured]:
         """The task times of one graph's periods, from twins with an event after every k-th task."""
         super().run(max(0, self._prologue - self._period))
-        self.driver.synchronize()
+        self._wait()
         self._enter_border()
         if self._graph is None:
             self._graph = self._capture()
@@ -225,7 +237,7 @@ class GraphProgram(EagerProgram):
             replays = []
             for _ in range(TWIN_REPLAYS):
                 graph.replay()
-                self.driver.synchronize()
+                self._wait()
                 replays.append(marks.read())
             return twin_s, {task: statistics.median(ends[task] for ends in replays) for task in replays[0]}
 
@@ -240,7 +252,7 @@ class GraphProgram(EagerProgram):
         for _ in range(TWIN_REPLAYS):
             graph.replay()
             ends.append(self._record_event())
-        self.driver.synchronize()
+        self._wait()
         return statistics.median(a.elapsed_time(b) for a, b in pairwise(ends)) * 1e-3 / self.unit
 
 

@@ -119,6 +119,13 @@ class Issuer:
         except Exception as error:
             raise failure(tasks[index], error) from error
 
+    def first_unreached(self, lane: Lane) -> str | None:
+        """The name of the first of a lane's tasks whose event has not been reached; None if all have. Not every task has an event."""
+        for task, events in zip(self._compiled.tasks, self._events, strict=True):
+            if task.lane == lane and not all(event.query() for event in events if event is not None):
+                return task.name
+        return None
+
     def _wait(self, stream: Stream, index: int, period: int) -> None:
         if period >= self._first:
             stream.wait_event(self._events[index][period % self._depth])

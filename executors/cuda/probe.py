@@ -1,9 +1,14 @@
 """Finds the SMs that a stream's kernels run on, by a kernel whose blocks record the SM that they run on."""
 
+from collections.abc import Sequence
+
 import torch
 
+from executors.cuda.bindings import first_line
 from executors.cuda.driver import Driver, Stream
+from executors.cuda.issue import fork, join
 from executors.kernels.native.nvrtc import compiled
+from traces.errors import StepcastError
 
 #: Length of the table of SMs, larger than the SM count of any GPU because the numbers of SMs may have gaps.
 _ROOM = 1024
@@ -32,17 +37,46 @@ class Probe:
 
     def sm_ids(self, driver: Driver, stream: Stream, replayed: bool) -> frozenset[int]:
         """The SMs that the blocks of one launch on `stream` ran on. With `replayed`, the launch is part of a replayed graph."""
-        with torch.cuda.stream(stream):
-            seen = torch.zeros(_ROOM, dtype=torch.int32, device=driver.device)
-            self._launch(driver, stream, seen)  # also loads the kernel, which a capture does not allow
-            if replayed:
-                with driver.capture(stream) as graph:
-                    self._launch(driver, stream, seen)
-                seen.zero_()
-                graph.replay()
-            driver.synchronize()
-            return frozenset(seen.nonzero().flatten().tolist())
+        if replayed:
+            return self.sm_ids_in_one_graph(driver, [stream])[0]
+        seen = self._launched(driver, [stream])
+        return _marked(seen[0])
+
+    def sm_ids_in_one_graph(self, driver: Driver, streams: Sequence[Stream]) -> list[frozenset[int]]:
+        """The SMs of one launch on each stream, with all launches in one graph, which is captured from the first stream."""
+        seen = self._launched(driver, streams)  # also loads the kernel, which a capture does not allow
+        first = streams[0]
+        with driver.capture(first) as graph:
+            fork(driver, first, streams)
+            for stream, table in zip(streams, seen, strict=True):
+                self._launch(driver, stream, table)
+            join(driver, streams, first)
+        for table in seen:
+            table.zero_()
+        driver.synchronize()
+        with torch.cuda.stream(first):
+            graph.replay()
+        driver.synchronize()
+        return [_marked(table) for table in seen]
+
+    def _launched(self, driver: Driver, streams: Sequence[Stream]) -> list[torch.Tensor]:
+        """The tables of one eager launch on each stream."""
+        seen = [torch.zeros(_ROOM, dtype=torch.int32, device=driver.device) for _ in streams]
+        driver.synchronize()
+        for stream, table in zip(streams, seen, strict=True):
+            self._launch(driver, stream, table)
+        driver.synchronize()
+        return seen
 
     def _launch(self, driver: Driver, stream: Stream, seen: torch.Tensor) -> None:
+        """Raises StepcastError if the driver refuses the launch, for example because kernel and stream belong to different contexts."""
         grid = (driver.facts.sms * _BLOCKS_PER_SM, 1, 1)
-        self._kernel(grid=grid, block=(_THREADS, 1, 1), args=[seen, _ROOM, _SPIN_CYCLES], stream=stream)
+        try:
+            with torch.cuda.stream(stream):
+                self._kernel(grid=grid, block=(_THREADS, 1, 1), args=[seen, _ROOM, _SPIN_CYCLES], stream=stream)
+        except RuntimeError as error:
+            raise StepcastError(f"the kernel that finds a stream's SMs cannot be launched: {first_line(error)}") from error
+
+
+def _marked(seen: torch.Tensor) -> frozenset[int]:
+    return frozenset(seen.nonzero().flatten().tolist())

@@ -1,6 +1,11 @@
-"""Finds the kernels that pieces of work launch, with one session of torch.profiler. The times are not usable: the profiler changes them."""
+"""Finds the kernels that pieces of work launch, with one session of torch.profiler. The times are not usable: the profiler changes them.
+
+Kineto, the profiler's library, leaves CUPTI attached after a session, which slows all later launches down. It detaches CUPTI if the
+environment variable TEARDOWN_CUPTI is 1 when the session ends (libkineto, CuptiActivityApi.cpp).
+"""
 
 import logging
+import os
 import tempfile
 import warnings
 from bisect import bisect_right
@@ -17,12 +22,37 @@ from traces.recording.recording import COLLECTIVE, KERNEL, Recording
 
 #: The prefix of the ranges that the trace reader keeps.
 _RANGE = "ProfilerStep#"
+#: A session after the first of a process may record no kernel at all. Another one then often does.
+_SESSIONS = 2
+_TEARDOWN = "TEARDOWN_CUPTI"
+#: The first CUDA version in which CUPTI can be attached again while graphs exist (torch/profiler/profiler.py, start_trace).
+_REATTACHES = (12, 6)
 
 
 def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
-    """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work."""
+    """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work.
+
+    A session that records no kernel is repeated once.
+    """
     if ProfilerActivity.CUDA not in supported_activities():
         return _refused("PyTorch is built without its CUDA profiler")
+    detach_afterwards()
+    for _ in range(_SESSIONS):
+        found = _session(works, device)
+        if found is None or any(found) or not works:
+            return found
+    return _refused(f"{_SESSIONS} sessions recorded no kernel")
+
+
+def detach_afterwards() -> None:
+    """Let the profiler detach CUPTI at the end of each session, if this version of CUDA can, and unless the user has decided."""
+    version = tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
+    if version >= _REATTACHES:
+        os.environ.setdefault(_TEARDOWN, "1")
+
+
+def _session(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+    """The kernels that one session records, by work; None, after a warning, if the profiler cannot be used."""
     # The ranges are recorded on the host, so its activity is needed too.
     session = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
     try:

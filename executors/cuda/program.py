@@ -86,7 +86,7 @@ class EagerProgram:
         if inputs is not None:
             for i in range(steps):
                 self._begin(self._period + i, {**self._inputs, **self._feeds.place(inputs[i])})
-            self.driver.synchronize()
+            self._wait()
         origin = self.driver.event(timing=True)
         origin.record(next(iter(self._streams.values())))
         if marks is not None:
@@ -99,14 +99,14 @@ class EagerProgram:
             ends.append(self._period_end())
             self._ends[period] = ends[-1]
             self._finish(period)
-        self._ends.clear()
         self._period += steps
-        self.driver.synchronize()
+        self._wait()
+        self._ends.clear()
         return origin, _ends_s(origin, ends)
 
     def issue_s(self, periods: int) -> float:
         """Host seconds per period for issuing `periods` periods, starting with an idle GPU: the step time if the host is the limit."""
-        self.driver.synchronize()
+        self._wait()
         begin_s = self.driver.now_s()
         for period in range(self._period, self._period + periods):
             self._begin(period, self._inputs)
@@ -114,7 +114,7 @@ class EagerProgram:
             self._finish(period)
         spent_s = self.driver.now_s() - begin_s
         self._period += periods
-        self.driver.synchronize()
+        self._wait()
         return spent_s / periods
 
     def _begin(self, iteration: int, inputs: Placed) -> None:
@@ -132,15 +132,30 @@ class EagerProgram:
             events.append(event)
         return events
 
+    def _wait(self) -> None:
+        """Wait for the GPU."""
+        self.driver.synchronize(self.in_flight)
+
+    def in_flight(self) -> str:
+        """What the GPU has not finished, for a warning: by lane, its oldest period and the first task not known to have ended."""
+        lanes = []
+        for number, lane in enumerate(self._streams):
+            period = next((period for period, ends in sorted(self._ends.items()) if not ends[number].query()), None)
+            task = self._issuer.first_unreached(lane)
+            if period is not None or task is not None:
+                where = f"period {period}" if period is not None else "the last period"
+                lanes.append(f"{lane[0]} stream {lane[1]} in {where}" + (f", at {task} or before" if task is not None else ""))
+        return f"plan {self.plan.strategy} ({'; '.join(lanes) or 'all lanes done'})"
+
     def sync(self) -> ChunkTimes:
         """Run the lagging tasks, so that every iteration begun is complete."""
-        self.driver.synchronize()
+        self._wait()
         end = self._period + self._compiled.dependencies.largest_lag
         drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
         for period in range(self._period, end):
             drain.period(period, self._instances)
             self._finish(period)
-        self.driver.synchronize()
+        self._wait()
         self._first_iteration += self._period
         self._period = 0
         self._instances.clear()
@@ -155,7 +170,7 @@ class EagerProgram:
         if self._compiled.releases.never_released:
             oldest = lag + RUN_AHEAD
             for event in self._ends.pop(period - RUN_AHEAD, ()):
-                event.synchronize()
+                self.driver.wait_for(event, self.in_flight)
         for iteration in [i for i in self._instances if i <= period]:
             instance = self._instances[iteration]
             if iteration not in self._reported:

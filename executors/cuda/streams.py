@@ -49,6 +49,10 @@ class Streams:
             )
         return self._driver_stream(self._api, priority, partition)
 
+    def in_use(self) -> list[torch.cuda.Stream]:
+        """The streams that have been opened and are still in use."""
+        return list(self._used.values())
+
     def _driver_stream(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
         """A stream created by the driver, or one that is not in use any more."""
         spare = self._spare.setdefault((partition, priority), [])

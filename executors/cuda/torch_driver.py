@@ -3,8 +3,8 @@
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -15,6 +15,8 @@ from executors.cuda.driver import GpuFacts, Kernel, Partition
 from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
+from executors.cuda.waiting import wait_until
+from executors.cuda.workspaces import Workspaces
 from traces.errors import StepcastError
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
@@ -44,6 +46,7 @@ class TorchDriver:
             raise StepcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
         self._api = find_driver_api()
         self._streams = Streams(self.device, self._api)
+        self._workspaces = Workspaces(self.device, self.stream)
         self._splits: dict[int, tuple[Partition, ...]] = {}
         self._probe: Probe | None = None
         properties = torch.cuda.get_device_properties(self.device)
@@ -76,17 +79,26 @@ class TorchDriver:
         """See Driver. Events that fork or join streams in a capture must not be external: external events make no edge in the graph."""
         return torch.cuda.Event(enable_timing=timing, external=external)
 
-    def capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[torch.cuda.CUDAGraph]:
+    @contextmanager
+    def capture(self, stream: torch.cuda.Stream) -> Iterator[torch.cuda.CUDAGraph]:
         """See Driver. After an error within the context, the graph is empty, the GPU is usable, and the error is raised."""
-        return captured(self.device, stream)
+        with captured(self.device, stream) as graph:
+            self._workspaces.keep_for(graph)
+            yield graph
 
     def call_host(self, duration_s: float) -> None:
         """See Driver."""
         host_calls.call_host(torch.cuda.current_stream(self.device).cuda_stream, duration_s)
 
-    def synchronize(self) -> None:
+    def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
         """See Driver."""
-        torch.cuda.synchronize(self.device)
+        streams = [torch.cuda.default_stream(self.device), *self._streams.in_use()]
+        wait_until(lambda: all(stream.query() for stream in streams), in_flight)
+        torch.cuda.synchronize(self.device)  # for streams that are not ours
+
+    def wait_for(self, event: torch.cuda.Event, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver."""
+        wait_until(event.query, in_flight)
 
     def now_s(self) -> float:
         """See Driver."""
@@ -106,6 +118,14 @@ class TorchDriver:
         if reset:
             torch.cuda.reset_peak_memory_stats(self.device)
         return peak
+
+    def workspace_bytes(self) -> int:
+        """See Driver."""
+        return self._workspaces.bytes_per_stream()
+
+    def free_workspaces(self) -> int:
+        """See Driver."""
+        return self._workspaces.free()
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """See Driver."""
@@ -135,9 +155,16 @@ class TorchDriver:
 
     def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
+        return self._compiled_probe().sm_ids(self, stream, replayed)
+
+    def sm_ids_in_one_graph(self, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
+        """See Driver."""
+        return self._compiled_probe().sm_ids_in_one_graph(self, streams)
+
+    def _compiled_probe(self) -> Probe:
         if self._probe is None:
             self._probe = Probe()
-        return self._probe.sm_ids(self, stream, replayed)
+        return self._probe
 
 
 _drivers: dict[int, TorchDriver] = {}
@@ -148,6 +175,12 @@ def gpu(index: int = 0) -> TorchDriver:
     if index not in _drivers:
         _drivers[index] = TorchDriver(index)
     return _drivers[index]
+
+
+def visible_gpus() -> int:
+    """The number of GPUs that this process may use; 0 without a driver."""
+    _set_connections()  # counting may start CUDA
+    return torch.cuda.device_count()
 
 
 def _set_connections() -> str:

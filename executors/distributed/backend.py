@@ -30,7 +30,8 @@ class DistributedBackend:
     def __init__(self, machine: Machine, channel: ControlChannel, kind: str = "cpu", precision: str = "fp32"):
         """`kind`: cpu or cuda.
 
-        Raises StepcastError if a process cannot use its device, or if the numbers of devices and processes differ.
+        Raises StepcastError if a process cannot use its device, if two processes have the same GPU, or if the numbers of devices and
+        processes differ.
         """
         self.names = [device.name for device in machine.devices]
         if len(self.names) != channel.ranks.world:
@@ -39,7 +40,11 @@ class DistributedBackend:
             )
         self.machine, self.channel = machine, channel
         options = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
-        self.loaded, _ = self.run_everywhere(lambda: LoadedPlans.open(channel, **options), {"command": "open", **options})
+        self.loaded, (_, *others) = self.run_everywhere(lambda: LoadedPlans.open(channel, **options), {"command": "open", **options})
+        if kind == "cuda":
+            from executors.distributed.own_gpu import check_distinct
+
+            check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
         self.local = self.loaded.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
         self._numbers, self._unused = count(), []

@@ -36,6 +36,15 @@ class LoadedPlans:
         return LoadedPlans(channel, backend, tuple(devices))
 
     @property
+    def gpu(self) -> str:
+        """The name of this process's GPU; empty on a CPU. See `own_gpu.name_of`."""
+        if self.backend.torch_device.type != "cuda":
+            return ""
+        from executors.distributed.own_gpu import name_of
+
+        return name_of(self.backend.driver)
+
+    @property
     def library(self) -> str:
         """The library that runs collectives between the devices."""
         return LIBRARIES[self.backend.torch_device.type]
@@ -117,9 +126,9 @@ def _local_backend(kind: str, ranks: Ranks, device: str, sms: int, precision: st
 
         return CpuBackend(_alone(Device(device, "cpu", sms, {}, "memory")), cores=cores_of(ranks.local_rank, sms))
     from executors.cuda.backend import CudaBackend
-    from executors.cuda.torch_driver import gpu
+    from executors.distributed.own_gpu import own_gpu
 
-    return CudaBackend(_alone(Device(device, "gpu", sms, {}, "memory")), gpu(ranks.local_rank), precision=precision)
+    return CudaBackend(_alone(Device(device, "gpu", sms, {}, "memory")), own_gpu(ranks), precision=precision)
 
 
 def _alone(device: Device) -> Machine:

@@ -77,6 +77,7 @@ class RankServer:
         match message["command"]:
             case "open":
                 self.loaded = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
+                return {"gpu": self.loaded.gpu}
             case "load":
                 named = as_parameters(tensors, message["parameters"])
                 loaded.load(message["program"], load(message["plan"]), named, message["seed"], message["keep"])

@@ -32,6 +32,21 @@ class Ranks:
         """Whether this is rank 0, which plans, measures and controls the others."""
         return self.rank == 0
 
+    def device_index(self, visible: int) -> int:
+        """The number of this process's GPU among the `visible` ones.
+
+        torchrun shows every process all GPUs of the node, so it is the local rank. Other launchers set CUDA_VISIBLE_DEVICES so that each
+        process sees its own GPU only, as number 0. Raises StepcastError if the process sees several GPUs, but fewer than it needs.
+        """
+        if visible == 1:
+            return 0
+        if not visible or self.local_rank < visible:  # without any, opening the GPU says why
+            return self.local_rank
+        raise StepcastError(
+            f"process {self.rank} has local rank {self.local_rank} and sees {visible} GPUs; start at most {visible} processes per node,"
+            " or show each process its own GPU with CUDA_VISIBLE_DEVICES"
+        )
+
     @property
     def one_node(self) -> bool:
         """Whether all processes run on one node, and so share a clock."""

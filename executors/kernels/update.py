@@ -17,6 +17,7 @@ from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
 from executors.binding import Binding, Instance
+from executors.strides import same_strides, with_strides
 from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
 
@@ -98,7 +99,7 @@ def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor
     """Update parameters and state in place.
 
     `grads` and `tensors`: the task's reads and mutates, in the order that `Update` documents, all on one device. Gradients are not
-    changed. `capturable`: use the form that a CUDA graph can replay.
+    changed; those listed by `misplaced` must have been copied before. `capturable`: use the form that a CUDA graph can replay.
     """
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
@@ -107,19 +108,41 @@ def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor
         _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
 
 
+def misplaced(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[int]:
+    """The gradients, by position, that must be copied to their parameter's strides before the update.
+
+    Fused kernels walk over memory: on CUDA they refuse other strides, on the CPU they add the wrong elements. Foreach kernels fall back to
+    one kernel per parameter. Autograd never shows them such a gradient, because it copies the gradient to the parameter's strides when it
+    stores it (torch/csrc/autograd/utils/grad_layout_contract.h), and neither may we: a convolution's weight gradient comes in cuDNN's
+    choice of layout.
+    """
+    if body.form == "for":
+        return []
+    parameters = tensors[:: 1 + len(STATE[body.optimizer])]
+    return [i for i, (g, p) in enumerate(zip(grads, parameters, strict=True)) if not same_strides(g, p.stride())]
+
+
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update. Parameters and state are carried tensors; gradients come from the instance."""
     body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
     gradients = [binding.getter(operand) for operand in task.reads]
     tensors = [binding.getter(operand) for operand in task.mutates]
+    width = 1 + len(STATE[body.optimizer])
+    copied: list[int] | None = None  # known after the first call: an op's strides do not change between calls
 
     own_count = binding.forms.cuda and not body.capturable and body.form != "fused"
     counts = _host_counts(body) if own_count else {}
 
     def run(instance: Instance) -> None:
+        nonlocal copied
+        grads = [get(instance) for get in gradients]
         operands = [counts.get(position) if position in counts else get(instance) for position, get in enumerate(tensors)]
-        apply_update(body, [get(instance) for get in gradients], operands, capturable)
+        if copied is None:
+            copied = misplaced(body, grads, operands)
+        for i in copied:
+            grads[i] = with_strides(grads[i], operands[i * width].stride())
+        apply_update(body, grads, operands, capturable)
 
     return run
 

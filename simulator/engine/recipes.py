@@ -41,14 +41,21 @@ def recipes_of(
     recipes = []
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
         seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share
-        recipe = _recipe(task, cost, seconds, machine, links)
+        gap_s = 0.0 if graph else _launch_gap_s(task, cost, machine)
+        recipe = _recipe(task, cost, max(0.0, seconds + gap_s), gap_s, machine, links)
         if graph and recipe.route is not None and recipe.route.alias and task.body.resource is Resource.LINK:
             recipe = recipe._replace(crossed=bool(awaited))
         recipes.append(recipe)
     return recipes
 
 
-def _recipe(task: Task, cost: Cost, seconds: float, machine: Machine, links: Links) -> Recipe:
+def _launch_gap_s(task: Task, cost: Cost, machine: Machine) -> float:
+    """What the task's kernels, or its call of the host, take longer than the cost says, because they are not nodes of a graph."""
+    host, launches = machine.host(task.device), 1 if task.body.resource is Resource.HOST else cost.launches
+    return 0.0 if host is None else host.launch_gap_s * launches
+
+
+def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, machine: Machine, links: Links) -> Recipe:
     body, device, host = task.body, machine.device(task.device), machine.host(task.device)
     overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)  # with a host lane, the time per task is the host's
     on_core = device.kind == "cpu"
@@ -62,7 +69,7 @@ def _recipe(task: Task, cost: Cost, seconds: float, machine: Machine, links: Lin
         moved = float(body.moved_bytes(task))
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
     if body.resource is Resource.HOST:
-        seconds = body.duration_s + (overhead_s if host is None else host.callback_s)
+        seconds = body.duration_s + (overhead_s if host is None else max(0.0, host.callback_s + gap_s))
         return Recipe(seconds, task.priority, shape if on_core and seconds else None)
     seconds += overhead_s
     recipe = Recipe(seconds, task.priority, shape if seconds else None, launches=cost.launches)

@@ -23,6 +23,7 @@ from simulator.engine.unroll import Unrolled
 from simulator.engine.world import World
 from simulator.machine.machine import Machine
 from simulator.memory.over_time import memory_over_time, peaks
+from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
@@ -209,7 +210,7 @@ class Simulation:
         plan, watch, world = self._plan, self._watch, self._world
         spans = self._spans()
         window_s = watch.window_s
-        memory = memory_over_time(plan, spans)
+        memory = memory_over_time(plan, spans, workspace_bytes(plan, self._machine))
         summary = summarise(plan, spans, window_s, watch.steps, peaks(memory))
         hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])

@@ -41,6 +41,7 @@ class Device:
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
     `threads`: cores that work on one task together, as PyTorch's own loop uses a CPU; such a device has one SM.
+    `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
     `errors`: as in `HostLane`.
     """
 
@@ -54,6 +55,7 @@ class Device:
     shared_overhead_s: float = 0.0
     wake_s: float = 0.0
     threads: int = 1
+    workspace_bytes: int = 0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
@@ -68,6 +70,8 @@ class HostLane:
 
     `dispatch_s`: the executor's own time to issue a task whose cost has an `issue_s` (a calibrated machine); otherwise the time per launch.
     `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
+    `launch_gap_s`: what a kernel that is launched by itself takes longer than its measured cost, which includes the gap between two nodes
+    of a graph; negative if the gap between launched kernels is shorter.
     `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
     `call_s`: host time to issue such a call, besides `dispatch_s`.
     `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
@@ -82,6 +86,7 @@ class HostLane:
     graph_launch_s: float = 10e-6
     node_gap_s: float = 1e-6
     cross_gap_s: float = 2e-6
+    launch_gap_s: float = 0.0
     graph_iterations: int = 4
     callback_s: float = 10e-6
     call_s: float = 0.0

@@ -22,7 +22,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     links to the host (pinned memory). With several GPUs the links stay as they are; only times of transfers between two GPUs and of
     collectives that run alone are added.
     """
-    device = _measured(sms=profile.identity.sms, priority_levels=profile.priority_levels)
+    device = _measured(sms=profile.identity.sms, priority_levels=profile.priority_levels, workspace_bytes=profile.workspace_bytes)
     memory = _measured(
         size_bytes=profile.memory_bytes,
         bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,

@@ -1,11 +1,13 @@
 """What occupies a device's memory at its peak: bytes by kind of value, and the largest storages with their layers."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import storage_kinds
 from simulator.memory.over_time import Steps, lifetimes
 from simulator.plan.plan import Plan
+from simulator.plan.task import SCRATCH
 from traces.memory_use import AtPeak, Holder
 from traces.timeline import Span, Timeline
 
@@ -13,10 +15,12 @@ from traces.timeline import Span, Timeline
 LISTED = 5
 
 
-def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tuple[AtPeak, ...]:
+def at_peak(
+    plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], kept_bytes: Mapping[str, int] = MappingProxyType({})
+) -> tuple[AtPeak, ...]:
     """The contents of every device's memory at its first peak; a peak in the steady period is preferred to one outside it.
 
-    `memory`: the result of `memory_over_time` for the timeline's spans.
+    `memory`: the result of `memory_over_time` for the timeline's spans and `kept_bytes`, which count as scratch.
     """
     instances, kinds, layers = lifetimes(plan, timeline.spans), storage_kinds(plan), _layers(plan)
     copies = _copies(plan)
@@ -27,7 +31,7 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps]) -> tupl
         carried = [(name, plan.storages[name].bytes) for name in plan.carried if plan.storages[name].device == device]
         names = [instances.names[i] for i in instances.storage[alive].tolist()]
         fresh = [(name, plan.storages[name].bytes) for name in names if plan.storages[name].device == device]
-        by_kind: dict[str, int] = {}
+        by_kind: dict[str, int] = {SCRATCH: kept_bytes.get(device, 0)}
         for name, size in (*carried, *fresh):
             by_kind[kinds[name]] = by_kind.get(kinds[name], 0) + size
         running = _running(timeline.spans, device, moment_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,8 +28,14 @@ def storage_kinds(plan: Plan) -> dict[str, str]:
     return kinds
 
 
-def memory_by_kind(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], most: int = MOST_INSTANTS) -> dict[str, HeldByKind]:
-    """Bytes by kind within `window_s`, per device.
+def memory_by_kind(
+    plan: Plan,
+    spans: Sequence[Span],
+    window_s: tuple[float, float],
+    most: int = MOST_INSTANTS,
+    kept_bytes: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, HeldByKind]:
+    """Bytes by kind within `window_s`, per device. `kept_bytes`: as in `memory_over_time`; they count as scratch.
 
     If there are more than `most` instants, those at which the device holds the most are kept.
     """
@@ -36,7 +43,7 @@ def memory_by_kind(plan: Plan, spans: Sequence[Span], window_s: tuple[float, flo
     devices = dict.fromkeys((*plan.devices, *(plan.storages[name].device for name in (*plan.carried, *instances.names))))
     sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
     place = np.array([(plan.storages[name].device, kinds[name]) for name in instances.names] or [("", "")])
-    carried: dict[tuple[str, str], int] = {}
+    carried: dict[tuple[str, str], int] = {(device, SCRATCH): size for device, size in kept_bytes.items()}
     for name in plan.carried:
         where = (plan.storages[name].device, kinds[name])
         carried[where] = carried.get(where, 0) + plan.storages[name].bytes
@@ -51,12 +58,18 @@ def memory_by_kind(plan: Plan, spans: Sequence[Span], window_s: tuple[float, flo
     return memory
 
 
-def with_memory(timeline: Timeline, plan: Plan, memory: Mapping[str, Steps], limits_bytes: Mapping[str, int] | None = None) -> Timeline:
+def with_memory(
+    timeline: Timeline,
+    plan: Plan,
+    memory: Mapping[str, Steps],
+    limits_bytes: Mapping[str, int] | None = None,
+    kept_bytes: Mapping[str, int] = MappingProxyType({}),
+) -> Timeline:
     """`timeline` with its memory over time, thinned to what figures show, and its memory by kind."""
     return replace(
         timeline,
         memory={device: thinned(steps, MOST_STEPS) for device, steps in memory.items()},
-        memory_kinds=memory_by_kind(plan, timeline.spans, timeline.window_s),
+        memory_kinds=memory_by_kind(plan, timeline.spans, timeline.window_s, kept_bytes=kept_bytes),
         limits_bytes=dict(limits_bytes or {}),
     )
 

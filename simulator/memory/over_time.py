@@ -8,6 +8,7 @@ memory of the first, which is held until neither is accessed any more.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -88,10 +89,10 @@ def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
     return Lifetimes(names, np.tile(np.arange(len(names)), len(begins)), np.concatenate(begins), np.concatenate(ends))
 
 
-def memory_over_time(plan: Plan, spans: Sequence[Span]) -> dict[str, Steps]:
+def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str, int] = MappingProxyType({})) -> dict[str, Steps]:
     """Bytes held over time by device, and by the host if the plan has values there.
 
-    At one instant, frees come before allocations.
+    `kept_bytes`: by device, what it holds all the time besides the plan's values. At one instant, frees come before allocations.
     """
     start_s = min((span.start_s for span in spans), default=0.0)
     instances = lifetimes(plan, spans)
@@ -100,7 +101,10 @@ def memory_over_time(plan: Plan, spans: Sequence[Span]) -> dict[str, Steps]:
     carried = carried_bytes(plan)
     for device in sorted({plan.storages[name].device for name in instances.names}):
         carried.setdefault(device, 0)
-    return {device: steps_of(instances, sizes * (devices == device), base, start_s) for device, base in carried.items()}
+    return {
+        device: steps_of(instances, sizes * (devices == device), base + kept_bytes.get(device, 0), start_s)
+        for device, base in carried.items()
+    }
 
 
 def steps_of(instances: Lifetimes, sizes: np.ndarray, base: int, start_s: float) -> Steps:

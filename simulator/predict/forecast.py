@@ -12,6 +12,7 @@ from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
 from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
+from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
@@ -102,9 +103,10 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
-    peak = at_peak(plan, timeline, memory)
+    kept = workspace_bytes(plan, machine)
+    peak = at_peak(plan, timeline, memory, kept)
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    timeline = with_memory(timeline, plan, memory, limits)
+    timeline = with_memory(timeline, plan, memory, limits, kept)
     return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, bytes_by_memory(memory, machine), peak, parts)
 
 

@@ -126,3 +126,19 @@ def test_wrong_inputs_are_refused_and_change_nothing(two_cores, backend):
     pair.step()
     pair.trainer.sync()
     pair.assert_equal()
+
+
+def test_batches_may_have_other_strides_than_the_jobs(two_cores, backend):
+    job = Job("lenet5", 4, precision="fp64")
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, two_cores, None, options)
+    built = job.build()
+    batch, target = torch.randn_like(built.inputs[0]), built.target
+    losses = []
+    for inputs in (batch, batch.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
+        trainer = Trainer(plan, job, job.build(), backend)
+        seen = []
+        trainer._program.run = lambda steps, feeds, original=trainer._program.run, seen=seen: seen.extend(feeds) or original(steps, feeds)
+        losses.append(trainer.step(inputs, target))
+        assert seen[0]["input:0"].stride() == built.inputs[0].stride()
+    assert losses[0] == losses[1]

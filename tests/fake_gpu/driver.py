@@ -1,8 +1,9 @@
 """The simulated GPU, which implements `Driver` and receives every aten op while it is active."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from executors.cuda.driver import GpuFacts, Kernel, Partition
 from tests.fake_gpu.calls import Call, is_simulated, tensors_in
+from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.graphs import HOST_CALL, Capture, FakeGraph, Work
 from tests.fake_gpu.memory import Memories, Memory, Region
@@ -20,6 +22,9 @@ from tests.fake_gpu.times import KernelTimes, Times
 from traces.errors import StepcastError
 
 FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
+
+#: Ops that keep a workspace for their stream.
+_PRODUCTS = frozenset({"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"})
 
 #: Partitions have a multiple of this number of SMs.
 _GROUP = 8
@@ -39,8 +44,11 @@ class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
-    `call_host` raise StepcastError. `streams`: how many streams there are. `round_bytes`: the allocator's granularity. `timeline` lists the
-    kernels and host calls that ran, and `races` the races found.
+    `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
+    are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by
+    op, the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
+    `stalls_beside`: those that never end in a graph with several streams; then a wait calls `in_flight`, as a very long one does.
+    `timeline` lists the kernels and host calls that ran, and `races` the races found.
     """
 
     device = torch.device("cpu")
@@ -55,17 +63,26 @@ class FakeGpu:
         partitionable: bool = True,
         compiler: bool = True,
         callbacks: bool = True,
+        joint_captures: bool = True,
         streams: int = 128,
         launch: Launch = default_launch,
         round_bytes: int = 1,
+        workspace_bytes: int = 0,
+        varying: Mapping[str, float] | None = None,
+        stalls: Collection[str] = (),
+        stalls_beside: Collection[str] = (),
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
-        self.callbacks = callbacks
+        self.callbacks, self.joint_captures = callbacks, joint_captures
         self.launch, self.round_bytes, self._stream_limit = launch, round_bytes, streams
+        self._workspace_bytes, self._with_workspace = workspace_bytes, set()
+        self._graphs: WeakSet[FakeGraph] = WeakSet()
+        self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
+        self.stalls, self.stalls_beside, self.stalled = stalls, stalls_beside, False
         self.races: list[Race] = []
         self.timeline: list[KernelRun] = []
-        self.clock = Clock(self.times.queue_depth)
+        self.clock = Clock(self.times.queue_depth, self.times.launch_gap_s)
         self.order = Order(self.races)
         self.memories = Memories(self._released)
         self.kernel_times = KernelTimes(self.times, facts.cache_bytes)
@@ -73,6 +90,7 @@ class FakeGpu:
         self.current = self.streams[0]  # the default stream; streams of `stream` do not wait for it
         self.capture_now: Capture | None = None
         self._profiled: list[Kernel] | None = None
+        self._host_factor = 1.0
         self._active: ExitStack | None = None
 
     # Activation
@@ -147,6 +165,7 @@ class FakeGpu:
         with self._outside():
             capture.end()
         graph.finish(capture)
+        self._graphs.add(graph)
 
     def call_host(self, duration_s: float) -> None:
         """See Driver. The host is busy only while it issues the call. The call touches no memory."""
@@ -160,10 +179,16 @@ class FakeGpu:
             self.timeline.append(KernelRun(HOST_CALL, stream.index, *self.clock.launch(stream, seconds)))
             self.order.op(HOST_CALL, stream.index, ())
 
-    def synchronize(self) -> None:
-        """See Driver."""
+    def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver. Nothing takes very long in virtual time, unless a kernel never ends."""
         self._not_in_capture("synchronize")
+        if self.stalled:
+            raise FakeGpuError(f"the host waits for ever, with {in_flight() if in_flight is not None else 'no plan'} in flight")
         self._host_waits(self.streams)
+
+    def wait_for(self, event: FakeEvent, in_flight: Callable[[], str] | None = None) -> None:
+        """See Driver."""
+        event.synchronize()
 
     def now_s(self) -> float:
         """The host's virtual time. Reading it takes no time, so a loop that only polls the clock never ends."""
@@ -185,6 +210,29 @@ class FakeGpu:
             self.memories.peak_bytes = self.memories.live_bytes
         return peak
 
+    def workspace_bytes(self) -> int:
+        """See Driver."""
+        return self._workspace_bytes
+
+    def free_workspaces(self) -> int:
+        """See Driver."""
+        if self._graphs:
+            return 0
+        freed = self._workspace_bytes * len(self._with_workspace)
+        self.memories.live_bytes -= freed
+        self._with_workspace.clear()
+        return freed
+
+    def _add_workspace(self, call: Call, stream: FakeStream) -> None:
+        """Allocate the stream's workspace at its first matrix product. A capture must not contain that."""
+        if call.name not in _PRODUCTS or stream.index in self._with_workspace:
+            return
+        if self.capture_now is not None and self._workspace_bytes:
+            self.capture_now.fail(f"the first {call.name} of stream {stream.index} allocates a workspace in a capture: run it before")
+        self._with_workspace.add(stream.index)
+        self.memories.live_bytes += self._workspace_bytes
+        self.memories.peak_bytes = max(self.memories.peak_bytes, self.memories.live_bytes)
+
     def host_tensor(self, size_bytes: int, pinned: bool) -> Tensor:
         """See Driver. `copy_` to or from it uses a link. The host waits for the copy, unless it is non-blocking and the memory pinned."""
         with self._outside():
@@ -196,6 +244,7 @@ class FakeGpu:
         """See Driver. Every op with a kernel has one; copies over a link have none."""
         if not self.profiler:
             return None
+        self._host_factor = self.times.after_profiler
         sessions = []
         for work in works:
             self._profiled = []
@@ -225,6 +274,10 @@ class FakeGpu:
         if not self.compiler:
             raise StepcastError(f"no kernel can be compiled for {self.facts.name}")
         return frozenset(stream.partition.handle if stream.partition else range(self.facts.sms))
+
+    def sm_ids_in_one_graph(self, streams: Sequence[FakeStream]) -> list[frozenset[int]]:
+        """See Driver."""
+        return [self.sm_ids(stream, replayed=True) for stream in streams]
 
     # Called by streams, events, graphs and the dispatch mode
 
@@ -258,7 +311,8 @@ class FakeGpu:
         if capture is not None:
             self._check_capturable(call, blocking)
             capture.save(call)
-        call.finish(func(*args, **kwargs))
+        self._add_workspace(call, stream)
+        call.finish(self._run(func, args, kwargs))
         for tensor in call.allocated:
             self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
         for tensor in tensors_in(call.results):
@@ -270,11 +324,19 @@ class FakeGpu:
             if capture is not None:
                 capture.add_allocation(stream, call)
             return call.results
-        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s))
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self._host_factor)
         self._run_kernel(call, stream, link)
         if blocking:
             self._host_waits([stream])
         return call.results
+
+    def _run(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """The op's results, as CUDA's kernel returns them."""
+        results = as_on_cuda(func)(*args, **kwargs)
+        if spread := self.varying.get(str(func.overloadpacket), 0.0):
+            for tensor in (t for t in tensors_in(results) if t.is_floating_point()):
+                tensor.mul_(1.0 + spread * torch.randn((), generator=self._variation))
+        return results
 
     def _run_kernel(self, call: Call, stream: FakeStream, link: str | None) -> None:
         of = self.memories.of
@@ -292,6 +354,7 @@ class FakeGpu:
         seconds = self._seconds(work, stream)
         self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
+        self.stalled = self.stalled or call.name in self.stalls
         self.order.op(call.name, stream.index, touched)
 
     def _runs_on_host(self, call: Call) -> bool:

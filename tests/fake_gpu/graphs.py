@@ -4,7 +4,7 @@ Ops do run while they are captured, because their results' shapes are needed. Wh
 restored and the tensors that they allocated are poisoned, so that no code can depend on their values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,9 +46,15 @@ class Gpu(Protocol):
     races: list[Race]
     timeline: list[KernelRun]
     current: FakeStream
+    joint_captures: bool
+    stalls: Collection[str]
+    stalls_beside: Collection[str]
+    stalled: bool
     capture_now: "Capture | None"
 
     def _outside(self) -> AbstractContextManager[None]: ...
+
+    def _run(self, func: Callable, args: tuple, kwargs: dict) -> object: ...
 
     def _seconds(self, work: Work, stream: FakeStream) -> float: ...
 
@@ -152,6 +158,8 @@ class Capture:
             self.fail("wait in a capture for an external event, which orders nothing in the graph: fork and join by plain events")
         if event.mark.capture is not self:
             self.fail("wait in a capture for an event that was recorded outside of it")
+        if not self.gpu.joint_captures and stream.partition != self.origin.partition:
+            self.fail("operation not permitted when stream is capturing: the stream belongs to another context")
         self.ends[stream] = self.ends.get(stream, frozenset()) | event.mark.nodes
         self.order.join(stream.index, event.mark.ticks)
 
@@ -215,7 +223,7 @@ class FakeGraph:
         with gpu._outside():
             for node in self.nodes:
                 if node.work is not None:
-                    _run(node)
+                    _run(gpu, node)
             gpu.order.join(stream.index, self._end_ticks)
             gpu.order.op("graph", stream.index, self._touched)
         self._end_ticks = gpu.order.mark(stream.index)
@@ -230,6 +238,8 @@ class FakeGraph:
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []
         several = len({node.stream for node in self.nodes if node.work is not None}) > 1
+        endless = {*gpu.stalls, *(gpu.stalls_beside if several else ())}
+        gpu.stalled = gpu.stalled or any(node.work is not None and node.work.name in endless for node in self.nodes)
         for node in self.nodes:
             gaps = ((ends[i], 0.0 if self.nodes[i].stream is node.stream else times.cross_gap_s) for i in node.after)
             start_s = max([begin_s, *(end + times.gap_s + cross_s for end, cross_s in gaps)])
@@ -248,9 +258,9 @@ class FakeGraph:
         stream.outstanding.append(stream.tail_s)
 
 
-def _run(node: Node) -> None:
+def _run(gpu: Gpu, node: Node) -> None:
     """Run the op again on the same memory, and copy its new results to the memory of the capture's results."""
-    results = node.work.func(*node.args, **node.kwargs)
+    results = gpu._run(node.work.func, node.args, node.kwargs)
     allocated = {id(t) for t in node.allocated}
     for captured, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
         if id(captured) in allocated:

@@ -81,6 +81,10 @@ class FakeEvent:
         """Milliseconds from this event to `end`, in virtual time."""
         return (end._reached_s() - self._reached_s()) * 1e3
 
+    def query(self) -> bool:
+        """Whether the event has been reached."""
+        return self.mark is None or (self.mark.time_s is not None and self.mark.time_s <= self.gpu.clock.now_s)
+
     def synchronize(self) -> None:
         """Let the host wait until the event has been reached."""
         self.gpu._host_waits_for(self)
@@ -98,9 +102,9 @@ class FakeEvent:
 class Clock:
     """The host's clock, and the launches that it issues to streams."""
 
-    def __init__(self, queue_depth: int):
+    def __init__(self, queue_depth: int, launch_gap_s: float = 0.0):
         self.now_s = 0.0
-        self.queue_depth = queue_depth
+        self.queue_depth, self.launch_gap_s = queue_depth, launch_gap_s
 
     def spend(self, seconds: float) -> None:
         """Advance the host's time."""
@@ -117,7 +121,7 @@ class Clock:
     def launch(self, stream: FakeStream, seconds: float) -> tuple[float, float]:
         """Issue one kernel. Returns its start and end in s."""
         self.make_room(stream)
-        start_s = max(self.now_s, stream.tail_s)
+        start_s = max(self.now_s, stream.tail_s + (self.launch_gap_s if stream.outstanding else 0.0))
         stream.tail_s = start_s + seconds
         stream.outstanding.append(stream.tail_s)
         return start_s, stream.tail_s

@@ -18,6 +18,7 @@ class Times:
     wait_s: float = 1e-6
     replay_s: float = 10e-6
     call_s: float = 3e-6  # host, per issued call of the host by a stream
+    after_profiler: float = 1.0  # multiplies op_s after the first profiler session
     queue_depth: int = 1000  # kernels outstanding per stream before the host blocks
 
     least_s: float = 2e-6  # the part of a kernel that no number of SMs shortens
@@ -37,6 +38,7 @@ class Times:
     beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in a graph with several streams, by op
 
     gap_s: float = 1e-6  # from the end of a graph's node to the start of the next
+    launch_gap_s: float = 0.0  # from the end of a kernel to the start of the next that was launched while it ran
     cross_gap_s: float = 1.5e-6  # in addition if the next node is on another stream
 
 

@@ -119,9 +119,32 @@ class Stream:
         self.priority = max(-3, min(0, priority))
         self.cuda_stream = handle or 0x100 * (1 - self.priority) + next(Stream.pools.setdefault(self.priority, count())) % POOLED
 
+    #: How often `query` still returns False, for all streams together.
+    busy = 0
+
+    def query(self) -> bool:
+        Stream.busy = max(0, Stream.busy - 1)
+        return not Stream.busy
+
+    def wait_event(self, event: "Event") -> None:
+        assert event.recorded, "waits for an event that was never recorded are ignored"
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return 0, -3
+
+
+class Event:
+    """An event, which is reached as soon as its stream is."""
+
+    def __init__(self, enable_timing: bool = False, external: bool = False):
+        self.recorded: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.recorded = stream
+
+    def query(self) -> bool:
+        return self.recorded is None or self.recorded.query()
 
 
 class Torch:
@@ -137,7 +160,7 @@ class Torch:
         self.unjoined = False
         self.reset_releases = False
         self.handles = count(1)
-        Stream.pools = {}
+        Stream.pools, Stream.busy = {}, 0
 
     def install(self, monkeypatch) -> "Torch":
         """Replace the functions of torch.cuda that the driver uses."""
@@ -147,6 +170,8 @@ class Torch:
 
         replaced = {
             "Stream": Stream,
+            "Event": Event,
+            "default_stream": lambda device=None: self.default,
             "ExternalStream": lambda handle, device=None: Stream(handle=handle),
             "CUDAGraph": BoundGraph,
             "graph_pool_handle": lambda: (0, next(self.handles)),

@@ -107,6 +107,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "against_pytorch",
         "against_pytorch_interval",
         "waterfall",
+        "reference_grad_error",
+        "reference_param_error",
         "status",
     }
     assert document["results"][1]["measured_step_s"] is None

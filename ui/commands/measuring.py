@@ -41,7 +41,8 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
-    testbed, mode = testbed_for(placement, job.precision), placement.mode
+    testbed = testbed_for(placement, job.precision)
+    mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):

@@ -52,7 +52,8 @@ def run(
     for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
     """
     metrics, timeline, out = places
-    testbed, mode = testbed_for(placement, job.precision), placement.mode
+    testbed = testbed_for(placement, job.precision)
+    mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     folder = None if out is None else OutputFolder(out, TRAINING)
@@ -135,10 +136,13 @@ def _document(training: Training, predicted: Forecast, mode: str, done: Run | No
         predicted_step_s=predicted_s,
         max_grad_error=finite(numerics.max_grad_error) if numerics is not None else None,
         max_param_error=finite(numerics.max_param_error) if numerics is not None else None,
+        reference_grad_error=finite(numerics.reference_grad_error) if numerics is not None else None,
+        reference_param_error=finite(numerics.reference_param_error) if numerics is not None else None,
         data=training.batches.name if training.batches is not None else ONE_BATCH,
         curves=curves,
         max_loss_difference=largest_difference(curves[0], curves[1:]),
         complete=done is not None,
+        mode_reason=str(training.testbed.about().get("mode_reason", "")),
     )
 
 

@@ -85,7 +85,7 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
 
 def numbers_cell(result: ValidationResult) -> str:
     """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
-    if not result.ok or result.strategy == PYTORCH:
+    if not result.ok or (result.strategy == PYTORCH and not result.max_grad_error):
         return units.NONE
     if result.max_grad_error is None or result.max_param_error is None:
         return "not finite"

@@ -1,7 +1,6 @@
 """Attention on CUDA with the kernel that PyTorch chooses, as in F.scaled_dot_product_attention.
 
-The plan's value `logsumexp` holds whatever the chosen kernel's backward pass takes as its logsumexp. Results get the strides that the plan
-states, because the plan's views of them rely on these.
+The plan's value `logsumexp` holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape.
 """
 
 import math
@@ -14,7 +13,7 @@ from torch.nn.attention import SDPBackend
 
 from executors.binding import Binding, Instance
 from executors.kernels.lowering.saved_results import SavedResults, second_result
-from simulator.plan.task import Operand, Task
+from simulator.plan.task import Task
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -152,13 +151,6 @@ def choice(call: Call) -> str:
     return "math" if name == "flash" and query.size(-1) % 8 else name
 
 
-def _as_planned(tensor: Tensor, planned: Operand) -> Tensor:
-    """`tensor`, or a copy of it, with the strides of the planned operand."""
-    if all(a == b or n == 1 for a, b, n in zip(tensor.stride(), planned.strides, planned.shape, strict=True)):
-        return tensor
-    return torch.empty_strided(planned.shape, planned.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
 def _call(query: Tensor, key: Tensor, value: Tensor, causal: bool, named: dict) -> Call:
     return Call(query, key, value, named.get("attn_mask"), causal, named.get("scale"))
 
@@ -179,7 +171,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         if kernel_name is None:
             kernel_name = choice(call)
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
-        put_out(instance, _as_planned(out, writes[0]))
+        put_out(instance, out)
         put_logsumexp(instance, logsumexp)
         saved_results.save(instance, (kernel_name, *saved))
 
@@ -191,7 +183,7 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     if not binding.forms.cuda:
         return None
     fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
-    setters = [(position, write, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
     own_forward: tuple | None = None  # (kernel name, out, logsumexp, saved)
 
@@ -207,8 +199,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
                 own_forward = (name, *KERNELS[name].forward(call))
             name, out, logsumexp, saved = own_forward
         results = KERNELS[name].backward(grad, call, out, logsumexp, tuple(saved))
-        for position, write, put in setters:
-            put(instance, _as_planned(results[position], write))
+        for position, put in setters:
+            put(instance, results[position])
 
     return run
 

@@ -1,4 +1,8 @@
-"""Batch-norm on CUDA with the implementation that PyTorch chooses (usually cuDNN's), as in F.batch_norm."""
+"""Batch-norm on CUDA with the implementation that PyTorch chooses (usually cuDNN's), as in F.batch_norm.
+
+For channels-last tensors cuDNN runs kernels whose blocks wait for each other, which may stall beside the work of other lanes; see
+`executors.cuda.waiting`. PyTorch's own kernels do not. With `torch.backends.cudnn.enabled = False` they run instead.
+"""
 
 from collections.abc import Callable
 
@@ -41,22 +45,26 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
 
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results."""
+    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results.
+
+    Then its statistics are used, too, since on CUDA they may have another type than the plan says.
+    """
     mean = second_result(task)
     if not binding.forms.cuda or mean is None:
         return None
     fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
     setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
     saved_results = SavedResults(binding, mean, FORWARD, BACKWARD)
-    own_forward: tuple | None = None  # (implementation, reserve)
+    own_forward: tuple | None = None  # (implementation, reserve, save_mean, save_invstd)
 
     def run_forward(x: Tensor, weight, running_mean, running_var, train: bool, epsilon: float) -> tuple:
         nonlocal own_forward
         if own_forward is None:
             bias = None if weight is None else torch.zeros_like(weight)
             statistics = (None, None) if train else (running_mean, running_var)
-            *_, reserve, implementation = _normalize(x, weight, bias, *statistics, train, 0.1, epsilon, torch.backends.cudnn.enabled)
-            own_forward = (implementation, reserve)
+            options = (train, 0.1, epsilon, torch.backends.cudnn.enabled)
+            _, *saved, reserve, implementation = _normalize(x, weight, bias, *statistics, *options)
+            own_forward = (implementation, reserve, *saved)
         return own_forward
 
     def run(instance: Instance) -> None:
@@ -65,7 +73,7 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
         if saved_results.has_forward:
             implementation, reserve = saved_results.take(instance)
         else:
-            implementation, reserve = run_forward(x, weight, running_mean, running_var, train, epsilon)
+            implementation, reserve, save_mean, save_invstd = run_forward(x, weight, running_mean, running_var, train, epsilon)
         statistics = (running_mean, running_var, save_mean, save_invstd)
         results = _differentiate(implementation, x, grad, weight, *statistics, train, epsilon, mask, reserve)
         for position, put in setters:

@@ -1,4 +1,4 @@
-"""Compiles CUDA kernels at run time with NVRTC, which PyTorch's CUDA builds contain, so that no compiler needs to be installed."""
+"""Compiles CUDA kernels at run time with NVRTC, which PyTorch's CUDA builds depend on, so that no compiler needs to be installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +17,45 @@ def compiled(source: str, name: str) -> Kernel:
 
     The first launch may load the kernel, which is not allowed during a capture. Raises StepcastError if it cannot be compiled.
     """
+    not_found = load_library()
     try:
         with _no_toolkit_needed():
-            # A private function, the same in PyTorch 2.11 and 2.13. It is named only here.
+            # A private function. Its first two arguments are the same in PyTorch 2.11 and 2.13. It is named only here.
             return torch.cuda._compile_kernel(source, name)
-    except (RuntimeError, AssertionError, OSError, AttributeError, ImportError) as error:
-        reason = " ".join(str(error).split()[:40]) or type(error).__name__
-        raise StepcastError(f"the kernel {name} cannot be compiled ({reason}); install a CUDA build of PyTorch with NVRTC") from error
+    except OSError as error:  # PyTorch asks the loader for libnvrtc.so of its CUDA version
+        raise StepcastError(
+            f"the kernel {name} cannot be compiled because NVRTC is missing ({not_found or _brief(error)}); install it: pip install"
+            f" {_wheel()}"
+        ) from error
+    except (RuntimeError, AssertionError, AttributeError, ImportError) as error:
+        raise StepcastError(f"the kernel {name} cannot be compiled ({_brief(error)}); install a CUDA build of PyTorch") from error
+
+
+def load_library() -> str:
+    """Load NVRTC from where packages and toolkits put it. Returns an empty string, or the reason why it was not loaded.
+
+    The loader does not search `site-packages/nvidia/cu13/lib`, where pip puts NVRTC. Once it is loaded by its path, PyTorch's own request
+    for the name is answered with it. If it is not found, PyTorch's request may still succeed, by the loader's path.
+    """
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib  # comes with cuda-bindings
+    except ImportError:
+        return "the package cuda-pathfinder, which finds it, is not installed"
+    try:
+        load_nvidia_dynamic_lib("nvrtc")
+    except (RuntimeError, OSError) as error:
+        return _brief(error)
+    return ""
+
+
+def _wheel() -> str:
+    """The package that contains NVRTC for PyTorch's CUDA version. From CUDA 13 on its name has no version."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    return f"nvidia-cuda-nvrtc-cu{major}" if int(major) < 13 else f'"nvidia-cuda-nvrtc=={major}.*"'
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split()[:40]) or type(error).__name__
 
 
 @contextmanager

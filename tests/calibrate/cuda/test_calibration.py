@@ -275,7 +275,7 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
 def test_host_costs():
     times = Times(
         record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
-        callback_s=17 * US, call_s=2.5 * US,
+        launch_gap_s=1.4 * US, callback_s=17 * US, call_s=2.5 * US,
     )  # fmt: skip
     profile = empty_profile()
     with FakeGpu(times) as gpu:
@@ -287,6 +287,7 @@ def test_host_costs():
     assert dispatch.graph_launch_s == pytest.approx(6 * US)
     assert dispatch.node_gap_s == 0.0
     assert dispatch.cross_gap_s == pytest.approx(1.1 * US)
+    assert dispatch.launch_gap_s == pytest.approx((1.4 - 0.9) * US)
     assert dispatch.callback_s == pytest.approx((17 + 0.9) * US), "the gap to the next node counts with it, as with a key"
     assert dispatch.call_s == pytest.approx(2.5 * US)
     assert profile.identity.extras["node_cadence_s"] == pytest.approx(1.9 * US)

@@ -6,9 +6,10 @@ import pytest
 
 from calibrate.validation import validate
 from simulator.job import Job
-from tests.fake_gpu import FakeGpu
+from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp
 from tests.support.gpu_testbeds import SMALL, measured_profile, open_testbed
+from traces.profile import Profile
 
 measured = pytest.fixture(scope="module")(measured_profile)
 STRATEGIES = [
@@ -46,3 +47,35 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     single = [span.end_s - span.start_s for span in comparison.measured.window() if span.task != "update"]
     assert statistics.median(single) == pytest.approx(2e-6 + gap_s, abs=2e-8)
     assert max(single) < 2e-6 + 2.1 * gap_s + 2e-8
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 3e-6])
+def test_the_gap_between_launched_kernels_is_not_that_between_nodes(gap_s):
+    """Kernels take 20 us, so the GPU is the limit; nodes of a graph are 1 us apart, launched kernels `gap_s`."""
+    job = Job(f"{mlp.__file__}:make", 4)
+    with FakeGpu(Times(kernel_s=lambda op, size: 20e-6, op_s=2e-6, launch_gap_s=gap_s), SMALL) as gpu:
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        outcome = validate(job, ["turbodl"], {}, profile, testbed)
+    assert profile.dispatch.launch_gap_s == pytest.approx(gap_s - 1e-6, abs=1e-9)
+    assert [row.error for row in outcome.validation.results] == pytest.approx([0.0, 0.0], abs=0.02)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
+    """Each stream on which a product has run keeps a workspace; the model itself takes a few kilobytes."""
+    size, profile = 1 << 20, measured.model_copy(deep=True, update={"workspace_bytes": 1 << 20})
+    job = Job(f"{mlp.__file__}:make", 4)
+    with FakeGpu(facts=SMALL, workspace_bytes=size) as gpu:
+        rows = validate(job, ["turbodl"], {}, profile, open_testbed(gpu, mode), timelines=False).validation.results
+    for row, lanes in zip(rows, (1, 3), strict=True):
+        assert lanes * size < row.predicted_peak_bytes < (lanes + 0.1) * size, row.strategy
+        assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
+
+
+def test_the_workspace_is_measured():
+    with FakeGpu(facts=SMALL, workspace_bytes=3 << 20) as gpu:
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        testbed.measure_machine(profile)
+    assert profile.workspace_bytes == 3 << 20

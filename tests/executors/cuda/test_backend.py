@@ -3,6 +3,7 @@
 The simulated GPU fails a test whose streams race, or whose tensors are freed before their memory may be reused.
 """
 
+import gc
 import logging
 from dataclasses import replace
 from itertools import pairwise
@@ -10,8 +11,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
+from executors.cuda.partitions import runnable_mode
 from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
@@ -107,6 +110,67 @@ def test_a_probe_that_cannot_be_compiled_is_a_warning(caplog):
     assert "could not be checked to be disjoint" in caplog.text
 
 
+def test_a_probe_that_cannot_be_launched_is_a_warning(caplog):
+    class Refusing(FakeGpu):
+        def sm_ids(self, stream, replayed=False):
+            raise StepcastError("the kernel that finds a stream's SMs cannot be launched: CUDA error: invalid resource handle")
+
+    with Refusing() as gpu, caplog.at_level(logging.WARNING):
+        CudaBackend(halves(gpu), gpu)
+    assert "could not be checked to be disjoint: the kernel that finds a stream's SMs cannot be launched" in caplog.text
+
+
+def test_partitions_whose_events_are_refused_are_an_error_of_one_line():
+    class Contexts(FakeGpu):
+        def _record(self, stream, event):
+            raise RuntimeError("CUDA error: invalid resource handle\nCUDA kernel errors might be reported later")
+
+    with Contexts() as gpu, pytest.raises(StepcastError, match=r"each other's events \(CUDA error: invalid resource handle\); update"):
+        CudaBackend(halves(gpu), gpu)
+
+
+def test_partitions_that_one_graph_cannot_contain_run_eagerly(caplog):
+    """The driver is asked once. Plans run without graphs, and their numbers are right."""
+    plan = copied()
+    plan = replace(plan, values={name: replace(v, source=v.operand()) for name, v in plan.values.items()})
+    tensors = random_tensors(plan)
+    with FakeGpu(joint_captures=False) as gpu, caplog.at_level(logging.WARNING):
+        backends = [CudaBackend(halves(gpu), gpu, "graph") for _ in range(2)]
+        program = backends[1].load(plan, tensors, keep=("z",))
+        chunk = program.run(5)
+        whole = CudaBackend(load_machine("h200"), gpu, "graph")
+    assert [(backend.mode, backend.unit, backend.forms.draws) for backend in backends] == [("eager", 1, "keyed")] * 2
+    torch.testing.assert_close(program.kept["z"], tensors["x"] @ tensors["w1"] @ tensors["w2'"])
+    assert len(chunk.ends_s) == 5
+    assert (whole.mode, whole.unit) == ("graph", 4), "one device needs no capture over several partitions"
+    assert caplog.messages == [
+        "mode graph runs eagerly: one CUDA graph cannot contain the work of 2 partitions (operation not permitted when stream is capturing:"
+        " the stream belongs to another context)"
+    ]
+
+
+def test_partitions_that_overlap_in_one_graph_run_eagerly():
+    class Overlapping(FakeGpu):
+        def sm_ids_in_one_graph(self, streams):
+            return [frozenset(range(64))] * 2
+
+    with Overlapping() as gpu:
+        assert runnable_mode(gpu, "graph", 2) == (
+            "eager",
+            "mode graph runs eagerly: one CUDA graph cannot contain the work of 2 partitions"
+            " (partitions 0 and 1 both ran on SM 0 in one graph)",
+        )
+        assert runnable_mode(gpu, "graph", 1) == ("graph", "")
+
+
+def test_documents_say_why_the_mode_is_not_the_one_asked_for():
+    with FakeGpu(joint_captures=False) as gpu:
+        refused, eager = GpuTestbed(gpu, "graph", partitions=2), GpuTestbed(gpu, "eager", partitions=2)
+    assert refused.mode == "eager"
+    assert "one CUDA graph cannot contain the work of 2 partitions" in refused.about()["mode_reason"]
+    assert "mode_reason" not in eager.about()
+
+
 def test_a_gpu_that_cannot_be_split_is_refused():
     with FakeGpu(partitionable=False) as gpu, pytest.raises(StepcastError, match="cannot be partitioned"):
         CudaBackend(halves(gpu), gpu)
@@ -200,6 +264,32 @@ def test_peak_bytes_are_the_allocators(machine):
     with FakeGpu() as gpu:
         peak = CudaBackend(machine, gpu).peak_bytes(plan, {"x": torch.randn(256, 256)})
     assert peak == {"cuda:0": 2 * 256 * 256 * 4}, "the input existed before; y and z are alive at the same time"
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_peak_bytes_include_the_workspaces_of_the_plans_own_lanes(mode, machine):
+    """Two lanes run products. Streams of other programs have left workspaces behind, which do not count."""
+    x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
+    plan = plan_of([mm("a", x, x, y), replace(mm("b", x, x, z), stream=1)], [x, y, z])
+    peaks = []
+    for workspace in (0, 1 << 20):
+        with FakeGpu(workspace_bytes=workspace) as gpu:
+            backend = CudaBackend(machine, gpu, mode)
+            assert gpu.workspace_bytes() == workspace
+            backend.load(plan, {"x": torch.randn(8, 8)}).run(3)
+            peaks.append(backend.peak_bytes(plan, {"x": torch.randn(8, 8)})["cuda:0"])
+    assert peaks[1] - peaks[0] == 2 << 20
+
+
+def test_workspaces_that_a_graph_uses_are_not_freed(machine):
+    x, y = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION)
+    with FakeGpu(workspace_bytes=1 << 20) as gpu:
+        program = CudaBackend(machine, gpu, "graph").load(plan_of([mm("a", x, x, y)], [x, y]), {"x": torch.randn(8, 8)})
+        program.run(3 + 4)
+        assert gpu.free_workspaces() == 0
+        del program
+        gc.collect()
+        assert gpu.free_workspaces() == 1 << 20
 
 
 def test_a_task_that_fails_is_named(machine):

@@ -1,6 +1,7 @@
 """The update kernels give the numbers of torch.optim, to the bit, in every form that PyTorch has."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from executors.binding import Binding, Instance
+from executors.kernels.registry import handlers
 from executors.kernels.update import apply_update, initial_state, state_dict, torch_optimizer
 from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
-from simulator.plan.task import Operand, Task
+from simulator.plan.task import INPUT, PARAMETER, Operand, Task
+from tests.support import small_plans
 from traces.errors import StepcastError, UnknownNameError
 
 EVERY_FORM = [(optimizer, form) for optimizer in STATE for form in forms(optimizer)]
@@ -66,6 +70,43 @@ def test_adagrad_that_counts_its_steps_on_the_device_equals_torch_optim(form):
     ours, states, plain = step_both("adagrad", form, {}, 5, capturable=True)
     assert all(map(torch.equal, ours, plain.param_groups[0]["params"]))
     assert [state["step"].item() for state in states] == [5.0] * len(SHAPES)
+
+
+def step_compiled(optimizer: str, form: str, parameter: torch.Tensor, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The parameter after an update task has run with each gradient."""
+    names = ["p", *(f"p::{name}" for name in STATE[optimizer])]
+    initial = [parameter, *initial_state(optimizer, parameter).values()]
+    values = [
+        replace(small_plans.value(name, tuple(t.shape), PARAMETER), strides=t.stride(), dtype=str(t.dtype).removeprefix("torch."))
+        for name, t in zip(names, initial, strict=True)
+    ]
+    values = [replace(v, source=v.operand()) for v in values]
+    gradient = replace(values[0], name="g", storage="g", kind=INPUT, source=None)
+    task = Task("u", Update(optimizer, form, ("p",)), "cuda:0", reads=(gradient.operand(),), mutates=tuple(v.operand() for v in values))
+    binding = Binding(small_plans.plan_of([task], [*values, gradient]), dict(zip(names, initial, strict=True)), lambda _: parameter.device)
+    run = handlers()["update"](task, binding)
+    for tensor in gradients:
+        instance = Instance(0, len(binding.slot), [])
+        instance.slots[binding.slot["g"]] = tensor
+        run(instance)
+    return binding.carried["p"]
+
+
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (8, 4, 1, 1)])
+def test_gradients_may_have_other_strides_than_their_parameter(optimizer, form, shape):
+    """Channels-last weights with contiguous gradients: the numbers of torch.optim, for which autograd would have copied the gradients."""
+    torch.manual_seed(3)
+    parameter = torch.randn(shape, dtype=torch.float64).to(memory_format=torch.channels_last)
+    gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]
+    plain = parameter.clone().requires_grad_()
+    trained = torch_optimizer(optimizer, form, [plain])
+    for gradient in gradients:
+        plain.grad = gradient.to(memory_format=torch.channels_last)
+        trained.step()
+    updated = step_compiled(optimizer, form, parameter, gradients)
+    assert torch.equal(updated, plain)
+    assert updated.stride() == plain.stride()
 
 
 @pytest.mark.gpu

@@ -251,6 +251,23 @@ def test_graph_nodes_have_gaps():
     assert rows(simulate(plan, machine, costs, iterations=1, mode="graph")) == [("t0", 0.0, 1.0), ("t1", 1.25, 2.25)]
 
 
+@pytest.mark.parametrize(("launch_gap_s", "ends"), [(0.5, (2.0, 3.5)), (-0.25, (1.25, 2.0)), (-9.0, (0.5, 1.0))])
+def test_launched_kernels_have_a_gap_of_their_own(launch_gap_s, ends):
+    """Costs include the gap between two nodes of a graph. A chain takes that much more or less per kernel, and never less than nothing."""
+    plan, costs = chain(1.0, 1.0)
+    machine = gpu(host=host(dispatch_s=0.5, launch_gap_s=launch_gap_s))
+    timeline = simulate(plan, machine, costs, iterations=1)
+    assert tuple(span.end_s for span in timeline.spans) == ends
+    graph = simulate(plan, gpu(host=host(launch_gap_s=launch_gap_s, graph_iterations=1)), costs, iterations=1, mode="graph")
+    assert rows(graph) == [("t0", 0.0, 1.0), ("t1", 1.0, 2.0)]
+
+
+def test_a_launched_call_of_the_host_has_that_gap_too():
+    plan, costs = build(task("call", body=Host(0.5)))
+    machine = gpu(host=host(callback_s=0.25, launch_gap_s=-0.125))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("call", 0.0, 0.625)]
+
+
 def test_in_a_calibrated_graph_only_edges_between_streams_take_time():
     machine = gpu(sms=2, host=host(cross_gap_s=0.5, graph_iterations=2))
     plan, costs = chain(1.0, 2.0)

@@ -337,11 +337,3 @@ def test_attention_lets_pytorch_choose():
     for backend, name in [("EFFICIENT_ATTENTION", "efficient"), ("CUDNN_ATTENTION", "cudnn"), ("MATH", "math")]:
         with patch.object(attention._aten._fused_sdp_choice, "default", lambda *_, b=backend, **__: int(getattr(SDPBackend, b).value)):
             assert attention.choice(call) == name
-
-
-def test_results_have_the_planned_strides():
-    planned = Operand("out", (2, 3, 5, 1), (15, 5, 1, 1), "float32")
-    fits, other = torch.randn(2, 3, 5, 1), torch.randn(2, 5, 3, 1).transpose(1, 2)
-    assert attention._as_planned(fits, planned) is fits
-    assert attention._as_planned(other, planned).is_contiguous()
-    assert torch.equal(attention._as_planned(other, planned), other)
