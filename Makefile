@@ -6,17 +6,24 @@ RUN = $(VENV)/bin
 READY = $(VENV)/ready
 ARGS ?=
 
+# SYSTEM=1 uses the interpreter's own torch and packages: no virtual environment, no network. Packages that it lacks are named, with the
+# command that fetches their wheels elsewhere; WHEELS=FOLDER then takes them from there.
+SYSTEM ?=
+WHEELS ?=
+ON_GPU = $(if $(SYSTEM),STEPCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/stepcast)
+
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
 QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
 
-.PHONY: demo test quick lint fuzz bench gpu-report ui clean
+.PHONY: demo test quick lint fuzz bench gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
 
-# On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8'
-gpu-report: $(READY)
-	$(RUN)/stepcast gpu-report $(ARGS)
+# On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
+# without a network: make SYSTEM=1 gpu-first ARGS='--out DIR'
+gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
+	$(ON_GPU) $@ $(ARGS)
 
 ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)
