@@ -79,8 +79,6 @@ def stop(message: str) -> None:
 
 def prepare() -> None:
     """Make the needed packages importable here and in processes started from here. Exits with one line if one is missing."""
-    if sys.version_info < (3, 11):
-        stop(f"{sys.executable} is Python {platform.python_version()}; expected 3.11 or newer: make SYSTEM=1 PYTHON=python3.12 ...")
     if find_spec("torch") is None:
         stop(f"{sys.executable} has no torch; name the interpreter that has it: make SYSTEM=1 PYTHON=/path/to/python3 ...")
     folder = ROOT / "build" / f"site-{sys.implementation.cache_tag}"

@@ -89,8 +89,6 @@ def test_wheels_are_unpacked_beside_the_code_and_not_into_the_interpreter(tmp_pa
 
 
 @needs_pip
-@pytest.mark.parametrize("content", [None, b"no zip"])
-@needs_pip
 def test_wheels_of_a_folder_count_as_the_interpreters_own(checkout):
     wheel(checkout / "wheels", "simpy", "4.2", "simpy")
     wheel(checkout / "wheels", "rich", "12.0", "rich")
@@ -102,6 +100,8 @@ def test_wheels_of_a_folder_count_as_the_interpreters_own(checkout):
     assert (checkout / "build").is_dir()
 
 
+@needs_pip
+@pytest.mark.parametrize("content", [None, b"no zip"])
 def test_wheels_that_cannot_be_unpacked_are_one_line(tmp_path, capsys, content):
     if content:
         (tmp_path / "broken-1.0-py3-none-any.whl").write_bytes(content)
