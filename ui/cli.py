@@ -215,6 +215,9 @@ def gpu_report(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write. Default: traces/data/GPU in a checkout of the repository, else ./gpu-report-GPU.")
     ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="File to write the folder to as well, after every part. Default: with --out, DIR.tar.gz.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
     models: Annotated[
         list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual four; repeatable.")
@@ -226,9 +229,10 @@ def gpu_report(
 ):
     """Measure this machine's NVIDIA GPU, and how well Stepcast predicts it, within a few minutes.
 
-    The report measures, in this order: facts about the GPU; the baseline of four models, eager and in CUDA graphs; every strategy on the
-    first two models, with Adam's three forms; then the other models, TF32, bf16 and nhwc. Each part is written before the next begins. Run
-    the command again to continue where it stopped.
+    The report measures, in this order: the host's costs; the first model, the baseline and then every strategy, eager and in CUDA graphs;
+    facts about the GPU; the baseline of four models; every strategy on the second model, with Adam's three forms; then the other models,
+    TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has. Run the command again
+    to continue where it stopped; another patch of the GPU's driver does not matter.
 
     The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles. If it lies in traces/data/ of a
     checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
@@ -237,7 +241,7 @@ def gpu_report(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
-    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json)
+    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive)
 
 
 @app.command(cls=OnceCommand)
