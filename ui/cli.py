@@ -244,6 +244,33 @@ def gpu_report(
     _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive)
 
 
+@app.command("gpu-first", cls=OnceCommand)
+def gpu_first(
+    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 9.0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Keep the folder's answers for this GPU, or replace them all.")
+    ] = True,
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("gpu-first"),
+    archive: Annotated[
+        Path | None, typer.Option(help="File to write the folder to as well, after every check. Default: DIR.tar.gz.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Make this check alone, again; repeatable.")] = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Use the time that is left for gpu-report, or do not.")] = True,
+    json: AsJson = False,
+):
+    """Find out in nine minutes whether an NVIDIA GPU that never ran Stepcast before does what Stepcast assumes.
+
+    Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
+    events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then
+    [bold]stepcast gpu-report[/] measures in the time that is left. Everything is written after every check, so that a call that is killed
+    keeps what it has; the next call with the same --out continues. README.md in the folder begins with what to fix first.
+
+    Exit status 1 when a check found something else than Stepcast assumes, or failed; 2 when there is no GPU.
+    """
+    _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
+
+
 @app.command(cls=OnceCommand)
 def replay(
     traces: Annotated[
