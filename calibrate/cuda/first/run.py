@@ -65,8 +65,7 @@ class FirstLook:
     def run(self) -> None:
         """Make the checks. Raises StepcastError if there is no GPU that can be used, or if the folder is of another one."""
         first, *rest = CHECKS
-        self.attempt(first)
-        self._recognize(self.records[first.name])
+        self._attempt_first(first)
         chosen = [check for check in rest if check.name in self.only] if self.only else rest
         for check in rest:
             if earlier := self._earlier and next((c for c in self._earlier.checks if c.name == check.name), None):
@@ -78,6 +77,23 @@ class FirstLook:
         for check in chosen:
             self.attempt(check)
             self.tell(self.document(), self.records[check.name])
+
+    def _attempt_first(self, check: Check) -> None:
+        """Make the first check. If there is no GPU, nothing is left behind; if the call is killed meanwhile, the next one can go on."""
+        new = not (self.folder / FIRST).exists()
+        if new:
+            self.document()
+        try:
+            self.attempt(check)
+        except StepcastError:
+            if new:
+                for path in (self.folder / FIRST, *(self.folder / OUTPUTS / f"{check.name}.{kind}" for kind in ("json", "log"))):
+                    path.unlink(missing_ok=True)
+                for folder in (self.folder / OUTPUTS, self.folder):
+                    with suppress(OSError):  # it holds something else
+                        folder.rmdir()
+            raise
+        self._recognize(self.records[check.name])
 
     def attempt(self, check: Check) -> None:
         """Make one check if there is time."""
