@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from traces.files import write_atomic
@@ -14,7 +15,7 @@ def archive_path(folder: Path) -> Path:
 
 
 def write_archive(folder: Path, path: Path) -> Path:
-    """Write the folder's files, except hidden ones, to a .tar.gz file, which is replaced in one step. Within it they lie in one folder.
+    """Write the folder's files, except hidden ones and archives, to a .tar.gz file, which is replaced in one step. They lie in one folder.
 
     Raises StepcastError if the file cannot be written.
     """
@@ -23,6 +24,7 @@ def write_archive(folder: Path, path: Path) -> Path:
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for file in sorted(folder.rglob("*")):
             inside = file.relative_to(folder)
-            if file.is_file() and not any(part.startswith(".") for part in inside.parts) and file.resolve() != path.resolve():
-                archive.add(file, arcname=str(Path(name) / inside), recursive=False)
+            if file.is_file() and not any(part.startswith(".") for part in inside.parts) and not file.name.endswith(".tar.gz"):
+                with suppress(FileNotFoundError):  # another process replaces it just now
+                    archive.add(file, arcname=str(Path(name) / inside), recursive=False)
     return write_atomic(path, packed.getvalue())

@@ -3,7 +3,8 @@
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from ui.reports.gpu_report import summary_words
 
 #: The least seconds for which a GPU report is begun, and those after which one that does not end is stopped.
 LEAST_REPORT_S, GRACE_S = 45.0, 45.0
+#: Seconds between two looks at what the report has written.
+_POLL_S = 1.0
 
 
 def gpu_first(
@@ -72,7 +75,8 @@ def write(
     if report:
         look.report = "It is being measured."
         tell(look.document(), None)
-        look.report = _report(look, [*report, "--out", str(folder / REPORT_FOLDER), *([] if resume else ["--no-resume"])])
+        arguments = [*report, "--out", str(folder / REPORT_FOLDER), *([] if resume else ["--no-resume"])]
+        look.report = _report(look, arguments, lambda: tell(look.document(), None))
     look.complete = True
     document = look.document()
     tell(document, None)
@@ -85,17 +89,33 @@ def write(
     return document
 
 
-def _report(look: FirstLook, arguments: Sequence[str]) -> str:
-    """Make the GPU report in a process of its own, in the time that is left. Returns what became of it, in words."""
+def _report(look: FirstLook, arguments: Sequence[str], refresh: Callable[[], None] = lambda: None) -> str:
+    """Make the GPU report in a process of its own, in the time that is left. Returns what became of it, in words.
+
+    Calls `refresh` after each of its parts, so that the archive has them.
+    """
     left_s = look.left_s()
     if left_s < LEAST_REPORT_S:
         return f"It was not begun: {max(0.0, left_s):.0f} s were left."
     command = [sys.executable, "-P", "-m", "ui.cli", *arguments, "--minutes", f"{left_s / 60:.3f}"]
+    process = subprocess.Popen(command, env=child_environment(), stdout=sys.stderr)
+    written, seen = look.folder / REPORT_FOLDER / REPORT, None
     try:
-        status = str(subprocess.run(command, env=child_environment(), stdout=sys.stderr, timeout=left_s + GRACE_S).returncode)
-    except subprocess.TimeoutExpired:
-        status = "it did not end in time and was stopped"
+        while process.poll() is None and look.left_s() > -GRACE_S:
+            time.sleep(_POLL_S)
+            latest = written.stat().st_mtime_ns if written.exists() else None
+            if latest != seen:
+                seen = latest
+                refresh()
+        status = "it did not end in time and was stopped" if process.poll() is None else str(process.returncode)
+    except KeyboardInterrupt:  # which the process has received, too
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        raise
+    finally:
+        process.kill()
+        process.wait()
     with suppress(UnusableFileError):
-        report = GpuReport.load(look.folder / REPORT_FOLDER / REPORT)
+        report = GpuReport.load(written)
         return " ".join(summary_words(report)) + ("" if status in ("0", "1") else f" Its process ended early ({status}).")
     return f"It has no results: exit status {status}."

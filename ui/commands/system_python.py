@@ -9,6 +9,7 @@ repository's code and not into the interpreter.
 import os
 import platform
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -94,6 +95,4 @@ def prepare() -> None:
 
 if __name__ == "__main__":
     prepare()
-    from ui.cli import main
-
-    main()
+    runpy.run_module("ui.cli", run_name="__main__")

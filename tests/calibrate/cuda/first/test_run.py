@@ -61,12 +61,12 @@ def test_a_crash_and_a_hang_end_one_check_alone_and_are_tried_again(few, tmp_pat
 
 def test_one_check_is_made_again_on_request(few, tmp_path):
     assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
-    with pytest.raises(StepcastError, match="unknown check 'event'.*did you mean 'events'"):
+    with pytest.raises(StepcastError, match=r"unknown check 'event'.*did you mean 'events'"):
         run.named(["event"])
 
 
 def test_without_a_gpu_nothing_is_left_behind(few, tmp_path):
-    with pytest.raises(StepcastError, match="^PyTorch can use no GPU; check that nvidia-smi lists one$"):
+    with pytest.raises(StepcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
         look(tmp_path / "out", "none")
     assert list(tmp_path.iterdir()) == []
 
