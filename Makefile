@@ -6,17 +6,29 @@ RUN = $(VENV)/bin
 READY = $(VENV)/ready
 ARGS ?=
 
+# SYSTEM=1 uses the interpreter's own torch and packages: no virtual environment, no network. Packages that it lacks are named, with the
+# command that fetches their wheels elsewhere; WHEELS=FOLDER then takes them from there.
+SYSTEM ?=
+WHEELS ?=
+ON_GPU = $(if $(SYSTEM),STEPCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/stepcast)
+
+# Fails with one line on a Python that is too old.
+IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "$(PYTHON) is older than Python 3.11; install a newer one and run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
 QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
 
-.PHONY: demo test quick lint fuzz bench gpu-report ui clean
+.PHONY: demo test quick lint fuzz bench gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
 
-# On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8'
-gpu-report: $(READY)
-	$(RUN)/stepcast gpu-report $(ARGS)
+# On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
+# without a network: make SYSTEM=1 gpu-first ARGS='--out DIR'
+gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
+	@$(if $(SYSTEM),$(IS_NEW),:)
+	$(ON_GPU) $@ $(ARGS)
 
 ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)
@@ -41,8 +53,7 @@ bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "$(PYTHON) is older than Python 3.11; install a newer one and run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(IS_NEW)
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[test]'
 	touch $@

@@ -1,12 +1,13 @@
 """The identity of this machine: the part of a profile that must agree before its figures may be used here."""
 
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from executors.cpu.cores import available_cores
-from traces.profile import Identity
+from traces.profile import Identity, driver_branch
 
 if TYPE_CHECKING:
     from calibrate.device_record import DeviceRecord
@@ -75,6 +76,12 @@ def describe_gpu(identity: Identity, partitions: int = 1) -> dict[str, object]:
         "torch": identity.torch,
         **({"devices": partitions} if partitions > 1 else {}),
     }
+
+
+def same_device(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two descriptions are of one device. Drivers of one branch count as the same, as in `Identity.differences`."""
+    branches = [str(device.get("driver", "")) for device in (one, other)]
+    return dict(one) | {"driver": driver_branch(branches[0])} == dict(other) | {"driver": driver_branch(branches[1])}
 
 
 def _model() -> str:

@@ -80,6 +80,11 @@ def slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
+def driver_branch(version: str) -> str:
+    """The major version of a GPU's driver: 580 of 580.65.06. Kernels come from CUDA's libraries, so its patches leave their times alone."""
+    return version.partition(".")[0]
+
+
 class _Data(BaseModel):
     model_config = ConfigDict(extra="ignore", validate_assignment=True)
 
@@ -109,10 +114,12 @@ class Identity(_Data):
         return slug(" ".join(words))
 
     def differences(self, other: "Identity") -> list[str]:
-        """The fields in which another machine differs, in words: `torch is 2.11.0 here, 2.13.0 there`."""
+        """The fields in which another machine differs, in words: `torch is 2.11.0 here, 2.13.0 there`. Of a driver, its branch counts."""
         differences = []
         for field in type(self).model_fields:
             mine, theirs = getattr(self, field), getattr(other, field)
+            if field == "driver":
+                mine, theirs = driver_branch(mine), driver_branch(theirs)
             if mine != theirs and field not in ("throttle", "extras"):
                 differences.append(f"{_WORDS.get(field, field)} is {_shown(mine)} here, {_shown(theirs)} there")
         return differences

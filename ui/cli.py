@@ -215,6 +215,9 @@ def gpu_report(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write. Default: traces/data/GPU in a checkout of the repository, else ./gpu-report-GPU.")
     ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="File to write the folder to as well, after every part. Default: with --out, DIR.tar.gz.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
     models: Annotated[
         list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual four; repeatable.")
@@ -226,9 +229,10 @@ def gpu_report(
 ):
     """Measure this machine's NVIDIA GPU, and how well Stepcast predicts it, within a few minutes.
 
-    The report measures, in this order: facts about the GPU; the baseline of four models, eager and in CUDA graphs; every strategy on the
-    first two models, with Adam's three forms; then the other models, TF32, bf16 and nhwc. Each part is written before the next begins. Run
-    the command again to continue where it stopped.
+    The report measures, in this order: the host's costs; the first model, the baseline and then every strategy, eager and in CUDA graphs;
+    facts about the GPU; the baseline of four models; every strategy on the second model, with Adam's three forms; then the other models,
+    TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has. Run the command again
+    to continue where it stopped; another patch of the GPU's driver does not matter.
 
     The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles. If it lies in traces/data/ of a
     checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
@@ -237,7 +241,34 @@ def gpu_report(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
-    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json)
+    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive)
+
+
+@app.command("gpu-first", cls=OnceCommand)
+def gpu_first(
+    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 9.0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Keep the folder's answers for this GPU, or replace them all.")
+    ] = True,
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("gpu-first"),
+    archive: Annotated[
+        Path | None, typer.Option(help="File to write the folder to as well, after every check. Default: DIR.tar.gz.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Make this check alone, again; repeatable.")] = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Use the time that is left for gpu-report, or do not.")] = True,
+    json: AsJson = False,
+):
+    """Find out in nine minutes whether an NVIDIA GPU that never ran Stepcast before does what Stepcast assumes.
+
+    Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
+    events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then
+    [bold]stepcast gpu-report[/] measures in the time that is left. Everything is written after every check, so that a call that is killed
+    keeps what it has; the next call with the same --out continues. README.md in the folder begins with what to fix first.
+
+    Exit status 1 when a check found something else than Stepcast assumes, or failed; 2 when there is no GPU.
+    """
+    _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 
 @app.command(cls=OnceCommand)

@@ -118,6 +118,11 @@ class ReportContext:
                 f"{path} was measured on another machine or software ({'; '.join(different)}); choose another --out, or replace all with"
                 " --no-resume"
             )
+        if profile.identity.driver != identity.driver:
+            self.notes.append(
+                f"{path.name} was begun with driver {profile.identity.driver} and is continued with {identity.driver}; drivers of one major"
+                " version count as the same"
+            )
         self.kept[tf32] = profile.dispatch.dispatch_s is not None
         return profile
 

@@ -8,6 +8,7 @@ from itertools import product
 from calibrate.cuda.facts import measure_facts
 from calibrate.cuda.report import Part, Result, usable
 from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
+from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
 from calibrate.validation import BASELINE, validate
@@ -109,10 +110,10 @@ class Case:
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority.
+    """Every validation with its priority: first what is worth most if only two minutes are left.
 
-    Priority 2 has the baselines; 3 has all strategies on the first models, their methods, and the scans; 4 has the rest, beginning with the
-    smaller of the first models on partitions of the GPU.
+    Priority 1 has the baseline of the first model, and 2 all strategies on it; 3 has the other baselines; 4 has all strategies on the
+    second model, the methods, and the scans; 5 has the rest, beginning with the smaller of the first models on partitions of the GPU.
     """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
@@ -141,10 +142,12 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     divided = [Case(target, mode, DIVIDED, f"{PARTITIONS}-parts", partitions=PARTITIONS) for target, mode in product(first[-1:], MODES)]
     last = divided + all_strategies(rest) + all_strategies(first, precision="tf32") + all_strategies(first, precision="bf16")
     last += all_strategies(first, layout="nhwc") + all_strategies(rest, precision="tf32") + all_strategies(rest, precision="bf16")
-    prioritized = [(2, case) for case in baselines] + [(3, case) for case in all_strategies(first) + methods + updates + short]
-    prioritized += [(4, case) for case in last + long]
-    by_name = {case.name: (priority, case) for priority, case in reversed(prioritized)}  # a small batch may be a target too
-    return list(by_name.values())[::-1]
+    in_order = baselines[: len(MODES)], all_strategies(first[:1]), baselines, all_strategies(first) + methods + updates + short, last + long
+    by_name: dict[str, tuple[int, Case]] = {}
+    for priority, of_priority in enumerate(in_order, 1):
+        for case in of_priority:
+            by_name.setdefault(case.name, (priority, case))
+    return list(by_name.values())
 
 
 def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
@@ -155,14 +158,13 @@ def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
     ordered: list[Part] = []
     begun: set[bool] = set()
     calibrated = set()
-    for priority, case in [(1, None), *cases(targets)]:
-        tf32 = case is not None and case.tf32
+    for priority, case in cases(targets):
+        if priority > 2 and not any(part.file == FACTS for part in ordered):
+            ordered.append(Part("facts", "facts of the GPU", 2, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts))
+        tf32 = case.tf32
         if tf32 not in begun:
             begun.add(tf32)
             ordered.append(_machine_part(tf32, priority))
-        if case is None:
-            ordered.append(Part("facts", "facts of the GPU", 1, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts))
-            continue
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
         keys_s = 0.0 if case.key_group in calibrated else KEYS_S
         calibrated.add(case.key_group)
@@ -197,7 +199,8 @@ def _earlier_facts(context: ReportContext) -> Result | None:
         document = read_document(context.folder / FACTS, "GPU facts", FACTS_SCHEMA)
     except UnusableFileError:
         return None
-    return Result() if document.get("device") == context.device else None
+    device = document.get("device")
+    return Result() if isinstance(device, dict) and same_device(device, context.device) else None
 
 
 def _plain(value: object) -> object:
@@ -290,9 +293,8 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
     except UnusableFileError:
         return None
     device, target = context.about(case.partitions), case.target
-    expected = (device, target.model, target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
+    expected = (target.model, target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
     actual = (
-        validation.device,
         validation.model,
         validation.batch_size,
         validation.mode,
@@ -302,7 +304,8 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
     asked = [strategies.parse(text) for text in case.strategies]
     rows = [(row.strategy, row.options) for row in validation.results if row.strategy != PYTORCH]
     complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
-    return Result(_same_numbers(validation)) if actual == expected and validation.ran and complete else None
+    same = actual == expected and same_device(validation.device, device)
+    return Result(_same_numbers(validation)) if same and validation.ran and complete else None
 
 
 def _same_numbers(validation: Validation) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from calibrate.identity import same_device
 from simulator.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
@@ -18,6 +19,7 @@ from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import training
 from tests.support.small_plans import forward_fused
 from traces.comparison import Comparison, Prediction, Validation, phase_seconds
+from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
 from traces.gpu_report import GpuReport, PartRecord, summarise
 from traces.overlap import overlapped_kernel_seconds, phase_stretches
 from traces.perfetto import trace_document
@@ -30,6 +32,7 @@ from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
 from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_chart import timelines_figure
 from ui.figures.training_chart import training_figure
+from ui.reports import gpu_first as gpu_firsts
 from ui.reports import gpu_report as gpu_reports
 from ui.reports import reproduction as reproductions
 from ui.reports import training as trainings
@@ -174,6 +177,22 @@ def _gpu_report() -> GpuReport:
     )  # fmt: skip
 
 
+def _gpu_first() -> GpuFirst:
+    mend = Mend(worth=2, text="mend it")
+    check = CheckRecord(name="events", asks="?", verdict="differs", seconds=1.0, figures={"a": [1, None]}, means="odd", mend=(mend,))
+    return GpuFirst(
+        fix_first=("mend it (events)",), date="2026-01-01", device={"name": "NVIDIA H100", "driver": "580.1"}, versions={"torch": "2.13.0"},
+        minutes=9.0, seconds=400.0, complete=True, checks=(check,), report="It was not begun.", flags=("a flag",),
+    )  # fmt: skip
+
+
+def use_gpu_first(path: Path) -> None:
+    """Load a first look at a GPU, and write its page."""
+    first = GpuFirst.load(path)
+    printed(gpu_firsts.readme(first), first.well, *map(gpu_firsts.check_line, first.checks))
+    printed(fix_first(first.checks), same_device(first.device, {"name": "NVIDIA H100", "driver": "580.2"}))
+
+
 def _timeline() -> dict[str, Any]:
     from traces.timeline import _ADAPTER
 
@@ -198,6 +217,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "training": (training(4, "baseline", "autograd").document(), use_training),
         "profile": (_profile(), use_profile),
         "gpu report": (_gpu_report().document(), use_gpu_report),
+        "gpu first": (_gpu_first().document(), use_gpu_first),
         "reproduction": (_reproduction().document(), use_reproduction),
         "replay": (replay.document(), use_replay),
     }

@@ -16,6 +16,7 @@ from calibrate.cuda.report_parts import TARGETS, Target, parts
 from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
 from simulator.job import Job
+from traces.archives import archive_path, write_archive
 from traces.errors import StepcastError
 from traces.files import write_atomic
 from traces.gpu_report import README, GpuReport, PartRecord
@@ -27,7 +28,16 @@ from ui.reports import gpu_report as gpu_report_page
 from ui.reports.folders import GPU_REPORT
 
 
-def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, models: list[str], samples: bool, as_json: bool) -> None:
+def gpu_report(
+    minutes: float,
+    resume: bool,
+    out: Path | None,
+    device: str,
+    models: list[str],
+    samples: bool,
+    as_json: bool,
+    archive: Path | None = None,
+) -> None:
     """Measure the GPU and write its report. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured."""
     check_names(Placement(device))
     if device == "cpu":
@@ -37,7 +47,7 @@ def gpu_report(minutes: float, resume: bool, out: Path | None, device: str, mode
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
-    report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json)
+    report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json, archive=archive)
     if as_json:
         print_document(report.document())
     if not report.same_numbers or not any(part.measured for part in report.parts):
@@ -51,6 +61,12 @@ def target(text: str) -> Target:
         raise StepcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
     Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
     return Target(model, int(batch))
+
+
+def clock_words(seconds: float) -> str:
+    """Minutes and seconds, such as 6:05; 0:00 if none are left."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{rest:02}"
 
 
 def default_place(product: str) -> Path:
@@ -73,17 +89,24 @@ def write(
     samples: bool,
     as_json: bool,
     thoroughness: Thoroughness | None = None,
+    archive: Path | None = None,
 ) -> GpuReport:
-    """Measure the GPU, write the report after every part, and print progress on standard error."""
+    """Measure the GPU, write the report and its archive after every part, and print progress on standard error.
+
+    The archive lies at `archive`; by default beside `out`, or nowhere without `out`.
+    """
     folder = out if out is not None else default_place(driver.facts.name)
-    check_outputs({"--out": OutputFolder(folder, GPU_REPORT)})
+    archive = archive_path(out) if archive is None and out is not None else archive
+    check_outputs({"--out": OutputFolder(folder, GPU_REPORT), "--archive": archive})
     context = ReportContext(driver, folder, resume, samples, thoroughness)
     console = Console(file=sys.stderr, soft_wrap=True)
 
     def show(report: GpuReport, latest: PartRecord | None) -> None:
         write_atomic(folder / README, gpu_report_page.readme(report, report.read_validations(folder)))
+        if archive is not None:
+            write_archive(folder, archive)
         if latest is not None:
-            console.print(gpu_report_page.part_line(latest), highlight=False, markup=False)
+            console.print(f"{gpu_report_page.part_line(latest)} ({clock_words(context.left_s())} left)", highlight=False, markup=False)
 
     budget = round(60 * minutes)
     with jobs.progress("gpu-report", as_json) as bar:
@@ -97,5 +120,5 @@ def write(
     for part in report.parts:
         if part.status == "left":
             console.print(gpu_report_page.part_line(part), highlight=False, markup=False)
-    console.print(f"report: {folder / README}", highlight=False, markup=False)
+    console.print(f"report: {folder / README}" + (f", all of it in {archive}" if archive else ""), highlight=False, markup=False)
     return report

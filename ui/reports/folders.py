@@ -5,4 +5,5 @@ from traces.outputs import FolderKind
 REPORT = FolderKind("report.json", "stepcast.report", ("index.html", "report.json", "validation.json", "summary.png"))
 TRAINING = FolderKind("run.json", "stepcast.run", ("index.html", "run.json", "loss.png", "loss.svg"))
 REPRODUCTION = FolderKind("reproduction.json", "stepcast.reproduction", ("index.html", "reproduction.json"))
+GPU_FIRST = FolderKind("first.json", "stepcast.gpu_first", ("first.json", "README.md"))
 GPU_REPORT = FolderKind("report.json", "stepcast.gpu-report", ("report.json", "README.md", "facts.json"))

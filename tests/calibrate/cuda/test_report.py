@@ -1,7 +1,9 @@
 """The GPU report on a simulated GPU: the files it writes, how it resumes, and how it handles parts that fail or do not fit."""
 
 import json
+import re
 import shutil
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.refusals import refused
 from traces import gpu_report as documents
+from traces.archives import archive_path
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.gpu_report import GpuReport
@@ -35,7 +38,7 @@ LITTLE = Thoroughness(Scale(Sizes(16, 8, 4096), (1, 4, 4), (16, 4), QUICK), QUIC
 MODELS = [Target(f"{mlp.__file__}:make", 4), Target("lenet5", 2)]
 #: The parts that the tests measure; the others are the same with other models and precisions.
 MEASURED = (
-    "facts", "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "lenet5-b2-eager-fp32", "mlp-make-b4-eager-fp32-strategies",
+    "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "mlp-make-b4-eager-fp32-strategies", "facts", "lenet5-b2-eager-fp32",
     "machine-tf32", "mlp-make-b4-eager-tf32-strategies",
 )  # fmt: skip
 
@@ -69,6 +72,13 @@ def measured(tmp_path_factory) -> Path:
     return folder
 
 
+def packed(folder: Path) -> dict[str, bytes]:
+    """The files of the folder's archive, by their path in the folder."""
+    with tarfile.open(archive_path(folder)) as archive:
+        names = [member.name for member in archive.getmembers()]
+        return {name.partition("/")[2]: archive.extractfile(name).read() for name in names}
+
+
 def statuses(report: GpuReport) -> dict[str, str]:
     return {part.name: part.status for part in report.parts}
 
@@ -81,6 +91,7 @@ def test_a_run_writes_all_files(measured):
     validations = {f"validations/{name}.json" for name in MEASURED if "-b" in name}
     files = {str(path.relative_to(measured)) for path in measured.rglob("*") if path.is_file()}
     assert files == {"README.md", "report.json", "facts.json", "profile.json.gz", "profile-tf32.json.gz"} | validations
+    assert packed(measured) == {name: (measured / name).read_bytes() for name in files}
     facts = json.loads((measured / "facts.json").read_text())
     assert facts["facts"]["gpu"]["sms"] == 132
     assert facts["device"] == report.device
@@ -117,11 +128,14 @@ def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     assert len(rows) == 1 + 3 + 2 * len(strategies.names(1))
     assert rows[1][:6] == ["mlp-make", "4", "eager", "fp32", "momentum:foreach", "baseline"]
     assert (rows[1][-3], rows[1][-1]) == ("1.00x / 1.00x", "identical")
-    assert [row[0] for row in rows[1:4]] == ["mlp-make", "mlp-make", "lenet5"]
+    assert {row[0] for row in rows[1:]} == {"mlp-make", "lenet5"}
     assert "What did not fit" not in text
     assert str(Path(mlp.__file__).parent) not in text
-    records = (report.parts[0].model_copy(update={"status": "left", "why": "about 9 s, 3 s were left"}), *report.parts[1:])
-    words = gpu_report_page.readme(report.model_copy(update={"parts": records}), {})
+    records = [
+        part.model_copy(update={"status": "left", "why": "about 9 s, 3 s were left"} if part.name == "facts" else {})
+        for part in report.parts
+    ]
+    words = gpu_report_page.readme(report.model_copy(update={"parts": tuple(records)}), {})
     assert "## What did not fit into the time\n\n- facts of the GPU: about 9 s, 3 s were left" in words
 
 
@@ -166,7 +180,8 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
         assert newer["mlp-make-b4-eager-fp32"].earlier(context)
         (folder / "profile.json.gz").write_bytes(b"\x1f\x8b")
         context = context_on(gpu, folder)
-        assert [name for name, part in by_name.items() if part.earlier(context) is None] == [n for n in MEASURED[1:] if "tf32" not in n]
+        undone = [name for name in MEASURED if "tf32" not in name and name != "facts"]
+        assert [name for name, part in by_name.items() if part.earlier(context) is None] == undone
         assert "damaged gzip" in context.notes[0]
         assert str(tmp_path) not in context.notes[0]
 
@@ -264,6 +279,66 @@ def test_scans_are_validated_together_with_plain_pytorch(tmp_path, monkeypatch):
         ("baseline", None, "ok"), ("bppsa", "blelloch", "ok"), ("bppsa", "linear", "ok")
     ]  # fmt: skip
     assert document.reference_step_s > 0
+
+
+def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
+    """The report says so. Another major version is another machine."""
+    folder = tmp_path / "copy"
+    shutil.copytree(measured, folder)
+
+    class Newer(FakeGpu):
+        driver = "fake.95.05"
+
+        def software(self):
+            return super().software() | {"driver": self.driver}
+
+    with Newer(facts=SMALL) as gpu:
+        report = measure(context_on(gpu, folder), chosen(), 1e-9)
+        assert set(statuses(report).values()) == {"skipped"}
+        said = "profile.json.gz was begun with driver fake and is continued with fake.95.05; drivers of one major version count as the same"
+        assert said in report.flags
+        gpu.driver = "590.1"
+        with pytest.raises(StepcastError, match=r"the driver is fake here, 590 there"):
+            context_on(gpu, folder)
+
+
+def test_a_killed_run_keeps_what_it_has(measured, tmp_path, monkeypatch):
+    """The table and the archive are as new as the last finished part, while the next one is being measured."""
+    folder, archive = tmp_path / "copy", tmp_path / "all.tgz"
+    shutil.copytree(measured, folder)
+    (folder / "facts.json").unlink()
+    for name in MEASURED[1:3]:
+        (folder / "validations" / f"{name}.json").unlink()
+    seen = []
+    original = report_parts.validate
+
+    def validate(*arguments, **more):
+        with tarfile.open(archive) as packed:
+            report = json.loads(packed.extractfile("copy/report.json").read())
+            page = packed.extractfile("copy/README.md").read().decode()
+        seen.append([part["name"] for part in report["parts"] if part["status"] == "done"])
+        assert page.count("plain PyTorch |") == sum(
+            part["status"] in ("done", "skipped") and "-b" in part["name"] for part in report["parts"]
+        )
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(report_parts, "validate", validate)
+    monkeypatch.setattr(command, "parts", lambda targets: chosen())
+    with FakeGpu(facts=SMALL) as gpu:
+        command.write(gpu, 60, True, folder, MODELS, False, True, LITTLE, archive)
+    assert seen == [[], ["mlp-make-b4-eager-fp32"]]
+
+
+def test_progress_says_how_much_time_is_left(measured, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "copy"
+    shutil.copytree(measured, folder)
+    (folder / "facts.json").unlink()
+    monkeypatch.setattr(command, "parts", lambda targets: chosen())
+    with FakeGpu(facts=SMALL) as gpu:
+        command.write(gpu, 60, True, folder, MODELS, False, True, LITTLE)
+    lines = capsys.readouterr().err.splitlines()
+    assert re.search(r" s  done      facts of the GPU \(5\d:\d\d left\)$", lines[0])
+    assert lines[-1] == f"report: {folder / 'README.md'}, all of it in {tmp_path / 'copy.tar.gz'}"
 
 
 # Scheduling, on simulated parts.
@@ -366,8 +441,9 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     assert names == [part.name for part in parts()]
     assert len(set(names)) == len(names)
     assert [part.priority for part in all_parts] == sorted(part.priority for part in all_parts)
-    assert names[:4] == ["machine", "facts", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"]
-    assert names[10:14] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
+    assert names[:3] == ["machine", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"], "worth most in two minutes"
+    assert names[3:6] == ["resnet50-b64-eager-fp32-strategies", "resnet50-b64-graph-fp32-strategies", "facts"]
+    assert names[12:16] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
     all_strategies = [case for _, case in cases() if case.variant == "strategies"]
     assert {case.target.model for case in all_strategies} == {target.model for target in TARGETS}
     assert {frozenset(case.strategies) for case in all_strategies} == {frozenset(strategies.names(1))}

@@ -1,4 +1,7 @@
-"""The driver of a real GPU, tested with stand-ins for torch.cuda and cuda.bindings, and with a GPU if there is one."""
+"""The driver of a real GPU, tested with stand-ins for torch.cuda and cuda.bindings.
+
+On a GPU, the checks of calibrate/cuda/first test the real one.
+"""
 
 import ctypes
 import logging
@@ -16,8 +19,6 @@ from tests.support.fake_cuda import POOLED, Bindings, Torch
 from tests.support.kineto_traces import Trace
 from traces.errors import StepcastError
 from traces.recording.kineto import load_trace
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
 
 
 @pytest.fixture
@@ -349,105 +350,3 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse)
     with pytest.raises(StepcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
         Probe()
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_real_streams_are_distinct():
-    driver = torch_driver.gpu()
-    try:
-        streams = [driver.stream(priority) for priority in (0, -1 * driver.facts.priority_levels) for _ in range(POOLED + 2)]
-    except StepcastError as error:
-        pytest.skip(str(error))
-    assert len({stream.cuda_stream for stream in streams}) == len(streams)
-    assert {stream.priority for stream in streams} == {0, 1 - driver.facts.priority_levels}
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_a_replayed_graph_times_its_work_by_external_events():
-    driver = torch_driver.gpu()
-    lane, side = driver.stream(), driver.stream(-1)
-    x = torch.ones(1 << 20, device=driver.device)
-    begin, end = driver.event(timing=True, external=True), driver.event(timing=True, external=True)
-    fork, join = driver.event(), driver.event()
-    driver.synchronize()
-    with driver.capture(lane) as graph:
-        begin.record(lane)
-        fork.record(lane)
-        side.wait_event(fork)
-        driver.use(side)
-        x.add_(1)
-        join.record(side)
-        lane.wait_event(join)
-        end.record(lane)
-    driver.use(lane)
-    for _ in range(3):
-        graph.replay()
-    driver.synchronize()
-    assert x[0].item() == 4
-    assert 0 < begin.elapsed_time(end) < 100
-    driver.use(torch.cuda.default_stream(driver.device))
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_a_real_stream_calls_the_host_eagerly_and_in_every_replay():
-    driver = torch_driver.gpu()
-    lane = driver.stream()
-    begin, end = driver.event(timing=True), driver.event(timing=True)
-    driver.synchronize()
-    with driver.capture(lane) as graph:
-        driver.call_host(0.2)
-    driver.use(lane)
-    for issue in (lambda: driver.call_host(0.2), graph.replay, graph.replay, graph.replay):
-        begin.record(lane)
-        issue()
-        end.record(lane)
-        assert not end.query(), "the issuing thread must not wait for the call"
-        driver.synchronize()
-        assert 200 <= begin.elapsed_time(end) < 2000
-    driver.use(torch.cuda.default_stream(driver.device))
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("fault", ["error", "unjoined", "illegal"])
-def test_a_failed_capture_leaves_the_gpu_usable(fault):
-    driver = torch_driver.gpu()
-    lane, side, x = driver.stream(), driver.stream(), torch.ones(8, device=driver.device)
-    fork = driver.event()
-    with pytest.raises((ZeroDivisionError, RuntimeError)) as caught, driver.capture(lane):  # noqa: PT012
-        x.add_(1)
-        if fault == "unjoined":
-            fork.record(lane)
-            side.wait_event(fork)
-            driver.use(side)
-            x.add_(1)
-        elif fault == "illegal":
-            x.sum().item()
-        else:
-            raise ZeroDivisionError
-    assert isinstance(caught.value, ZeroDivisionError) == (fault == "error")
-    torch.rand(4, device=driver.device)
-    driver.seed(3)
-    with driver.capture(side) as graph:
-        driver.use(side)
-        y = x + 1
-    driver.use(side)
-    graph.replay()
-    driver.synchronize()
-    assert y[0].item() == x[0].item() + 1
-    driver.use(torch.cuda.default_stream(driver.device))
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_the_profiler_names_the_kernels_of_each_work():
-    driver = torch_driver.gpu()
-    x = torch.ones(1 << 16, device=driver.device)
-    kernels = driver.kernels([lambda: x.add_(1), lambda: None, lambda: (x.mul_(2), x.add_(1))])
-    if kernels is None:
-        pytest.skip("the profiler is refused on this machine; see the log")
-    assert [len(of_work) for of_work in kernels] == [1, 0, 2]
-    assert all(k.grid > 0 and k.block > 0 and k.registers > 0 and k.seconds > 0 for of_work in kernels for k in of_work)

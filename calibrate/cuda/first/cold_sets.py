@@ -1,0 +1,111 @@
+"""Whether calibration times a batch-norm's backward cold as long as it takes, although its forward must run once for every set of operands.
+
+The backward op of a plan that lacks its forward runs the forward at its first call. If that call lies in the shorter of the two captured
+graphs, the difference of their times is too small.
+"""
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from calibrate.cuda.bench import Bench
+from calibrate.cuda.cold import Cold, flusher, in_turn
+from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
+from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
+from calibrate.cuda.testbed import GpuTestbed
+from executors.cuda.driver import Driver
+from executors.kernels.lowering.batch_norm import BACKWARD
+from simulator.job import Job
+from simulator.models.factory import Factory
+from simulator.strategies import registry as strategies
+
+#: A calibrated time may differ from the op's by this share.
+_CLOSE = 0.1
+Shape = tuple[int, int, int]
+
+
+def _run(context: CheckContext) -> Finding:
+    driver, effort = context.driver, context.scale.effort
+    batch, channels, edge = context.scale.image
+    driver.set_precision("fp32")
+    bench, flush = Bench(driver, effort=effort), flusher(driver)
+    size = 2 * 4 * batch * channels * edge * edge
+    alone_s = _op_s(driver, bench, context.scale.image)
+    facts = driver.facts
+    cold = Cold.of(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
+    context.figure("sets", cold.sets)
+    seconds: dict[str, float] = {}
+    for name, lazy, run_first in (("backward_s", False, True), ("lazy_run_first_s", True, True), ("lazy_not_run_first_s", True, False)):
+        sets = [_set(driver, context.scale.image, lazy) for _ in range(cold.sets)]
+        for work in sets if run_first else sets[:1]:
+            bench.run(work)
+        seconds[name] = bench.slope_s(in_turn(sets, flush), cold.copies)
+        context.figure(name, seconds[name])
+        del sets
+    calibrated_s = _calibrated(context)
+    context.figure("calibrated_s", calibrated_s)
+    if not isinstance(calibrated_s, float):
+        return Finding.of([(WRONG, f"calibration must measure a batch-norm's backward: {calibrated_s}")], "")
+    ratio = calibrated_s / seconds["backward_s"] if seconds["backward_s"] else float("inf")
+    context.figure("calibrated_over_actual", ratio if ratio < float("inf") else None)
+    faults = []
+    if abs(ratio - 1) > _CLOSE:
+        faults.append((WRONG, f"run every set of operands once before capture: calibration takes {ratio:.2f} times the op's own time"))
+    lost = seconds["lazy_not_run_first_s"] / seconds["backward_s"] if seconds["backward_s"] else float("nan")
+    return Finding.of(faults, f"a batch-norm's backward is calibrated as {ratio:.2f} of its time; sets not run once first give {lost:.2f}")
+
+
+def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], None]:
+    """A batch-norm's backward on operands of its own. If `lazy`, the first call runs the forward."""
+    batch, channels, edge = shape
+    x, grad = (torch.randn(batch, channels, edge, edge, device=driver.device) for _ in range(2))
+    weight, bias = torch.ones(channels, device=driver.device), torch.zeros(channels, device=driver.device)
+    saved: list[tuple] = []
+
+    def backward() -> None:
+        if not saved:
+            saved.append(
+                torch.ops.aten._batch_norm_impl_index.default(x, weight, bias, None, None, True, 0.1, 1e-5, torch.backends.cudnn.enabled)
+            )
+        _, mean, deviation, reserve, implementation = saved[0]
+        statistics_of = (None, None, mean, deviation)
+        mask = [True, True, True]
+        torch.ops.aten._batch_norm_impl_index_backward.default(implementation, x, grad, weight, *statistics_of, True, 1e-5, mask, reserve)
+
+    if not lazy:
+        backward()
+    return backward
+
+
+def _op_s(driver: Driver, bench: Bench, shape: Shape) -> float:
+    """A rough estimate of the op's time."""
+    work = _set(driver, shape, False)
+    bench.run(work)
+    return min(bench.between([work])[0])
+
+
+def _calibrated(context: CheckContext) -> float | str:
+    """The cold seconds that calibration finds for the backward op of a plan, or why it finds none."""
+    driver, (batch, channels, edge) = context.driver, context.scale.image
+    job = Job("normalized", batch)
+    job.__dict__["factory"] = Factory("normalized", partial(_make, channels, edge), __file__)
+    machine = GpuTestbed(driver, effort=context.scale.effort).machine(None)
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, machine, None, options)
+    key, task = next((k, task) for k, task in plan.keys(machine).items() if getattr(task.body, "target", "") == BACKWARD)
+    sampler = CudaSampler(driver, effort=context.scale.effort)
+    sampler.measure(plan, {key: task})
+    return sampler.failures.get(key) or statistics.median(sampler.samples[key].cold_s)
+
+
+def _make(channels: int, edge: int, batch: int) -> tuple:
+    module = nn.Sequential(
+        nn.Conv2d(1, channels, 1), nn.BatchNorm2d(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2)
+    )
+    return module, torch.randn(batch, 1, edge, edge), torch.randint(0, 2, (batch,))
+
+
+CHECK = Check("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", 75.0, _run)

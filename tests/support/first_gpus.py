@@ -1,0 +1,168 @@
+"""Simulated GPUs on which the checks of gpu-first run in milliseconds, whole and with faults."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from calibrate.cuda.bench import Effort
+from calibrate.cuda.co_runs import Sizes
+from calibrate.cuda.first.check import CheckContext, Scale
+from simulator.job import Job
+from tests.fake_gpu import FACTS, FakeGpu
+from tests.fake_gpu.calls import tensors_in
+from tests.support import mlp
+from traces.errors import StepcastError
+
+QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
+JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
+SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8))
+#: Graphs so long that their times do not hang on the host, for checks that compare times.
+LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4))
+SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 16)
+
+
+class FirstGpu(FakeGpu):
+    """A simulated GPU that can launch on several streams in one graph."""
+
+    def sm_ids_in_one_graph(self, streams):
+        """See Driver."""
+        return [self.sm_ids(stream, replayed=True) for stream in streams]
+
+
+class Twice(FirstGpu):
+    """Does the work of every graph twice."""
+
+    @contextmanager
+    def capture(self, stream):
+        """See Driver."""
+        with super().capture(stream) as graph:
+            yield graph
+        once = graph.replay
+        graph.replay = lambda: (once(), once())
+
+
+class Drifting(FirstGpu):
+    """Computes larger results at every call of one op."""
+
+    def __init__(self, op: str):
+        super().__init__(facts=SMALL)
+        self.op, self.calls = op, 0
+
+    def _issue(self, func, args, kwargs):
+        results = super()._issue(func, args, kwargs)
+        if str(func.overloadpacket) == self.op:
+            self.calls += 1
+            with self._outside():
+                for tensor in tensors_in(results)[:1] or tensors_in(args)[:1]:
+                    tensor.mul_(1 + 0.1 * self.calls)
+        return results
+
+
+class Refusing(FirstGpu):
+    """Refuses one op."""
+
+    def __init__(self, op: str):
+        super().__init__(facts=SMALL)
+        self.op = op
+
+    def _issue(self, func, args, kwargs):
+        if str(func.overloadpacket) == self.op:
+            raise RuntimeError(f"{self.op} is not implemented")
+        return super()._issue(func, args, kwargs)
+
+
+class OneQueue(FirstGpu):
+    """Has 33 queues, the last of which serves all further streams."""
+
+    def stream(self, priority=0, partition=None):
+        """See Driver."""
+        return super().stream(priority, partition) if len(self.streams) < 34 else self.streams[-1]
+
+
+class Overlapping(FirstGpu):
+    """Its partitions share SMs."""
+
+    def partitions(self, count):
+        """See Driver."""
+        return tuple(replace(partition, handle=range(64)) for partition in super().partitions(count))
+
+
+class EmptySessions(FirstGpu):
+    """Lists kernels in the first profiler session alone."""
+
+    sessions = 0
+
+    def kernels(self, works):
+        """See Driver."""
+        self.sessions += 1
+        listed = super().kernels(works)
+        return listed if self.sessions == 1 else [[] for _ in listed]
+
+
+class BrokenByCaptures(FirstGpu):
+    """Cannot be used after a capture that failed."""
+
+    broken = False
+
+    @contextmanager
+    def capture(self, stream):
+        """See Driver."""
+        try:
+            with super().capture(stream) as graph:
+                yield graph
+        except BaseException:
+            self.broken = True
+            raise
+
+    def seed(self, value):
+        """See Driver."""
+        if self.broken:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        super().seed(value)
+
+
+def troubled() -> CheckContext:
+    """As `whole`, but the process of one check crashes, and that of another hangs."""
+    check = sys.argv[1]
+    if check == "events":
+        print("about to crash", file=sys.stderr, flush=True)
+        os.abort()
+    if check == "captures":
+        Path(sys.argv[3]).with_suffix(".pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    return whole()
+
+
+def none() -> CheckContext:
+    """A machine without a GPU."""
+    raise StepcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
+
+
+def another() -> CheckContext:
+    """Another GPU than that of `whole`."""
+    context = whole()
+    context.driver.facts = replace(SMALL, name="Other GPU")
+    return context
+
+
+def whole() -> CheckContext:
+    """The context of a check on a simulated GPU without faults, which is active from now on."""
+    gpu = FirstGpu(facts=SMALL)
+    gpu.activate()
+    return CheckContext(gpu, SCALE)
+
+
+def whole_at(index: str) -> CheckContext:
+    """As `whole`, for any index."""
+    return whole()
+
+
+@contextmanager
+def opened(gpu: FakeGpu, scale: Scale = SCALE) -> Iterator[CheckContext]:
+    """The context of a check on a simulated GPU."""
+    with gpu:
+        yield CheckContext(gpu, scale)
