@@ -15,7 +15,7 @@ from simulator.memory.words import batch_words, holders_words, shortfall_words
 from simulator.options import option_values
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
-from simulator.predict.largest_batch import largest_batch
+from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import PYTORCH, ValidationResult
@@ -82,10 +82,11 @@ def plan_all(
         try:
             predicted = forecast(plan_strategy(label, shared_options, job, machine, model), machine, model, mode)
             if not predicted.fits:
-                raise StepcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model)))
+                raise StepcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model, mode)))
             forecasts[label] = predicted
         except StepcastError as error:
-            skipped.append(skipped_row(strategy.name, option_values(options), str(error)))
+            told = with_batch_words(error, job, label, shared_options, model, mode)
+            skipped.append(skipped_row(strategy.name, option_values(options), str(told)))
     return forecasts, skipped
 
 

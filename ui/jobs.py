@@ -18,7 +18,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.predict.forecast import forecast_many, prediction
-from simulator.predict.largest_batch import with_largest_batch
+from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
@@ -126,6 +126,6 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
 def _answer(name: str, forecast, base, plain, job: Job, shared: Mapping[str, str], model: CostModel) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
-        return Refusal(name, str(forecast))
+        return Refusal(name, str(with_batch_words(forecast, job, name, shared, model)))
     document = with_largest_batch(prediction(forecast, base, job.precision, plain), job, name, shared, forecast, model)
     return Forecast(document, forecast.timeline, measured_here(model))

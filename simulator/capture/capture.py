@@ -25,6 +25,7 @@ from simulator.capture.recorder import OwnTensorError, Recorder, UnknownContentE
 from simulator.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.graph import TrainingGraph
 from simulator.models.built import Built, FactoryFailedError
+from simulator.models.time_limit import time_limit
 from simulator.models.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import StepcastError
@@ -39,7 +40,8 @@ _VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, repeats: bool = True) -> TrainingGraph:
     """Capture forward, loss and backward (of loss / `loss_scale`) of the model that `build` makes.
 
-    With `repeats` the forward pass runs once more, and StepcastError is raised if it is not the same again.
+    With `repeats`, as for all models of users, the forward pass runs once more, and StepcastError is raised if it is not the same again or
+    if a pass does not end in time.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
     tensor values, it runs on real tensors, which are then replaced by fake ones. A training step that reads tensor values runs on real
@@ -82,7 +84,7 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
     if not trainable:
         raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
     watch = StepWatch(built)
-    with _recording(built, recorder, fake, batch):
+    with _recording(built, recorder, fake, batch, limited=repeats):
         loss = built.run()
         forward_ops = len(recorder.ops)
         watch.check()
@@ -126,11 +128,15 @@ def _recorder(built: Built, earlier: Recorder | None = None) -> Recorder:
 
 
 @contextmanager
-def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode | None, batch: int) -> Iterator[None]:
-    """Within the block `recorder` records, ops are issued in canonical forms, and every error is reported with the user's line."""
+def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode | None, batch: int, limited: bool) -> Iterator[None]:
+    """Within the block `recorder` records, ops are issued in canonical forms, and every error is reported with the user's line.
+
+    With `limited` the block has the time limit of a user's code.
+    """
     handled_by_capture = (UnknownContentError, OwnTensorError, *_VALUE_DEPENDENT)
     canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(built.module, recorder.enter)
-    with training_step(batch, handled_by_capture), fake or nullcontext(), recorder, canonical, layers:
+    limit = time_limit(f"the training step for batch size {batch}", limited)
+    with training_step(batch, handled_by_capture), limit, fake or nullcontext(), recorder, canonical, layers:
         yield
 
 
@@ -140,7 +146,7 @@ def _check_second_forward(
     """Run the forward pass once more. Raises StepcastError unless it issues the ops that `first` has recorded."""
     second = _recorder(built, first)
     try:
-        with _recording(built, second, fake, batch):
+        with _recording(built, second, fake, batch, limited=True):
             built.run()
     except (
         OwnTensorError

@@ -5,6 +5,15 @@ from collections.abc import Iterable, Mapping
 from simulator.machine.machine import Machine
 from simulator.memory.over_time import Steps, summed_over_devices
 from traces.comparison import MemoryNeed
+from traces.errors import StepcastError
+
+
+class TooLargeError(StepcastError):
+    """A strategy does not even plan a job, because what it must hold exceeds a memory by `excess_bytes`."""
+
+    def __init__(self, message: str, excess_bytes: int):
+        super().__init__(message)
+        self.excess_bytes = excess_bytes
 
 
 def bytes_by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:

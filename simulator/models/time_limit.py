@@ -1,4 +1,4 @@
-"""A time limit for a user's factory, so that one that never returns ends with a message. Ctrl-C works all the while."""
+"""A time limit for a user's factory and model, so that one that never returns ends with a message. Ctrl-C works all the while."""
 
 import logging
 import os
@@ -6,9 +6,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from simulator.models.user_code import own_line
 from traces.errors import StepcastError
 
 #: Name of the environment variable that sets the limit in seconds.
@@ -39,7 +41,9 @@ def limit_s() -> float:
 
 @contextmanager
 def time_limit(what: str, limited: bool = True) -> Iterator[None]:
-    """Raise StepcastError if the block runs longer than `limit_s`. After NOTICE_S, a line says that `what` is still running.
+    """Raise StepcastError if the block runs longer than `limit_s`, with the user's line that it is at.
+
+    After NOTICE_S, a line says that `what` is still running.
 
     Does nothing unless `limited`. Only the main thread can be interrupted, so in any other thread, and where there are no timers, it does
     nothing either.
@@ -52,6 +56,10 @@ def time_limit(what: str, limited: bool = True) -> Iterator[None]:
     start_s = time.monotonic()
     running = True
 
+    def told(stack: traceback.StackSummary) -> str:
+        place = own_line(stack)
+        return f"{place}: {message}" if place else message
+
     def on_alarm(number: int, frame: object) -> None:
         if not running:
             return
@@ -62,20 +70,24 @@ def time_limit(what: str, limited: bool = True) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, left_s)
 
     def end() -> None:
-        print(f"stepcast: {message}", file=sys.__stderr__, flush=True)
+        stack = traceback.extract_stack(sys._current_frames().get(threading.main_thread().ident))
+        print(f"stepcast: {told(stack)}", file=sys.__stderr__, flush=True)
         os._exit(StepcastError.exit_status)
 
     watchdog = threading.Timer(limit + GRACE_S, end)
     watchdog.daemon = True
+    others_s, interval_s = signal.getitimer(signal.ITIMER_REAL)
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, min(NOTICE_S, limit))
-    watchdog.start()
     try:
+        signal.setitimer(signal.ITIMER_REAL, min(NOTICE_S, limit))
+        watchdog.start()
         yield
     except _OutOfTime as error:
-        raise StepcastError(message) from error
+        raise StepcastError(told(traceback.extract_tb(error.__traceback__))) from error
     finally:
         running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
+        if others_s:  # somebody else's alarm was set: it comes when it was due, or now if that has passed
+            signal.setitimer(signal.ITIMER_REAL, max(others_s - (time.monotonic() - start_s), 1e-6), interval_s)
         watchdog.cancel()

@@ -3,7 +3,7 @@
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -31,12 +31,8 @@ def blamed(error: BaseException, what: str) -> str:
 
     If no line of the user's code is in the traceback: `WHAT: KeyError: 'layer 7'`.
     """
-    frame = _own_frame(error)
-    if frame is None:
-        return f"{what}: {brief(error)}"
-    path = Path(frame.filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}:{frame.lineno} in {frame.name}: {brief(error)}; {what}"
+    place = own_line(traceback.extract_tb(error.__traceback__))
+    return f"{place}: {brief(error)}; {what}" if place else f"{what}: {brief(error)}"
 
 
 def brief(error: BaseException) -> str:
@@ -49,11 +45,19 @@ def brief(error: BaseException) -> str:
     return f"{name}: {lines[0][:MOST_CHARACTERS]}" if lines else name
 
 
-def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame of the user's own files; without one, that of a library other than PyTorch; None if there is neither."""
-    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _is_foreign(frame.filename)]
+def own_line(stack: Sequence[traceback.FrameSummary]) -> str:
+    """Return `my_model.py:17 in forward`: the innermost line of a stack that is in the user's own files.
+
+    Without one, that of a library other than PyTorch; empty if there is neither.
+    """
+    frames = [frame for frame in reversed(stack) if _is_foreign(frame.filename)]
     own = (frame for frame in frames if not any(part in _LIBRARIES for part in Path(frame.filename).parts))
-    return next(own, frames[0] if frames else None)
+    frame = next(own, frames[0] if frames else None)
+    if frame is None:
+        return ""
+    path = Path(frame.filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.lineno} in {frame.name}"
 
 
 @cache

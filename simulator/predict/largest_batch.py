@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.memory.needs import excess_bytes
+from simulator.memory.needs import TooLargeError, excess_bytes
+from simulator.memory.words import batch_words
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from traces.comparison import Prediction
 from traces.errors import StepcastError
@@ -14,23 +15,38 @@ from traces.errors import StepcastError
 MOST_PLANS = 12
 
 
-def largest_batch(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel) -> int | None:
+def largest_batch(
+    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | TooLargeError, model: CostModel, mode: str = "eager"
+) -> int | None:
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
-    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan with `model`, which does not fit.
-    Batches are multiples of the micro-batches times the plan's devices, so that both divide them. Each candidate is captured, planned and
-    forecast like the job itself.
+    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
+    fit, or the refusal to plan it. Batches are multiples of the micro-batches times the plan's devices (without a plan, one), so that both
+    divide them. Each candidate is captured, planned and forecast like the job itself.
     """
 
     def excess(batch: int) -> int | None:
         try:
             plan = plan_strategy(text, shared, replace(job, batch=batch), model.machine, model)
-            return excess_bytes(forecast(plan, model.machine, model, predicted.timeline.mode).memories)
+            return excess_bytes(forecast(plan, model.machine, model, mode).memories)
+        except TooLargeError as error:
+            return error.excess_bytes
         except StepcastError:
             return None
 
+    if isinstance(predicted, TooLargeError):
+        return largest_fitting(job.accumulate, job.batch, predicted.excess_bytes, excess)
     unit = job.accumulate * len(predicted.plan.devices)
     return largest_fitting(unit, job.batch, excess_bytes(predicted.memories), excess)
+
+
+def with_batch_words(
+    error: StepcastError, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager"
+) -> StepcastError:
+    """Return the error, with the largest batch that fits if it says that the job is too large."""
+    if not isinstance(error, TooLargeError):
+        return error
+    return StepcastError(f"{error}; {batch_words(largest_batch(job, text, shared, error, model, mode))}")
 
 
 def with_largest_batch(
@@ -39,7 +55,7 @@ def with_largest_batch(
     """Return the prediction with the largest batch that fits, if its plan does not fit."""
     if predicted.fits:
         return document
-    return document.model_copy(update={"largest_batch": largest_batch(job, text, shared, predicted, model)})
+    return document.model_copy(update={"largest_batch": largest_batch(job, text, shared, predicted, model, predicted.timeline.mode)})
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:

@@ -11,6 +11,7 @@ from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.memory.needs import TooLargeError
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.scan.layers import MOST_TERMS, LayerScan
@@ -53,8 +54,8 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with each chain of activation gradients replaced by a scan; parameter gradients are computed from its results.
 
-    Raises StepcastError if the model is not a chain, if one of its ops has no Jacobian rule, or if its Jacobians exceed the device's
-    memory.
+    Raises StepcastError if the model is not a chain, or if one of its ops has no Jacobian rule, and TooLargeError if its Jacobians exceed
+    the device's memory.
     """
     from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
@@ -78,9 +79,10 @@ class _Drafts:
         self.full_level = scan.full_level
         needed, available = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
         if needed > available:
-            raise StepcastError(
+            raise TooLargeError(
                 f"bppsa: {job.label} needs {units.memory(needed)} for its Jacobians, this machine has {units.memory(available)};"
-                " choose a smaller batch or --image-size"
+                " choose a smaller batch or --image-size",
+                needed - available,
             )
         cores = self._device.sms if self._device.kind == "cpu" else 1
         self._workers = sorted({1, cores}) if options.workers == "auto" else [options.workers]

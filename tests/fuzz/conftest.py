@@ -6,6 +6,9 @@ import psutil
 import pytest
 
 from tests.support.fuzzing import FAULTS, REFUSED, TRIED
+from tests.support.page_samples import skipped
+from tests.support.sample_runs import comparisons, sample_validation
+from ui.reports.report import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +24,15 @@ def nothing_written(tmp_path_factory, monkeypatch):
     assert list(folder.iterdir()) == []
     if FAULTS:
         pytest.fail("\n".join([f"{len(FAULTS)} kinds of faults", *FAULTS.values()]), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory):
+    """The folder of a sound report of three schedules that ran and one that did not."""
+    folder = tmp_path_factory.mktemp("reports") / "report"
+    runs = comparisons()
+    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
+    return folder
 
 
 def pytest_sessionfinish(session):

@@ -3,26 +3,15 @@
 import json
 import shutil
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.profiles import open_profile
 from simulator.whatif.replayed import replayed
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, sound
-from tests.support.page_samples import skipped
-from tests.support.sample_runs import comparisons, sample_validation
 from traces.profile import Profile
 from traces.timeline import Timeline
-from ui.reports.report import read_report, write_report
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports") / "report"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+from ui.reports.report import read_report
 
 
 def test_a_damaged_report_is_read_or_refused(report, tmp_path):

@@ -74,7 +74,23 @@ PIECES = (
     "foreach", "for", "(", ")", "[", "(a+)+$", ".*", "\\", "\0", "\ud800", "é", "\n", "%", "x" * 400,
 )  # fmt: skip
 FORMS = st.sampled_from([rule.form for rule in whatif.rules()])
-RULES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join) | FORMS.flatmap(lambda form: damaged_text(form, PIECES))
+KERNELS = st.lists(st.sampled_from(["gemm", "wgrad", "nccl", "Reduce", ".", "_[0-9]", "^ncclDev"]), min_size=1, max_size=3).map("|".join)
+FACTORS = st.floats(1e-3, 1e3).map("{:.3g}x".format)
+USABLE = st.one_of(
+    st.tuples(KERNELS.map("kernel:/{}/".format) | st.sampled_from(["host", "network"]), FACTORS, st.sampled_from(["faster", "slower"])).map(
+        " ".join
+    ),
+    KERNELS.map("remove:/{}/".format),
+    st.tuples(KERNELS, st.integers(-5, 5)).map("priority:/{0[0]}/={0[1]}".format),
+    st.sampled_from(
+        ["optimizer=foreach", "optimizer=fused", "optimizer=free", "backward-fusion", "backward-fusion=1", "cuda-graph", "host free"]
+    ),
+)
+RULES = (
+    st.one_of(USABLE, USABLE)
+    | st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join)
+    | FORMS.flatmap(lambda form: damaged_text(form, PIECES))
+)
 
 
 @fuzzed(300)

@@ -68,7 +68,8 @@ def sound(kind: str, tried: Any = None) -> Iterator[None]:
     except Exception as error:
         if FACTOR == 1:
             raise
-        frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
+        frames = getattr(error, "frames", None)  # of an exception in another process or thread
+        frames = frames or [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         report = f"{kind}: {ascii(tried)[:3000]}\n{''.join(traceback.format_exception(error)[-12:])}"
         FAULTS.setdefault(f"{type(error).__name__} {' '.join(frames)}", report)
     finally:
@@ -80,6 +81,11 @@ def _too_long(number: int, frame: object) -> None:
     raise AssertionError(f"an input took longer than {LONGEST_S} s")
 
 
+def mostly(usual: st.SearchStrategy, *others: st.SearchStrategy) -> st.SearchStrategy:
+    """`usual` in three of four cases, else one of `others`, or junk if there are none."""
+    return st.integers(0, 3).flatmap(lambda one_of_four: usual if one_of_four else st.one_of(*others or [JUNK]))
+
+
 def places(node: Any, path: tuple = ()) -> Iterator[tuple]:
     """The path of every item inside a JSON document."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
@@ -88,9 +94,15 @@ def places(node: Any, path: tuple = ()) -> Iterator[tuple]:
         yield from places(child, (*path, key))
 
 
+CHANGES = ["replace", "replace", "remove", "double", "exchange", "scale", "scale", "rename", *["nudge"] * 6]
+
+
 @st.composite
 def damaged(draw, document: Any) -> Any:
-    """A copy of a JSON document in which one item, sometimes more, is replaced, removed, doubled, exchanged, scaled or renamed."""
+    """A copy of a JSON document in which one item, sometimes more, is replaced, removed, doubled, exchanged, scaled or renamed.
+
+    Nearly half of the changes are small: a number becomes a similar one, anything else what another place of the same type holds.
+    """
     document = copy.deepcopy(document)
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         paths = list(places(document))
@@ -100,13 +112,18 @@ def damaged(draw, document: Any) -> Any:
         node = document
         for key in outer:
             node = node[key]
-        change = draw(st.sampled_from(["replace", "replace", "remove", "double", "exchange", "scale", "scale", "rename"]))
+        change = draw(st.sampled_from(CHANGES))
         if change == "remove":
             del node[last]
         elif change == "double" and isinstance(node, list):
             node.insert(last, copy.deepcopy(node[last]))
         elif change == "exchange":
             node[last] = copy.deepcopy(_at(document, draw(st.sampled_from(paths))))
+        elif change == "nudge" and isinstance(node[last], int | float) and abs(node[last]) < 1e290:
+            node[last] = type(node[last])(draw(st.sampled_from([0.5, 0.9, 1.5, 3])) * node[last])
+        elif change == "nudge":
+            like = [path for path in paths if type(_at(document, path)) is type(node[last])]
+            node[last] = copy.deepcopy(_at(document, draw(st.sampled_from(like))))
         elif change == "scale" and isinstance(node[last], int | float) and abs(node[last]) < 1e290:
             node[last] = draw(st.sampled_from([-1, 0, 1e-9, 1e9, 1e18, 2**40])) * node[last]
         elif change == "rename" and isinstance(node, dict):

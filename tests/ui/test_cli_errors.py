@@ -97,6 +97,12 @@ def test_wrong_option(stepcast, case):
     refused(stepcast.call("predict", *arguments, STEPCAST_DATA="nowhere"), *fragments)
 
 
+#: Dense Jacobians of LeNet-5 grow with the batch: 0.12 GB a sample.
+SCAN_TOO_LARGE = [
+    "predict", "--model", "lenet5", "--batch", 4096, "--strategy", "bppsa:jacobian=dense,level=0", "--memory-limit", 4,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -112,6 +118,7 @@ def test_wrong_option(stepcast, case):
         (["run", "--devices", 9999], "--devices 9999"),
         (["run", "--precision", "tf32"], "tf32 needs an NVIDIA GPU"),
         (["run", "--batch", 10**8], "the largest batch that fits is"),
+        ([*SCAN_TOO_LARGE, "--machine", "h100"], "choose a smaller batch or --image-size; the largest batch that fits is 32"),
         (["run", "--strategy", "backward-fusion", "--clip-norm", 1], "cannot clip by the global norm"),
         (["calibrate", "--batch", 10**8], "needs"),
         (["validate", "--quick", "--calibrate", "--no-calibrate"], "is given 2 times and takes one value"),

@@ -50,7 +50,10 @@ def main() -> None:
     with st.sidebar:
         st.title("Stepcast")
         st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
-        view = st.radio("View", [REPORTS, WHAT_IF, REPLAY], key="view")
+        views = [REPORTS, WHAT_IF, REPLAY]
+        if st.session_state.get("view") not in views:
+            st.session_state["view"] = REPORTS
+        view = st.radio("View", views, key="view")
     if view == REPORTS:
         reports_ui()
     elif view == WHAT_IF:

@@ -11,6 +11,7 @@ from traces import units
 from traces.errors import StepcastError
 from traces.replay_result import ReplayResult
 from traces.timeline import Timeline
+from ui.app.state import text
 from ui.figures.timeline_chart import timelines_figure
 from ui.text import replays as replay_words
 from ui.text.labels import markdown_escaped
@@ -67,14 +68,13 @@ def load_ladder(traces: tuple[str, ...], stamps: tuple[int, ...]) -> ReplayResul
 def rules_ui() -> list[str]:
     """The rules that the user last entered, one per line."""
     with st.sidebar.form("rules"):
-        text = st.text_area(
-            "What if", placeholder=EXAMPLE, help="One rule per line, answered alone and together, in order.", key="rules text"
-        )
+        about = "One rule per line, answered alone and together, in order."
+        entered = text(st.text_area, "What if", "rules text", placeholder=EXAMPLE, help=about)
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
         for rule in whatif.rules():
             st.markdown(f"`{rule.form}`: {markdown_escaped(rule.about)}")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in entered.splitlines() if line.strip()]
 
 
 def summary_ui(replay: Replayed) -> None:

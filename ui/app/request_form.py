@@ -5,7 +5,7 @@ import streamlit as st
 from calibrate.placement import DEFAULT_PLACEMENT
 from traces.errors import StepcastError
 from ui.app.model import Choices, Request, parse_settings
-from ui.app.state import select
+from ui.app.state import number, select, several, text
 from ui.text.labels import options_text
 
 
@@ -16,20 +16,19 @@ def request_ui(choices: Choices) -> tuple[Request | None, bool]:
     """
     first, second, third = st.columns(3)
     model = select(first, "Model", choices.models, "model")
-    batch = _number(second, "Batch size", "batch", default=32)
-    image_size = _number(third, "Image size", "image size", placeholder="the model's own")
+    batch = number(second, "Batch size", "batch", default=32)
+    image_size = number(third, "Image size", "image size", placeholder="the model's own")
     optimizer = select(first, "Optimizer", choices.optimizers, "optimizer")
     form = select(second, "Form of the update", choices.forms, "form")
     precision = select(third, "Precision", choices.precisions, "precision")
     machine = select(first, "Machine", choices.machines, "machine")
-    st.session_state.setdefault("strategies", list(choices.strategies[:2]))
-    strategies = second.multiselect("Strategies", choices.strategies, key="strategies")
-    settings = third.text_input("Options", placeholder="overlap=off, bucket=0", key="settings")
+    strategies = several(second, "Strategies", choices.strategies, "strategies", choices.strategies[:2])
+    settings = text(third.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
     first, second, third = st.columns(3)
-    devices = _number(first, "Devices", "devices", placeholder="all of the machine's; 1 for this CPU")
-    st.session_state.setdefault("link", DEFAULT_PLACEMENT.link)
-    link = second.text_input("Link between groups of this CPU's cores", key="link", help="alias, copy, or copy:GB/s such as copy:0.5")
-    partition = _number(third, "Parts of one GPU", "partition", placeholder="1: the GPU is not split")
+    devices = number(first, "Devices", "devices", placeholder="all of the machine's; 1 for this CPU")
+    about = "alias, copy, or copy:GB/s such as copy:0.5"
+    link = text(second.text_input, "Link between groups of this CPU's cores", "link", DEFAULT_PLACEMENT.link, help=about)
+    partition = number(third, "Parts of one GPU", "partition", placeholder="1: the GPU is not split")
     asked = st.button("Predict", type="primary")
     try:
         if not strategies:
@@ -40,12 +39,6 @@ def request_ui(choices: Choices) -> tuple[Request | None, bool]:
         if asked:
             raise
         return None, False
-
-
-def _number(place, label: str, key: str, default: int | None = None, placeholder: str = "") -> int | None:
-    st.session_state.setdefault(key, default)
-    value = place.number_input(label, min_value=1, value=None, step=1, placeholder=placeholder, key=key)
-    return int(value) if value else None
 
 
 def request_words(request: Request) -> str:

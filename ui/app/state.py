@@ -1,12 +1,14 @@
 """What the app remembers of its widgets: their choices last from page to page, and as long as the choice exists."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 Choice = TypeVar("Choice")
+#: The largest whole number that a browser holds exactly.
+MOST = 2**53 - 1
 #: The keys that Streamlit gives the buttons of forms. Their state cannot be set.
 _FORM_BUTTON = "FormSubmitter:"
 
@@ -30,3 +32,25 @@ def select(
     if st.session_state.get(key) not in choices:
         st.session_state[key] = choices[0] if default is None else default
     return place.selectbox(label, choices, format_func=words, key=key)
+
+
+def number(place: DeltaGenerator, label: str, key: str, default: int | None = None, placeholder: str = "") -> int | None:
+    """The whole number, at least 1, in a number box called `key`; None if it is empty. `default` at first, and instead of anything else."""
+    kept = st.session_state.get(key, default)
+    usable = kept is None or (isinstance(kept, int) and not isinstance(kept, bool) and 1 <= kept <= MOST)
+    st.session_state[key] = kept if usable else default
+    return place.number_input(label, min_value=1, max_value=MOST, value=None, step=1, placeholder=placeholder, key=key)
+
+
+def text(draw: Callable[..., str], label: str, key: str, default: str = "", **how: Any) -> str:
+    """The text in a box called `key` that `draw` draws, `text_input` or `text_area`. `default` at first, and instead of what is no text."""
+    kept = st.session_state.get(key, default)
+    st.session_state[key] = kept if isinstance(kept, str) else default
+    return draw(label, key=key, **how)
+
+
+def several(place: DeltaGenerator, label: str, choices: Sequence[str], key: str, default: Sequence[str]) -> list[str]:
+    """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are left out."""
+    kept = st.session_state.get(key, default)
+    st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)
+    return place.multiselect(label, choices, key=key)

@@ -15,7 +15,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction
-from simulator.predict.largest_batch import with_largest_batch
+from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
@@ -43,11 +43,13 @@ class Answer:
     base: Forecast | StepcastError
     chosen: Forecast | StepcastError
     plain: Forecast | StepcastError
+    mode: str = "eager"
 
-    @property
+    @cached_property
     def refusal(self) -> StepcastError | None:
-        """Why there is no prediction."""
-        return next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
+        """Why there is no prediction, with the largest batch that fits if the job is too large."""
+        error = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
+        return error and with_batch_words(error, self.job, self.strategy, self.shared, self.model, self.mode)
 
     @property
     def known_plain(self) -> Forecast | None:
@@ -100,7 +102,7 @@ def predict(
     check_outputs({"--timeline": timeline}, requests.inputs(jobs[0].model, profile))
     targets = [_target(jobs[0], profile, name, placement) for name in names]
     answers = [
-        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH])
+        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
         for machine, model in targets
         for job in jobs
         for chosen in [texts or strategies.names(len(machine.devices))]

@@ -17,6 +17,11 @@ CAUSE_WORDS = {
     Cause.SMS: "waiting for SMs or cores",
     Cause.START: "at the start",
 }
+#: Said of the measured memory of a CPU's devices (`executors.cpu.memory_watch`).
+ONE_AT_A_TIME = (
+    "The prediction is of lanes that run at the same time; the memory was counted while tasks ran one at a time, in the plan's order, so"
+    " that plans with several lanes may hold more at once than was counted."
+)
 
 
 def job_words(validation: Validation) -> str:
@@ -91,7 +96,10 @@ def result_words(result: ValidationResult) -> list[str]:
 
 
 def memory_words(result: ValidationResult) -> list[str]:
-    """The predicted and measured peak memory of every device; no sentence if either is unknown."""
+    """The predicted and measured peak memory of every device; no sentence if either is unknown.
+
+    On a CPU a second sentence says that the two are of different runs: the executor counts memory while tasks run one at a time.
+    """
     predicted, measured = result.predicted_peak_bytes_by_device, result.measured_peak_bytes_by_device
     if not predicted or not measured:
         return []
@@ -100,7 +108,10 @@ def memory_words(result: ValidationResult) -> list[str]:
         + (f" ({units.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
         for device, count in measured.items()
     ]
-    return [f"Peak memory predicted / measured: {', '.join(peaks)}."]
+    sentences = [f"Peak memory predicted / measured: {', '.join(peaks)}."]
+    if any(device.startswith("cpu") for device in measured):
+        sentences.append(ONE_AT_A_TIME)
+    return sentences
 
 
 def holder_words(prediction: Prediction) -> list[str]:

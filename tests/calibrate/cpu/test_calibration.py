@@ -196,7 +196,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     for row in skipped:
         if row.strategy != "bppsa":  # which does not even plan
             assert re.search(r" does not fit: needs .* GiB, 953.7 MiB \(1 GB\) there, .* MiB too much; peak of .*parameters", row.status)
-            assert row.status.endswith("; no batch is predicted to fit"), "parameters and state alone are too large"
+        assert row.status.endswith("; no batch is predicted to fit"), "parameters and state alone are too large"
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
     forecasts, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
     assert [row.strategy for row in skipped] == ["bppsa"]  # its Jacobians alone need more

@@ -1,5 +1,6 @@
 """The largest batch that fits: divisible, just small enough, and found with few plans."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.job import Job
+from simulator.memory.needs import TooLargeError
 from simulator.predict.forecast import Forecast, forecast_many, prediction
-from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_largest_batch
+from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
 from simulator.predict.preset import preset_costs
+from traces.errors import StepcastError
 
 
 def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> tuple[Forecast, object]:
@@ -82,3 +85,23 @@ def test_batches_that_cannot_be_planned_are_passed_over():
     assert largest_fitting(1, 100, 50, lambda size: None if size == 1 else size - 50) == 50, "batch-norm needs two samples"
     assert largest_fitting(1, 100, 50, lambda size: None) is None
     assert largest_fitting(1, 100, 50, lambda size: size - 50 if size < 20 else None) == 1, "the rest is unknown"
+
+
+@pytest.mark.parametrize(("model", "size", "batch", "text", "gigabytes"), [
+    ("lenet5", None, 4096, "bppsa:jacobian=dense,level=0", 1.0), ("rnn_bitstream", 200, 512, "bppsa:level=2", 0.02),
+])  # fmt: skip
+def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(model, size, batch, text, gigabytes):
+    job = Job(model, batch, image_size=size)
+    refused, costs = forecast_of(job, text, gigabytes)
+    assert isinstance(refused, TooLargeError)
+    told = str(with_batch_words(refused, job, text, {}, costs))
+    assert re.search(r"needs [\d.]+ [MG]iB for its Jacobians, this machine has .*; the largest batch that fits is \d+$", told)
+    largest = int(told.rpartition(" ")[2])
+    assert forecast_of(replace(job, batch=largest), text, gigabytes)[0].fits
+    larger = forecast_of(replace(job, batch=largest + 1), text, gigabytes)[0]
+    assert isinstance(larger, TooLargeError) or not larger.fits
+
+
+def test_other_refusals_name_no_batch():
+    error = StepcastError("level is 9")
+    assert with_batch_words(error, Job("lenet5", 4), "bppsa", {}, None) is error

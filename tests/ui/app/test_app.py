@@ -279,3 +279,19 @@ def test_a_training_is_shown_with_its_curves(start, tmp_path):
     app = start(tmp_path / "lenet")
     assert not app.exception
     assert "is not valid JSON" in text_of(app)
+
+
+@pytest.mark.parametrize("junk", [1.5, "text", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
+def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
+    for view, keys in (
+        ("What if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
+        ("Replay", ("rules text",)),
+        (junk, ()),
+    ):
+        start(f"--trace={trace}")
+        app = AppTest.from_file(str(APP), default_timeout=60)
+        app.session_state["view"] = view
+        for key in keys:
+            app.session_state[key] = junk
+        app.run()
+        assert not app.exception

@@ -297,3 +297,10 @@ def test_what_holds_memory_in_words():
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
     assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
     assert sentences.memory_words(result()) == []
+
+
+def test_the_memory_of_a_cpu_is_said_to_be_counted_one_task_at_a_time():
+    counted = result(predicted_peak_bytes_by_device={"cpu:0": 99}, measured_peak_bytes_by_device={"cpu:0": 100})
+    compared, said = sentences.memory_words(counted)
+    assert compared == "Peak memory predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
+    assert "lanes that run at the same time; the memory was counted while tasks ran one at a time" in said

@@ -1,0 +1,87 @@
+"""Damaged profiles of a CPU: listed, and predicted with by name or as this machine's own, or refused."""
+
+import contextlib
+import io
+import json
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrate.identity import comparable_cpu
+from calibrate.placement import Placement
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.this_cpu import this_cpu
+from simulator.predict.forecast import plan_strategy
+from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
+from traces.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
+from traces.profile_files import default_path
+from ui.commands import listing, predicting
+
+STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"])
+PLACEMENTS = st.sampled_from(
+    [Placement(), Placement(), Placement(devices=2), Placement(devices=2, link="copy:0.5"), Placement(memory_limit_gb=1e-4)]
+)
+
+
+@pytest.fixture(scope="module")
+def job():
+    return Job("lenet5", 8)
+
+
+@pytest.fixture(scope="module")
+def sample(job):
+    """The profile of this machine: half of the keys of a plan, and all other figures that calibration measures."""
+    machine = this_cpu(devices=2)
+    plan = plan_strategy("image-parallel", {}, job, machine, CostModel(machine))
+    stats = Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12)
+    keys = list(plan.keys(machine))
+    profile = Profile(
+        identity=comparable_cpu(),
+        costs={key: KeyCost(stats, stats, "matmul", 1e6, 8e4) for key in keys[:12]},
+        failures={keys[-1]: "no memory"},
+        dispatch=Dispatch(task_overhead_s=5e-6, shared_overhead_s=8e-6, wake_s=2e-5),
+        transfers={"cpu:0>cpu:1": Transfer(latency_s=1e-5, bytes_per_s=5e9, points=[(1e6, 3e-4)])},
+        contention=Contention(multipliers={"matmul|elementwise": 1.2}, co_runs=[CoRun("matmul", "elementwise", 1.2)]),
+        anchor_s=1e-3, cache_bytes=2**25, memory_bytes=8 * 2**30, bandwidth_bytes_per_s=2e10, peak_flops={"fp32": 1e11},
+        notes=["throttled"],
+    )  # fmt: skip
+    return json.loads(json.dumps({"schema": "stepcast.profile/1", **profile.model_dump(mode="json")}))
+
+
+def use(path, job, strategy, placement, as_json):
+    """List the profiles, then predict with the one at `path`, or with this machine's own if it is None."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        listing.profiles(as_json)
+        machines = [THIS_CPU] if path is None else []
+        with contextlib.suppress(typer.Exit):  # it does not fit
+            predicting.predict([job], [strategy], [], path, machines, placement, None, False, as_json)
+
+
+def test_a_damaged_cpu_profile_is_used_or_refused(job, sample, tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    own = default_path(comparable_cpu().name)
+    own.parent.mkdir(parents=True)
+    text = json.dumps(sample).encode()
+    contents = mostly(st.just(text) | damaged(sample).map(lambda document: json.dumps(document).encode()), damaged_bytes(text))
+
+    @fuzzed(40)
+    @given(contents, STRATEGIES, PLACEMENTS, st.booleans(), st.booleans())
+    def check(content, strategy, placement, by_name, as_json):
+        own.write_bytes(content)
+        with sound("CPU profile", (content, strategy, placement, by_name, as_json)):
+            use(own if by_name else None, job, strategy, placement, as_json)
+
+    check()
+
+
+def test_the_sample_itself_is_usable(job, sample, tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    own = default_path(comparable_cpu().name)
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps(sample))
+    for path in (own, None):
+        use(path, job, "turbodl", Placement(), False)
