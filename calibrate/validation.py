@@ -58,23 +58,24 @@ def validate(
     steps). Without, predictions use the profile as it is. With `timelines` the tasks are timed too, which takes extra runs on a GPU.
     `rounds` is the number of rounds that count. `announce` receives about how many seconds all this takes, before it begins.
 
-    Plain PyTorch is predicted too, and timed in the same rounds: its row is the first. Strategies that cannot be planned for the job, or do
+    Plain PyTorch is predicted too, and timed in the same rounds. Strategies that cannot be planned for the job, or do
     not fit, are reported as skipped before anything is allocated. If the baseline is one of them, all are skipped.
     """
 
     def estimate(forecasts: Mapping[str, Forecast]) -> None:
         if BASELINE in forecasts:
-            announce(validation_seconds(forecasts, testbed, rounds, calibrate))
+            announce(validation_seconds({label: f for label, f in forecasts.items() if label != PYTORCH}, testbed, rounds, calibrate))
 
     planned, skipped = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
-    loop = planned.pop(PYTORCH, None)
+    loop, plain = planned.pop(PYTORCH, None), next((row for row in skipped if row.strategy == PYTORCH), None)
+    skipped = [row for row in skipped if row is not plain]
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, testbed, None, None, (), skipped), {}, {}, True, 0)
+        return Outcome(_document(job, testbed, None, None, (), skipped, plain), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
     require_memory_together(planned.values(), interleaved)
     sampled = [f.plan for f in planned.values()] if interleaved else []
@@ -101,9 +102,9 @@ def validate(
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved)
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
-        rows.insert(0, loop_row(forecast(loop.plan, machine, model), against))
+        plain = loop_row(forecast(loop.plan, machine, model), against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
-    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped])
+    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain)
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed)
 
@@ -139,6 +140,7 @@ def _document(
     aa_spread: float | None,
     plain_s: Sequence[float],
     rows: Sequence[ValidationResult],
+    plain: ValidationResult | None,
 ) -> Validation:
     return Validation(
         model=job.model,
@@ -154,6 +156,7 @@ def _document(
         results=tuple(rows),
         reference_threads=testbed.plain_threads if plain_s else None,
         reference_runs_s=tuple(plain_s),
+        pytorch=plain,
     )
 
 

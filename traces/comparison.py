@@ -104,7 +104,7 @@ class Prediction(Document):
 class ValidationResult(Data):
     """The row of one strategy in a validation. `error` is predicted/measured − 1. Speed-ups are against the executor's baseline.
 
-    The row `pytorch` is plain PyTorch, which no executor runs: its measured step time is the document's `reference_step_s`.
+    The row of plain PyTorch, which no executor runs, has the strategy `pytorch`.
 
     `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the anchor
     corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
@@ -200,7 +200,8 @@ class Validation(Document):
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
     `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
-    `image_size` is None for the model's own.
+    `image_size` is None for the model's own. `pytorch` is the row of plain PyTorch, predicted and measured (`reference_step_s`) like the
+    strategies, but not run by an executor; None in documents from before it was predicted.
     """
 
     schema_name = "stepcast.validation/1"
@@ -219,21 +220,17 @@ class Validation(Document):
     image_size: int | None = None
     reference_threads: int | None = None
     reference_runs_s: tuple[Duration, ...] = ()
+    pytorch: ValidationResult | None = None
 
     @property
     def ran(self) -> tuple[ValidationResult, ...]:
-        """The results of strategies that were not skipped, and of plain PyTorch."""
+        """The results of strategies that were not skipped."""
         return tuple(result for result in self.results if result.ok)
 
     @property
-    def executed(self) -> tuple[ValidationResult, ...]:
-        """The results of strategies that were not skipped."""
-        return tuple(result for result in self.ran if result.strategy != PYTORCH)
-
-    @property
-    def plain(self) -> ValidationResult | None:
-        """The result of plain PyTorch; None in documents from before it was predicted."""
-        return next((result for result in self.results if result.strategy == PYTORCH), None)
+    def rows(self) -> tuple[ValidationResult, ...]:
+        """The row of plain PyTorch, if there is one, then the results."""
+        return self.results if self.pytorch is None else (self.pytorch, *self.results)
 
     @property
     def calibration(self) -> str | None:
@@ -271,7 +268,7 @@ class Validation(Document):
     @property
     def fastest(self) -> ValidationResult | None:
         """The strategy with the shortest measured step time; None when nothing ran."""
-        return min(self.executed, key=lambda result: result.measured_step_s, default=None)
+        return min(self.ran, key=lambda result: result.measured_step_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)

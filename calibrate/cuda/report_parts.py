@@ -16,7 +16,7 @@ from simulator.job import Job
 from simulator.models.user_code import brief
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, Validation
+from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json
 from traces.gpu_report import FACTS, VALIDATIONS
@@ -280,7 +280,7 @@ def _one_by_one(case: Case, context: ReportContext, flags: list[str]) -> Validat
             rows.append(skipped_row(strategy.name, option_values(options), context.scrubbed(brief(error))))
             continue
         first = first or validation
-        rows += [row for row in validation.results if (row.strategy in (BASELINE, PYTORCH)) == (name == BASELINE)]
+        rows += [row for row in validation.results if (row.strategy == BASELINE) == (name == BASELINE)]
     return first.model_copy(update={"results": tuple(rows)})
 
 
@@ -302,7 +302,7 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
         validation.optimizer,
     )
     asked = [strategies.parse(text) for text in case.strategies]
-    rows = [(row.strategy, row.options) for row in validation.results if row.strategy != PYTORCH]
+    rows = [(row.strategy, row.options) for row in validation.results]
     complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
     same = actual == expected and same_device(validation.device, device)
     return Result(_same_numbers(validation)) if same and validation.ran and complete else None
@@ -310,4 +310,4 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
 
 def _same_numbers(validation: Validation) -> bool:
     """Whether every strategy that ran computed what plain PyTorch does."""
-    return all(Numerics.of_row(row).equal(validation.precision) for row in validation.executed)
+    return all(Numerics.of_row(row).equal(validation.precision) for row in validation.ran)

@@ -127,7 +127,7 @@ def validation_summary_ui(validation: Validation) -> None:
     st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
     headline_ui(validation)
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
-    if validation.executed:
+    if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
 

@@ -156,7 +156,7 @@ def _show(outcomes: list[Outcome], out: Path | None, as_json: bool, notes: Seque
     validations: list[Validation] = [outcome.validation for outcome in outcomes]
     write = [lambda: _write(outcomes, out)] if out is not None else []
     print_then_write(lambda: _print(outcomes, as_json, notes), *write)
-    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.executed for v in validations):
+    if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
         raise typer.Exit(1)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from traces.comparison import Validation
-from ui.text.labels import plain_label, validation_labels
+from ui.text.labels import labelled_rows, plain_label
 from ui.text.verdicts import Gain, against_baseline, against_pytorch
 
 
@@ -40,9 +40,9 @@ def rows(validation: Validation) -> list[Row]:
     strategies = [
         Row(label, result.predicted_step_s, result.predicted_interval_s, result.measured_step_s, result.measured_runs_s,
             gain_of(validation, result), result.predicted_speedup, result.measured_speedup)
-        for label, result in zip(validation_labels(validation), validation.results, strict=True) if result.ok
+        for label, result in labelled_rows(validation) if result.ok
     ]  # fmt: skip
-    if not strategies or validation.reference_step_s is None or validation.plain is not None:
+    if not strategies or validation.reference_step_s is None or validation.pytorch is not None:
         return strategies
     plain_s, gain = validation.reference_step_s, validation.plain_speedup
     return [Row(plain_label(validation), None, None, plain_s, validation.reference_runs_s, None, None, gain), *strategies]

@@ -8,7 +8,7 @@ from traces import units
 from traces.comparison import Validation
 from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord, find_reports
 from traces.shipped import FILES, default_folder
-from ui.text.labels import plain_label, validation_labels
+from ui.text.labels import labelled_rows, plain_label
 from ui.text.tables import numbers_cell
 from ui.text.verdicts import against_pytorch
 
@@ -103,11 +103,11 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
     job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
-    if validation.reference_step_s is not None and validation.plain is None:
+    if validation.reference_step_s is not None and validation.pytorch is None:
         over_baseline, none = f"{units.NONE} / {units.speedup(validation.plain_speedup)}", units.NONE
         plain = (plain_label(validation), none, units.ms(validation.reference_step_s), none, units.speedup(1.0), none)
         yield (*job, *plain, over_baseline, none, none)
-    for label, row in zip(validation_labels(validation), validation.results, strict=True):
+    for label, row in labelled_rows(validation):
         if not row.ok:
             yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 7)
             continue

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from traces import units
-from traces.comparison import PYTORCH, Shares, Validation, ValidationResult
+from traces.comparison import Shares, Validation, ValidationResult
 
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
@@ -51,10 +51,10 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
     return labels
 
 
-def validation_labels(validation: Validation) -> list[str]:
-    """`row_labels` of a validation, in which plain PyTorch has its number of threads."""
-    labels = zip(row_labels(validation.results), validation.results, strict=True)
-    return [plain_label(validation) if result.strategy == PYTORCH else label for label, result in labels]
+def labelled_rows(validation: Validation) -> list[tuple[str, ValidationResult]]:
+    """The rows of a validation, plain PyTorch first if it was predicted, each with its label."""
+    rows = list(zip(row_labels(validation.results), validation.results, strict=True))
+    return rows if validation.pytorch is None else [(plain_label(validation), validation.pytorch), *rows]
 
 
 def markdown_escaped(text: str) -> str:

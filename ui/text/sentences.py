@@ -7,7 +7,7 @@ from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.speedup import verdict
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import differing, source_words, validation_labels
+from ui.text.labels import differing, labelled_rows, source_words
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -40,11 +40,11 @@ def short_job_words(validation: Validation) -> str:
 
 def validation_words(validation: Validation) -> list[str]:
     """The results of a validation below its headline, one sentence per item."""
-    if not validation.executed:
+    if not validation.ran:
         return ["No strategy ran.", *_skipped(validation)]
-    count = len(validation.executed)
+    count = len(validation.ran)
     sentences = [f"{count} {'strategy' if count == 1 else 'strategies'} ran."]
-    errors = {label: _error(row) for label, row in zip(validation_labels(validation), validation.results, strict=True) if row.ok}
+    errors = {label: _error(row) for label, row in labelled_rows(validation) if row.ok}
     worst = max(errors, key=lambda label: abs(errors[label]))
     middle, largest = units.percent(median(map(abs, errors.values())), signed=False), units.percent(errors[worst])
     sentences.append(f"Median absolute error {middle}, worst {largest} ({worst}).")
@@ -74,8 +74,7 @@ def _drift_words(validation: Validation) -> list[str]:
 
 
 def _skipped(validation: Validation) -> list[str]:
-    labels = validation_labels(validation)
-    return [f"{label} was {result.status}." for label, result in zip(labels, validation.results, strict=True) if not result.ok]
+    return [f"{label} was {result.status}." for label, result in labelled_rows(validation) if not result.ok]
 
 
 def result_words(result: ValidationResult) -> list[str]:

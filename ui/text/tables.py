@@ -10,7 +10,7 @@ from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import PYTORCH, Prediction, Validation, ValidationResult
-from ui.text.labels import PLAIN, options_text, plain_label, source_words, validation_labels
+from ui.text.labels import PLAIN, labelled_rows, options_text, plain_label, source_words
 from ui.text.verdicts import against_pytorch
 
 #: Characters of a line in the head of a column, in a terminal.
@@ -44,13 +44,13 @@ def validation_cells(validation: Validation) -> list[dict[str, str]]:
 
     "error" is predicted / measured − 1 of the times beside it. The last column says why a strategy was skipped.
     """
-    rows = zip(validation_labels(validation), validation.results, strict=True)
-    return [*_plain_row(validation), *(_validation_row(validation, label, result) for label, result in rows)]
+    rows = [_validation_row(validation, label, result) for label, result in labelled_rows(validation)]
+    return [*_plain_row(validation), *rows]
 
 
 def _plain_row(validation: Validation) -> list[dict[str, str]]:
-    """The row of plain PyTorch in documents from before it was predicted, whose results lack it; no row if it was not measured."""
-    if validation.reference_step_s is None or validation.plain is not None:
+    """The row of plain PyTorch in documents from before it was predicted, which lack it; no row if it was not measured."""
+    if validation.reference_step_s is None or validation.pytorch is not None:
         return []
     known = {
         "strategy": plain_label(validation),
