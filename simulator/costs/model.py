@@ -240,7 +240,9 @@ class CostModel:
             issue_error=issue_error,
             group=group,
         )
-        return priced if self._loop is None else with_loop(priced, task, self._loop, self.machine.host(device) is not None)
+        if self._loop is None or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
+            return priced
+        return with_loop(priced, task, self._loop, self.machine.host(device) is not None)
 
     def _issue_s(self, key: str, op_class: str) -> Issue | None:
         """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""

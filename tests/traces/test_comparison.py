@@ -80,6 +80,7 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "image_size",
         "reference_threads",
         "reference_runs_s",
+        "pytorch",
     }
     assert set(document["results"][1]) == {
         "strategy",

@@ -24,18 +24,18 @@ STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
     "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
-    "speedup_interval", "waterfall", "memories", "largest_batch",
+    "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch", "against_pytorch_interval",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_runs_s", "image_size",
+    "reference_threads", "reference_runs_s", "image_size", "pytorch",
 }  # fmt: skip
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
     "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
     "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
     "shares", "calibration", "twin_overhead", "status", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-    "against_pytorch_interval", "waterfall",
+    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error",
 }  # fmt: skip
 
 #: Quantities that may be null in a complete document.
@@ -227,6 +227,10 @@ def test_validate_with_a_report(stepcast, tmp_path):
         explained_s = sum(part["seconds"] for part in row["waterfall"])
         assert explained_s == pytest.approx(row["measured_step_s"] - row["predicted_step_s"], abs=1e-9)
     assert all((out / row["strategy"] / "waterfall.png").exists() for row in ran)
+    plain = done.document["pytorch"]
+    assert (plain["strategy"], plain["status"], plain["shares"]["measured"]) == ("pytorch", "ok", pytest.approx(1.0))
+    assert plain["measured_step_s"] == done.document["reference_step_s"]
+    assert plain["error"] == pytest.approx(plain["predicted_step_s"] / plain["measured_step_s"] - 1)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 

@@ -17,7 +17,7 @@ def test_every_combination_is_a_row(stepcast):
     document = done.document
     assert document["schema"] == "stepcast.predictions/1"
     combinations = [(row["machine"], row["batch"], row["strategy"]) for row in document["predictions"]]
-    assert combinations == [(m, b, s) for m in ("v100", "p100") for b in (8, 16) for s in ("turbodl", "backward-fusion")]
+    assert combinations == [(m, b, s) for m in ("v100", "p100") for b in (8, 16) for s in ("pytorch", "turbodl", "backward-fusion")]
     one = stepcast.call("predict", "--model", "lenet5", "--batch", 16, "--machine", "p100", *STRATEGIES[2:], "--json").document
     assert one["schema"] == "stepcast.prediction/1"
     assert Prediction.model_validate(document["predictions"][-1]).step_s == one["step_s"]
@@ -25,7 +25,8 @@ def test_every_combination_is_a_row(stepcast):
     shown = stepcast.call(*GRID, *STRATEGIES)
     assert (shown.status, shown.err) == (0, "")
     rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines() if "100" in line]
-    assert [row[1:4] for row in rows] == [[m, str(b), s] for m, b, s in combinations]
+    assert [row[1:3] for row in rows] == [[m, str(b)] for m, b, _ in combinations]
+    assert [row[3] for row in rows[:3]] == ["plain PyTorch", "turbodl", "backward-fusion"]
 
 
 def test_without_a_strategy_all_that_apply_are_predicted(stepcast):
@@ -121,7 +122,31 @@ def test_outputs_do_not_overwrite_inputs(stepcast, tmp_path):
 
 def test_the_app_counts_real_devices_too():
     request = Request("lenet5", 4, None, "momentum", "foreach", "fp32", "h100", ("baseline", "image-parallel"), partition=2)
-    baseline, parallel = predict_many(request)
+    plain, baseline, parallel = predict_many(request)
     assert isinstance(parallel, Forecast)
+    assert plain.prediction.strategy == "pytorch"
+    assert parallel.prediction.pytorch_step_s == plain.prediction.step_s
     assert len(baseline.prediction.devices) == 1
     assert [device.name for device in parallel.prediction.devices] == ["cuda:0/0", "cuda:0/1"]
+
+
+def test_plain_pytorch_is_predicted_on_a_preset_and_beside_every_strategy(stepcast):
+    job = ("predict", "--model", "lenet5", "--batch", 4, "--machine", "h100", "--json")
+    plain = stepcast.call(*job, "--strategy", "pytorch").document
+    assert (plain["strategy"], plain["fits"], plain["against_pytorch"]) == ("pytorch", True, 1.0)
+    assert plain["shares"] == {"measured": 0.0, "fitted": 0.0, "guessed": 1.0}
+    other = stepcast.call(*job, "--strategy", "turbodl").document
+    assert other["pytorch_step_s"] == plain["step_s"]
+    assert other["against_pytorch"] == pytest.approx(plain["step_s"] / other["step_s"])
+    low, high = other["against_pytorch_interval"]
+    assert low < other["against_pytorch"] < high
+
+
+def test_plain_pytorch_is_the_first_row(stepcast):
+    shown = stepcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "h100", "--strategy", "turbodl").out
+    rows = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│") and "ms" not in line]
+    assert [row for row in rows if row]== ["plain PyTorch", "baseline", "turbodl"]
+
+
+def test_no_executor_runs_plain_pytorch(stepcast):
+    refused(stepcast.call("run", "--model", "lenet5", "--batch", 4, "--strategy", "pytorch"), "no executor runs; run baseline")
