@@ -36,7 +36,7 @@ SecondsOf = Callable[[Callable[[], object]], float]
 
 def loop_plan(machine: Machine) -> tuple[Job, Plan]:
     """The job of tiny ops, and its plan as PyTorch's own loop on `machine`."""
-    job = tiny_job()
+    job = tiny_job(lowered=False)
     strategy, options = strategies.parse(PYTORCH)
     return job, strategy.plan(job, machine.for_pytorch, None, options)
 

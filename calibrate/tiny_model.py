@@ -11,15 +11,18 @@ from simulator.strategies import registry as strategies
 
 
 class _Tiny(nn.Module):
-    """About eighty ops of thirty kinds, each of which takes a few microseconds."""
+    """About eighty ops of thirty kinds, each of which takes a few microseconds.
 
-    def __init__(self):
+    Without `lowered`, it has no op that executors run in another form than PyTorch does.
+    """
+
+    def __init__(self, lowered: bool):
         super().__init__()
         self.convolution = nn.Conv2d(2, 4, 3, padding=1)
-        self.batch_norm = nn.BatchNorm2d(4)
+        self.batch_norm = nn.BatchNorm2d(4) if lowered else nn.Identity()
         self.pool = nn.MaxPool2d(2)
         self.layer_norm = nn.LayerNorm(16)
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True) if lowered else None
         self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
         self.head = nn.Linear(16, 4)
 
@@ -27,20 +30,24 @@ class _Tiny(nn.Module):
         """(N, 2, 8, 8) -> (N, 4)."""
         x = torch.relu(self.pool(self.batch_norm(self.convolution(x))))
         x = self.layer_norm(x.flatten(2))
-        x = x + self.attention(x, x, x, need_weights=False)[0]
+        if self.attention is not None:
+            x = x + self.attention(x, x, x, need_weights=False)[0]
         x = x + self.second(nn.functional.gelu(self.first(x)))
         x = torch.cat([x.tanh(), x.sigmoid(), x.exp().clamp(max=2.0)], dim=1)
         return self.head(x.mean(dim=1))
 
 
-def _make(batch: int) -> tuple:
-    return _Tiny(), torch.randn(batch, 2, 8, 8), torch.randint(0, 4, (batch,))
+def tiny_job(lowered: bool = True) -> Job:
+    """A job that trains the tiny model with a batch of two samples.
 
+    `lowered`: with the ops that executors run in another form than PyTorch does, batch-norm and attention.
+    """
 
-def tiny_job() -> Job:
-    """A job that trains the tiny model with a batch of two samples."""
-    job = Job("tiny", 2)
-    job.__dict__["factory"] = Factory("tiny", _make, __file__)
+    def make(batch: int) -> tuple:
+        return _Tiny(lowered), torch.randn(batch, 2, 8, 8), torch.randint(0, 4, (batch,))
+
+    job = Job("tiny" if lowered else "tiny-plain", 2)
+    job.__dict__["factory"] = Factory(job.model, make, __file__)
     return job
 
 

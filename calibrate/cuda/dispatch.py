@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.loop import loop_plan
-from calibrate.tiny_model import tiny_plan
+from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.tensors import job_tensors
@@ -28,12 +28,13 @@ _WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
 class TinyOps:
     """A machine with the GPU, the plan of many tiny ops that the executor runs, and the host seconds to issue each op alone, by cost key.
 
-    `loop` is the plan of the same ops as PyTorch's own loop.
+    `loop_job` and `loop` are a job of such ops, and its plan as PyTorch's own loop.
     """
 
     machine: Machine
     job: Job
     plan: Plan
+    loop_job: Job
     loop: Plan
     issue_s: Mapping[str, float]
 
@@ -41,9 +42,10 @@ class TinyOps:
     def measure(driver: Driver, effort: Effort | None = None) -> "TinyOps":
         """Time the issue of every op."""
         machine = plain_machine(driver)
-        job, loop = loop_plan(machine)
+        loop_job, loop = loop_plan(machine)
+        job = tiny_job()
         plan = tiny_plan(job, machine)
-        return TinyOps(machine, job, plan, loop, CudaSampler(driver, effort=effort).issue_s([plan, loop], machine))
+        return TinyOps(machine, job, plan, loop_job, loop, CudaSampler(driver, effort=effort).issue_s([plan, loop], machine))
 
 
 def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) -> float:

@@ -20,6 +20,6 @@ def measure_loop(driver: Driver, tiny: TinyOps, steps: int) -> LoopCosts:
         work()
         return driver.now_s() - begin
 
-    costs = loop_costs(tiny.job, tiny.loop, tiny.machine, tiny.issue_s, seconds_of, CudaBackend(tiny.machine, driver), steps)
+    costs = loop_costs(tiny.loop_job, tiny.loop, tiny.machine, tiny.issue_s, seconds_of, CudaBackend(tiny.machine, driver), steps)
     driver.synchronize()
     return costs

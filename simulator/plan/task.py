@@ -191,7 +191,8 @@ class Task:
     """One unit of work on one lane. In period p it works on iteration p − lag, and is skipped if that is negative.
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
-    are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: calls for views that plain PyTorch makes before this op.
+    are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: by how many calls plain PyTorch makes more views
+    than the executor before this op.
     """
 
     name: str

@@ -8,7 +8,7 @@ from simulator.job import Job
 from simulator.layers.joint_backward import joined
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import BUFFER, PARAMETER, Task
 from traces.comparison import PYTORCH
 
 NAME = PYTORCH
@@ -34,6 +34,12 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 
 def _with_views(task: Task, build: PlanBuilder) -> Task:
-    """The task with the views that autograd makes before it, if it is an op of the graph."""
+    """The task with the views that autograd makes before it, beyond those of the executor's call, if it is an op of the graph.
+
+    An executor applies the views of parameters and buffers once.
+    """
     op = build.graph.ops[build.served[task.name][0]] if task.name in build.served else None
-    return replace(task, view_calls=op.view_calls) if op is not None and task.body is op.body else task
+    if op is None or task.body is not op.body:
+        return task
+    own = sum(len(o.views) for o in op.inputs if build.graph.values[o.value].kind not in (PARAMETER, BUFFER))
+    return replace(task, view_calls=op.view_calls - own)
