@@ -38,9 +38,9 @@ def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[l
         return _refused("PyTorch is built without its CUDA profiler")
     detach_afterwards()
     for _ in range(_SESSIONS):
-        found = _session(works, device)
-        if found is None or any(found) or not works:
-            return found
+        listed = _session(works, device)
+        if listed is None or any(listed) or not works:
+            return listed
     return _refused(f"{_SESSIONS} sessions recorded no kernel")
 
 

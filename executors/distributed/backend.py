@@ -82,18 +82,22 @@ class DistributedBackend:
     def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> "DistributedProgram":
         """Bind every process's part of a plan to copies of `tensors`. Raises StepcastError if a process cannot run its part."""
         number = next(self._numbers)
-        message = {
-            "command": "load", "program": number, "seed": seed, "keep": keep, "dropped": self._drop_unused(), **_plan_fields(plan, tensors),
-        }  # fmt: skip
-        local, _ = self.run_everywhere(lambda: self.loaded.load(number, plan, tensors, seed, keep), message, tensors)
+        self._prepare(plan, tensors, self._drop_unused())
+        message = {"command": "load", "program": number, "seed": seed, "keep": keep}
+        local, _ = self.run_everywhere(lambda: self.loaded.load(number, seed, keep), message)
         if local is None:
             raise StepcastError(f"plan {plan.strategy} has no task on {self.names[0]}, the device of rank 0; place at least one task there")
         program = DistributedProgram(self, plan, number, local)
         finalize(program, self._unused.append, number).atexit = False
         return program
 
+    def _prepare(self, plan: Plan, tensors: Named, dropped: Sequence[int] = ()) -> None:
+        """Let every process cut its part out of the plan. Raises StepcastError with the message of a process that fails."""
+        message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": _parameters(tensors)}
+        self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
+
     def _drop_unused(self) -> list[int]:
-        """Drop the programs that nothing refers to any more. Returns their numbers; the other ranks drop them with the next load."""
+        """Drop the programs that nothing refers to any more. Returns their numbers; the other ranks drop them with the next plan."""
         unused = list(self._unused)
         del self._unused[: len(unused)]
         self.loaded.drop(unused)
@@ -101,8 +105,9 @@ class DistributedBackend:
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Highest bytes that each process's allocator held for its part, by device."""
-        self.channel.send({"command": "peak_bytes", "seed": seed, **_plan_fields(plan, tensors)}, tensors)
-        answers = self.channel.gather(self.loaded.peak_bytes(plan, tensors, seed))
+        self._prepare(plan, tensors)
+        self.channel.send({"command": "peak_bytes", "seed": seed})
+        answers = self.channel.gather(self.loaded.peak_bytes(seed))
         return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
 
 
@@ -191,9 +196,9 @@ class DistributedProgram:
         return nan if any(map(isnan, differences)) else max(differences)
 
 
-def _plan_fields(plan: Plan, tensors: Named) -> dict[str, Any]:
-    """The fields of a message that describe a plan, and which of the message's tensors are parameters."""
-    return {"plan": dump(plan), "parameters": [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]}
+def _parameters(tensors: Named) -> list[str]:
+    """The names of the tensors that are parameters."""
+    return [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]
 
 
 def _latest(ends_s: list[list[float]]) -> tuple[float, ...]:

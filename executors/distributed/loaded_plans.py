@@ -28,6 +28,7 @@ class LoadedPlans:
     backend: Backend
     devices: tuple[str, ...]
     _programs: dict[int, tuple[LocalPlan, Executable | None]] = field(default_factory=dict)
+    _prepared: tuple[Plan, LocalPlan, Named] | None = None
 
     @staticmethod
     def open(channel: ControlChannel, kind: str, devices: Sequence[str], sms: int, precision: str) -> "LoadedPlans":
@@ -38,34 +39,43 @@ class LoadedPlans:
     @property
     def gpu(self) -> str:
         """The name of this process's GPU; empty on a CPU. See `own_gpu.name_of`."""
-        if self.backend.torch_device.type != "cuda":
+        driver = getattr(self.backend, "driver", None)
+        if driver is None:
             return ""
         from executors.distributed.own_gpu import name_of
 
-        return name_of(self.backend.driver)
+        return name_of(driver)
 
     @property
     def library(self) -> str:
         """The library that runs collectives between the devices."""
         return LIBRARIES[self.backend.torch_device.type]
 
-    def load(self, number: int, plan: Plan, tensors: Named, seed: int, keep: Sequence[str]) -> Executable | None:
-        """Load this device's part of `plan` as program `number`.
+    def prepare(self, plan: Plan, tensors: Named) -> None:
+        """Cut this device's part out of `plan`, for the `load` or `peak_bytes` that comes next.
+
+        A command of its own, because all ranks must know that all have got this far before they create process groups together: PyTorch
+        lets the ranks that create a group wait for those that do not.
+        """
+        self._prepared = plan, local_plan(plan, self.devices[self.channel.ranks.rank]), tensors
+
+    def _take_prepared(self) -> tuple[LocalPlan, Named]:
+        """The prepared part and its tensors, after the process groups of the whole plan have been created."""
+        (plan, local, tensors), self._prepared = self._prepared, None
+        process_groups.make(groups_of(plan), self.devices, self.library)
+        return local, tensors
+
+    def load(self, number: int, seed: int, keep: Sequence[str]) -> Executable | None:
+        """Load this device's part of the prepared plan as program `number`.
 
         Returns None if the plan has no task on this device. Raises StepcastError if the part cannot run.
         """
-        local = self._local(plan)
+        local, tensors = self._take_prepared()
         program = None if local.empty else self.backend.load(local, tensors, seed, tuple(name for name in keep if name in local.values))
         if hasattr(program, "max_over_ranks"):
             program.max_over_ranks = self.channel.max_over_ranks
         self._programs[number] = local, program
         return program
-
-    def _local(self, plan: Plan) -> LocalPlan:
-        """This device's part of `plan`, after the process groups of the whole plan have been created."""
-        local = local_plan(plan, self.devices[self.channel.ranks.rank])
-        process_groups.make(groups_of(plan), self.devices, self.library)
-        return local
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Free the programs with these numbers."""
@@ -99,9 +109,9 @@ class LoadedPlans:
         _, program = self._programs[number]
         return {"difference": 0.0 if program is None else parameter_difference(program.binding, expected)}
 
-    def peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, Any]:
-        """Highest bytes that this process's allocator held for its part of `plan`. Returns the answer for rank 0."""
-        local = self._local(plan)
+    def peak_bytes(self, seed: int) -> dict[str, Any]:
+        """Highest bytes that this process's allocator held for its part of the prepared plan. Returns the answer for rank 0."""
+        local, tensors = self._take_prepared()
         self.channel.barrier()
         return {"peak_bytes": {} if local.empty else self.backend.peak_bytes(local, tensors, seed)}
 

@@ -78,9 +78,10 @@ class RankServer:
             case "open":
                 self.loaded = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
                 return {"gpu": self.loaded.gpu}
+            case "prepare":
+                loaded.prepare(load(message["plan"]), as_parameters(tensors, message["parameters"]))
             case "load":
-                named = as_parameters(tensors, message["parameters"])
-                loaded.load(message["program"], load(message["plan"]), named, message["seed"], message["keep"])
+                loaded.load(message["program"], message["seed"], message["keep"])
             case "cpu_seconds":
                 return cpu_seconds()
             case "run":
@@ -92,5 +93,5 @@ class RankServer:
             case "difference":
                 return loaded.difference(message["program"], tensors)
             case "peak_bytes":
-                return loaded.peak_bytes(load(message["plan"]), as_parameters(tensors, message["parameters"]), message["seed"])
+                return loaded.peak_bytes(message["seed"])
         return {}

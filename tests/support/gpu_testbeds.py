@@ -5,14 +5,23 @@ from dataclasses import replace
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
-from tests.fake_gpu import FACTS, FakeGpu
+from tests.fake_gpu import FACTS, FakeGpu, Times
 from traces.profile import Profile
 
 #: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=256 << 20)
+#: Kernels that are launched one by one have another gap than the nodes of a graph.
+TIMES = Times(launch_gap_s=0.6e-6)
+#: What each stream keeps for its matrix products.
+WORKSPACE_BYTES = 1 << 20
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
 #: Kernels that are small enough for this machine's CPU, in both sizes that co-runs use.
 KERNELS = Sizes(16, 8, 4096)
+
+
+def hard_gpu(times: Times = TIMES) -> FakeGpu:
+    """A GPU with little memory that keeps workspaces."""
+    return FakeGpu(times, SMALL, workspace_bytes=WORKSPACE_BYTES)
 
 
 def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
@@ -22,7 +31,7 @@ def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
 
 def measured_profile() -> Profile:
     """A profile with the simulated machine's own figures and no keys."""
-    with FakeGpu(facts=SMALL) as gpu:
+    with hard_gpu() as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(identity=testbed.identity)
         testbed.measure_machine(profile)

@@ -389,7 +389,7 @@ def test_facts_are_plain_data():
         "replayed": {"sms_seen": [16] * 8, "disjoint": True},
     }
     assert facts["priorities"] == {"levels": 6, "streams_made": 6}
-    assert facts["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US})
+    assert facts["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US, "launched_s": 5 * US})
     calls = {"graph_s": 13 * US, "eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
     assert facts["host_calls"] == pytest.approx(calls, rel=0.01)
     assert list(facts["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]

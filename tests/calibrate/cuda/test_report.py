@@ -412,10 +412,10 @@ def test_an_unusable_gpu_ends_the_run(tmp_path, monkeypatch):
     todo = [time.part("a"), time.part("breaks", error=RuntimeError("illegal memory access")), time.part("b")]
     before = FakeGpu.synchronize
 
-    def synchronize(gpu):
+    def synchronize(gpu, in_flight=None):
         if "breaks" in time.ran:
             raise RuntimeError("CUDA error")
-        before(gpu)
+        before(gpu, in_flight)
 
     monkeypatch.setattr(FakeGpu, "synchronize", synchronize)
     report = time.measure(tmp_path, todo, 5)

@@ -6,20 +6,27 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from calibrate.distributed.gpu_testbed import replicated
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
+from executors.distributed import own_gpu
+from executors.distributed.backend import DistributedBackend
+from executors.distributed.ranks import Ranks
 from executors.kernels.collective import dense
 from executors.replicas import parameter_difference
 from executors.tensors import job_tensors
 from simulator.bodies.collective import Collective
 from simulator.collectives.local import ProcessGroup
 from simulator.job import Job
+from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.strategies import registry as strategies
+from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import environment
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, stepcast
 from tests.support.tiny import build, task
@@ -48,6 +55,16 @@ def run(self, *args):
         time.sleep(60)
     return answer
 LoadedPlans.run = run
+"""
+#: Code as above, with which rank {rank} fails while it prepares its part of a plan.
+FAILS_TO_LOAD = """
+from executors.distributed import loaded_plans
+original = loaded_plans.local_plan
+def local_plan(plan, device):
+    if device == 'cpu:{rank}':
+        raise MemoryError('no room for the plan')
+    return original(plan, device)
+loaded_plans.local_plan = local_plan
 """
 COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
 
@@ -120,6 +137,27 @@ def test_a_process_that_fails_ends_the_others(tmp_path):
     assert (rank_1.status, rank_1.err) == (1, "stepcast: process 1 of 2: failed: ValueError: broken on purpose\n")
     assert (rank_0.status, rank_0.err.count("\n")) == (2, 1)
     assert rank_0.err.startswith("stepcast: another process of the job ended or does not answer (")
+
+
+def test_a_process_that_cannot_load_a_plan_is_named_and_ends_all(tmp_path):
+    """No process waits for it to create process groups."""
+    require_gloo()
+    code = FAILS_TO_LOAD.format(rank=1) + COMMAND_LINE
+    rank_0, rank_1 = end(begin(2, ["-c", code, "run", *map(str, JOB)], tmp_path))
+    assert (rank_0.status, rank_0.out) == (2, "")
+    assert rank_0.err == "stepcast: process 1 of 2: MemoryError: no room for the plan\n"
+    assert (rank_1.status, rank_1.out, rank_1.err) == (2, "", "")
+
+
+def test_two_processes_on_one_gpu_are_refused(monkeypatch):
+    """With stand-ins for the other process and for the GPU."""
+    gpu = FakeGpu()
+    gpu.uuid = "GPU-1"
+    monkeypatch.setattr(own_gpu, "own_gpu", lambda ranks: gpu)
+    answers = [{}, {"gpu": own_gpu.name_of(gpu)}]
+    channel = SimpleNamespace(ranks=Ranks(0, 2, 0, 2), send=lambda *_: None, gather=lambda _: answers)
+    with gpu, pytest.raises(StepcastError, match=r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
+        DistributedBackend(replicated(load_machine("h200"), 2), channel, "cuda")
 
 
 @pytest.mark.parametrize(("by", "statuses"), [(signal.SIGINT, (130, 1)), (signal.SIGTERM, (143, 143))], ids=["SIGINT", "SIGTERM"])

@@ -10,9 +10,8 @@ import pytest
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
 from simulator.job import Job
-from tests.fake_gpu import FakeGpu
 from tests.support import mlp
-from tests.support.gpu_testbeds import QUICK, SMALL, measured_profile
+from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.profile import Profile
@@ -33,7 +32,7 @@ def gpu(monkeypatch, tmp_path, measured):
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
     quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
     monkeypatch.setattr("calibrate.cuda.testbed.GpuTestbed", quick)
-    with FakeGpu(facts=SMALL) as simulated:
+    with hard_gpu() as simulated:
         monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)
         yield simulated
 
