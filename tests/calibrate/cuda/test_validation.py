@@ -30,6 +30,9 @@ def test_predicted_is_measured(mode, measured):
     assert {row.shares.measured for row in validation.results} == {1.0}
     errors = {row.strategy + str(row.options): row.error for row in validation.results}
     assert all(abs(error) < 0.02 for error in errors.values()), errors
+    plain = validation.pytorch
+    assert (plain.shares.measured, plain.measured_step_s) == (1.0, validation.reference_step_s)
+    assert abs(plain.error) < 0.02, "plain PyTorch, which is eager in both modes"
 
 
 @pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])

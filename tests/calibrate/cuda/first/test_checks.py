@@ -74,7 +74,7 @@ def answer(name: str, gpu: FirstGpu) -> tuple[Finding, CheckContext]:
         return BY_NAME[name].run(context), context
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name != "batch-norm"])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_gpu_without_faults_is_well(name):
     finding, context = answer(name, FirstGpu(facts=SMALL))
     assert (finding.verdict, finding.mend) == ("ok", ()), finding.means
