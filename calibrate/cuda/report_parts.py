@@ -8,6 +8,7 @@ from itertools import product
 from calibrate.cuda.facts import measure_facts
 from calibrate.cuda.report import Part, Result, usable
 from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
+from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
@@ -293,7 +294,9 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
     except UnusableFileError:
         return None
     device, target = context.about(case.partitions), case.target
-    expected = (target.model, target.batch, case.mode, case.precision, f"{case.optimizer}:{case.form}")
+    measured_on = {name: fact for name, fact in validation.device.items() if name != MODE_REASON}
+    mode = validation.mode if MODE_REASON in validation.device else case.mode  # this GPU cannot run the mode: another try would not either
+    expected = (target.model, target.batch, mode, case.precision, f"{case.optimizer}:{case.form}")
     actual = (
         validation.model,
         validation.batch_size,
@@ -304,7 +307,7 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
     asked = [strategies.parse(text) for text in case.strategies]
     rows = [(row.strategy, row.options) for row in validation.results]
     complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
-    same = actual == expected and same_device(validation.device, device)
+    same = actual == expected and same_device(measured_on, device)
     return Result(_same_numbers(validation)) if same and validation.ran and complete else None
 
 

@@ -33,6 +33,8 @@ from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile, Stats
 
+#: The entry of a device's description that says why the mode is not the one asked for.
+MODE_REASON = "mode_reason"
 #: Numbers of partitions into which a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
 #: Steps of a loop of tiny ops per round of the effort.
@@ -261,4 +263,4 @@ class GpuTestbed:
     def about(self) -> dict[str, object]:
         """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""
         device = describe_gpu(self.identity, self._partitions)
-        return {**device, "mode_reason": self.mode_reason} if self.mode_reason else device
+        return {**device, MODE_REASON: self.mode_reason} if self.mode_reason else device

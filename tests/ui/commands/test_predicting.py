@@ -145,7 +145,7 @@ def test_plain_pytorch_is_predicted_on_a_preset_and_beside_every_strategy(stepca
 def test_plain_pytorch_is_the_first_row(stepcast):
     shown = stepcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "h100", "--strategy", "turbodl").out
     rows = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│") and "ms" not in line]
-    assert [row for row in rows if row]== ["plain PyTorch", "baseline", "turbodl"]
+    assert [row for row in rows if row] == ["plain PyTorch", "baseline", "turbodl"]
 
 
 def test_no_executor_runs_plain_pytorch(stepcast):
