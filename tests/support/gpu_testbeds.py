@@ -6,10 +6,11 @@ from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu
+from tests.support.places import session_file
 from traces.profile import Profile
 
 #: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
-SMALL = replace(FACTS, memory_bytes=256 << 20)
+SMALL = replace(FACTS, memory_bytes=32 << 20)
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
 #: Kernels that are small enough for this machine's CPU, in both sizes that co-runs use.
 KERNELS = Sizes(16, 8, 4096)
@@ -21,9 +22,12 @@ def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
 
 
 def measured_profile() -> Profile:
-    """A profile with the simulated machine's own figures and no keys."""
-    with FakeGpu(facts=SMALL) as gpu:
-        testbed = open_testbed(gpu)
-        profile = Profile(identity=testbed.identity)
-        testbed.measure_machine(profile)
-    return profile
+    """A profile with the simulated machine's own figures and no keys. It is measured once for all processes that run the tests."""
+    place = session_file("fake-gpu-profile.json")
+    if not place.exists():
+        with FakeGpu(facts=SMALL) as gpu:
+            testbed = open_testbed(gpu)
+            profile = Profile(identity=testbed.identity)
+            testbed.measure_machine(profile)
+        profile.save(place)
+    return Profile.load(place)
