@@ -13,9 +13,9 @@ from streamlit.testing.v1 import AppTest
 
 import ui
 from simulator.machine.presets import machine_names
-from tests.fuzz.test_traces import RULES
 from tests.support.fuzzing import JUNK, damaged, damaged_bytes, fuzzed, mostly, sound
 from tests.support.option_texts import JUMBLED, requests, shared
+from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from traces.errors import StepcastError

@@ -6,10 +6,11 @@ from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu, Times
+from tests.support.places import session_file
 from traces.profile import Profile
 
 #: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
-SMALL = replace(FACTS, memory_bytes=256 << 20)
+SMALL = replace(FACTS, memory_bytes=32 << 20)
 #: Kernels that are launched one by one have another gap than the nodes of a graph.
 TIMES = Times(launch_gap_s=0.6e-6)
 #: What each stream keeps for its matrix products.
@@ -30,9 +31,12 @@ def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
 
 
 def measured_profile() -> Profile:
-    """A profile with the simulated machine's own figures and no keys."""
-    with hard_gpu() as gpu:
-        testbed = open_testbed(gpu)
-        profile = Profile(identity=testbed.identity)
-        testbed.measure_machine(profile)
-    return profile
+    """A profile with the simulated machine's own figures and no keys. It is measured once for all processes that run the tests."""
+    place = session_file("fake-gpu-profile.json")
+    if not place.exists():
+        with hard_gpu() as gpu:
+            testbed = open_testbed(gpu)
+            profile = Profile(identity=testbed.identity)
+            testbed.measure_machine(profile)
+        profile.save(place)
+    return Profile.load(place)
