@@ -63,8 +63,9 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
 
     `batch_excess`, above 0, is that of `batch`. `excess` returns None for a batch that cannot be planned. Memory grows almost linearly with
     the batch, so the search interpolates between the largest batch known to fit and the smallest known not to, and three evaluations
-    usually suffice. Where memory jumps, because a strategy schedules another batch differently, it bisects in turn. After MOST_PLANS
-    evaluations the result is the largest batch known to fit.
+    usually suffice. Where another moment of the step becomes the highest, memory grows faster than between the two: then the line through
+    the two smallest batches known not to fit leads to the result. Where memory jumps, because a strategy schedules another batch
+    differently, it bisects in turn. After MOST_PLANS evaluations the result is the largest batch known to fit.
     """
     low, low_excess = 0, None
     for smallest in (unit, 2 * unit):  # a batch of one sample is too small for batch-norm on single pixels
@@ -74,12 +75,17 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
     if low_excess is None or low_excess > 0:
         return None
     high, high_excess = -(-batch // unit) * unit, batch_excess
+    beyond: tuple[int, int] | None = None  # the second smallest batch known not to fit, and its excess
     moved = 0  # how often in succession the same bound moved
     for _ in range(MOST_PLANS - 2):
         if high - low <= unit:
             break
-        share = 0.5 if abs(moved) >= 2 else -low_excess / (high_excess - low_excess)
-        between = low + (high - low) * share
+        if abs(moved) < 2:
+            between = low + (high - low) * -low_excess / (high_excess - low_excess)
+        elif moved in (2, 3) and beyond is not None and beyond[1] > high_excess:
+            between = high - high_excess * (beyond[0] - high) / (beyond[1] - high_excess)
+        else:
+            between = (low + high) / 2
         guess = min(max(int(between) // unit * unit, low + unit), high - unit)
         guess_excess = excess(guess)
         if guess_excess is None:
@@ -87,5 +93,6 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
         if guess_excess <= 0:
             low, low_excess, moved = guess, guess_excess, max(moved, 0) + 1
         else:
+            beyond = high, high_excess
             high, high_excess, moved = guess, guess_excess, min(moved, 0) - 1
     return low

@@ -14,11 +14,14 @@ import traceback
 
 def main() -> None:
     """Serve requests until standard input ends."""
+    import torch
+
     from simulator.job import Job
     from ui import cli
     from ui.commands import listing, measuring, predicting, training  # noqa: F401
 
-    Job("lenet5", 1).graph()  # makes PyTorch load what it loads on first use
+    if torch.version.cuda is None:  # autograd of a CUDA build refuses to work after a fork once it has worked before
+        Job("lenet5", 1).graph()  # makes PyTorch load what it loads on first use
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line), cli.main)), flush=True)
 

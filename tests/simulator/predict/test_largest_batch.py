@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.job import Job
@@ -59,6 +59,7 @@ def test_a_plan_that_fits_is_not_searched_for_a_smaller_batch():
     st.integers(1, 16),
     st.integers(2, 10**6),
 )
+@example([(-9, 1), (-134443, 13446)], 1, 39)
 def test_interpolation_needs_few_plans(lines, unit, batch):
     """Memory is the higher of at most two moments, each of which grows linearly with the batch."""
     sizes: list[int] = []
