@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
+from calibrate.cuda.bench import Bench
 from calibrate.cuda.dispatch import TinyOps
 from calibrate.loop import loop_costs
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import Driver
 from traces.profile import LoopCosts
 
 
-def measure_loop(driver: Driver, tiny: TinyOps, steps: int) -> LoopCosts:
+def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
     """Time the host in `steps` steps of a loop of tiny ops on an idle stream, against the executor's issue of the same ops one by one."""
-    stream = driver.stream()
-    driver.use(stream)
+    driver = bench.driver
+    driver.use(bench.stream)
 
     def seconds_of(work: Callable[[], object]) -> float:
         driver.synchronize()

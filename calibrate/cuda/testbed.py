@@ -128,17 +128,17 @@ class GpuTestbed:
             measure_rates(bench, profile, self.precision)
             tiny = TinyOps.measure(self.driver, self._effort)
             measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, tiny, record_s, wait_s))
-            self._measure_loop(profile, tiny)
+            self._measure_loop(bench, profile, tiny)
             measure_transfers(bench, profile, sizes=self._sizes)
             self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
         profile.anchor_s = Stats.of(self._anchor.sample()).median_s
         self._note(profile, monitor.stop())
 
-    def _measure_loop(self, profile: Profile, tiny: TinyOps) -> None:
+    def _measure_loop(self, bench: Bench, profile: Profile, tiny: TinyOps) -> None:
         """Measure the host's time in PyTorch's own loop. No plan needs it, so a failure becomes a note."""
         try:
-            profile.loop = measure_loop(self.driver, tiny, _LOOP_STEPS * (self._effort or Effort()).rounds)
+            profile.loop = measure_loop(bench, tiny, _LOOP_STEPS * (self._effort or Effort()).rounds)
         except (StepcastError, RuntimeError) as error:
             self.driver.synchronize()  # raises where this GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"PyTorch's own loop was not measured: {brief(error)}"]))

@@ -24,6 +24,7 @@ class Factory:
     `fingerprint` is a hash of everything that decides the model, for the cache of captured graphs. It is None for a user's factory, which
     may read files, environment variables and any module: its graphs are never cached. `data(batch, seed)` returns the batches to train on;
     None if there is only the one batch that `call` makes. `returned` is set once `call` has returned: later calls have no time limit.
+    `checked` is set once a result was found to depend on the batch.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Factory:
     fingerprint: str | None
     data: "Callable[[int, int], Batches] | None" = None
     returned: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    checked: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
 
 def call_factory(factory: Factory, batch: int) -> "Built":
@@ -41,12 +43,12 @@ def call_factory(factory: Factory, batch: int) -> "Built":
     """
     from simulator.models.checks import check_batch, check_module, check_tensors
 
-    first = not factory.returned.is_set()
     built = _built(factory, batch)
     check_module(factory.name, built.module)
     check_tensors(factory.name, built)
-    if first:  # the check may call the factory again; the first call is the one of capture, on fake tensors
+    if not factory.checked.is_set():  # the check may call the factory again; the first call is the one of capture, on fake tensors
         check_batch(factory.name, batch, built.named_inputs(), lambda other: _built(factory, other).named_inputs())
+        factory.checked.set()
     if "torch._dynamo" in sys.modules:
         import torch
 

@@ -7,7 +7,7 @@ from simulator.plan.task import Operand, ViewStep
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides, in elements, of a contiguous tensor."""
-    strides = [1]
+    strides = [1] if shape else []
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)
     return tuple(reversed(strides))

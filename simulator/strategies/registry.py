@@ -97,7 +97,7 @@ def _discover() -> dict[str, Strategy]:
         defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
         optional = (getattr(module, name, default) for name, default in defaults.items())
         strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, module.plan, *optional)
-    return dict(sorted(strategies.items(), key=lambda item: (item[1].executed, item[0] != "baseline", item[0])))
+    return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[0])))
 
 
 def names(devices: int | None = None) -> list[str]:
@@ -107,7 +107,7 @@ def names(devices: int | None = None) -> list[str]:
 
 
 def every() -> list[Strategy]:
-    """All strategies: plain PyTorch, which no executor runs, then those of `names`."""
+    """All strategies: those of `names`, and plain PyTorch, which no executor runs."""
     return list(_discover().values())
 
 

@@ -64,7 +64,7 @@ class FakeGpu:
         compiler: bool = True,
         callbacks: bool = True,
         joint_captures: bool = True,
-        streams: int = 128,
+        streams: int = 512,
         launch: Launch = default_launch,
         round_bytes: int = 1,
         workspace_bytes: int = 0,

@@ -121,7 +121,7 @@ def test_what_if_predicts_and_explains(start):
     app.button[0].click().run()
     assert not app.exception
     assert titles(app)[:3] == [
-        "Predicted step time per strategy (speed-up over the baseline)", "predicted 28.0 ms", "From the baseline to turbodl"
+        "Predicted step time per strategy (speed-up over plain PyTorch)", "predicted 28.0 ms", "From the baseline to turbodl"
     ]  # fmt: skip
     assert "ms shorter than the baseline's" in text_of(app)
     assert "needs 2 devices" in app.warning[0].value
