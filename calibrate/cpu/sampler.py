@@ -15,7 +15,7 @@ from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
-from executors.forms import PLAIN, Forms
+from executors.forms import Forms
 from simulator.costs.model import measurable
 from simulator.plan.keys import threads_of
 from simulator.plan.plan import Plan
@@ -50,8 +50,8 @@ class Sampler:
                 continue
             self.samples[key] = Samples(task)
             try:
-                forms = PLAIN if threads_of(key) == 1 else _OWN_DRAWS
-                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device, forms)
+                forms = {} if threads_of(key) == 1 else {"forms": _OWN_DRAWS}
+                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device, **forms)
             except Exception as error:
                 self.failures[key] = reason(error)
 
