@@ -120,7 +120,7 @@ def test_a_page_of_damaged_files_is_drawn_or_refused(draw, kept, tmp_path):
         optional={
             "report": mostly(st.sampled_from([folder / "report", folder / "training"])),
             f"strategy 0 of {folder / 'report'}": mostly(st.sampled_from([0, 1])),
-            "rules text": mostly(st.lists(RULES, max_size=2).map(_typed)),
+            "rules text": mostly(st.lists(RULES, max_size=2).map("\n".join)),
             "looked at": JUNK,
         },
     )
@@ -140,11 +140,6 @@ def test_a_page_of_damaged_files_is_drawn_or_refused(draw, kept, tmp_path):
             file.write_bytes(contents[file])
 
     check()
-
-
-def _typed(lines: list[str]) -> str:
-    """Lines as a browser can send them."""
-    return "\n".join(lines).encode("utf-8", "replace").decode()
 
 
 def _encoded(document) -> bytes:

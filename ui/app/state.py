@@ -1,5 +1,6 @@
 """What the app remembers of its widgets: their choices last from page to page, and as long as the choice exists."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 Choice = TypeVar("Choice")
 #: The largest whole number that a browser holds exactly.
 MOST = 2**53 - 1
+#: Half of a character: such a text cannot be sent to a browser.
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: The keys that Streamlit gives the buttons of forms. Their state cannot be set.
 _FORM_BUTTON = "FormSubmitter:"
 
@@ -45,7 +48,7 @@ def number(place: DeltaGenerator, label: str, key: str, default: int | None = No
 def text(draw: Callable[..., str], label: str, key: str, default: str = "", **how: Any) -> str:
     """The text in a box called `key` that `draw` draws, `text_input` or `text_area`. `default` at first, and instead of what is no text."""
     kept = st.session_state.get(key, default)
-    st.session_state[key] = kept if isinstance(kept, str) else default
+    st.session_state[key] = kept if isinstance(kept, str) and not LONE_SURROGATE.search(kept) else default
     return draw(label, key=key, **how)
 
 

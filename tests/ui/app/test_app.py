@@ -281,7 +281,7 @@ def test_a_training_is_shown_with_its_curves(start, tmp_path):
     assert "is not valid JSON" in text_of(app)
 
 
-@pytest.mark.parametrize("junk", [1.5, "text", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
+@pytest.mark.parametrize("junk", [1.5, "text", "a\ud800", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
 def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
     for view, keys in (
         ("What if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
