@@ -10,6 +10,7 @@ os.environ["STEPCAST_CACHE"] = tempfile.mkdtemp(prefix="stepcast-test-cache-")
 os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
 
 import pytest
+import setuptools  # noqa: F401 - before any module that imports the standard library's distutils: PyTorch's extensions import it late
 from hypothesis import settings
 
 from simulator.machine.machine import Device, Machine, Memory

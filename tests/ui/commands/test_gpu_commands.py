@@ -91,7 +91,7 @@ def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     assert {span["device"] for span in json.loads((tmp_path / "t.json").read_text())["spans"]} == {"cuda:0/0", "cuda:0/1"}
     measuring.calibrate(job(), ["image-parallel"], [], None, HALVES, True)
     profile = Profile.load(printed(capfd)["profile"])
-    assert {key.rpartition("@")[2] for key in profile.costs} == {"64"}
+    assert {key.rpartition("@")[2] for key in profile.costs} == {"64", "132"}, "plain PyTorch uses the whole GPU"
     assert any(key.startswith("copy|add|float32|") for key in profile.costs)
     predicting.predict([job()], ["image-parallel"], [], None, ["this-gpu"], HALVES, None, False, True)
     predicted = printed(capfd)
