@@ -69,13 +69,13 @@ def validate(
     planned, skipped = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
-    loop, plain = planned.pop(PYTORCH, None), next((row for row in skipped if row.strategy == PYTORCH), None)
-    skipped = [row for row in skipped if row is not plain]
+    loop, plain_row = planned.pop(PYTORCH, None), next((row for row in skipped if row.strategy == PYTORCH), None)
+    skipped = [row for row in skipped if row is not plain_row]
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, testbed, None, None, (), skipped, plain), {}, {}, True, 0)
+        return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
     require_memory_together(planned.values(), interleaved)
     sampled = [f.plan for f in planned.values()] if interleaved else []
@@ -102,9 +102,9 @@ def validate(
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved)
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
-        plain = loop_row(forecast(loop.plan, machine, model), against)
+        plain_row = loop_row(forecast(loop.plan, machine, model), against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
-    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain)
+    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row)
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed)
 
