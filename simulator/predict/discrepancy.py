@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from types import MappingProxyType
 
-from traces.comparison import Validation
+from traces.comparison import PYTORCH, Validation
 from traces.shipped import shipped_validations
 
 #: With fewer results than these, no discrepancy is estimated.
@@ -38,7 +38,8 @@ def discrepancy(validations: Iterable[Validation], kind: str, mode: str, but: st
 def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
     """Return the root mean square of the logarithms of predicted over measured speed-ups of the strategy's family.
 
-    If the family has fewer than LEAST results, all of them count. Other arguments and the result for too few as in `discrepancy`.
+    If the family has fewer than LEAST results, those of all strategies count. Other arguments and the result for too few results as in
+    `discrepancy`.
     """
     return _of_family(_chosen(validations, kind, mode, but), strategy) or 0.0
 
@@ -87,10 +88,10 @@ def _of_family(validations: Sequence[Validation], strategy: str) -> float | None
     errors = [
         (family(row.strategy), math.log(row.predicted_speedup / row.measured_speedup))
         for v in validations
-        for row in v.ran
-        if row.strategy != "baseline" and row.predicted_speedup and row.measured_speedup
+        for row in v.rows
+        if row.ok and row.strategy != "baseline" and row.predicted_speedup and row.measured_speedup
     ]
-    for chosen in ([error for name, error in errors if name == family(strategy)], [error for _, error in errors]):
+    for chosen in ([error for name, error in errors if name == family(strategy)], [error for name, error in errors if name != PYTORCH]):
         if len(chosen) >= LEAST:
             return math.sqrt(fmean(e * e for e in chosen))
     return None

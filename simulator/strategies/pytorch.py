@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from simulator.bodies.op_class import op_class
 from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
@@ -10,6 +11,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from traces.comparison import PYTORCH
+from traces.errors import StepcastError
 
 NAME = PYTORCH
 ABOUT = "plain PyTorch: your own loop, as autograd and the optimizer issue it; predicted, and timed by validate, but not run as a plan"
@@ -24,9 +26,16 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Run the step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
-    `machine` is `Machine.for_pytorch`: on a CPU all cores work on one op at a time.
+    `machine` is `Machine.for_pytorch`: on a CPU all cores work on one op at a time. Raises StepcastError for recurrent layers: autograd
+    unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
     """
     graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
+    recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
+    if recurrent is not None:
+        raise StepcastError(
+            f"plain PyTorch is not predicted for recurrent layers ({recurrent.layer}): it runs them with other kernels than those measured"
+            " here; stepcast validate times it"
+        )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]
     updates = [replace(task, body=replace(task.body, capturable=False)) for task in build.updates()]

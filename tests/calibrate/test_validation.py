@@ -49,6 +49,16 @@ def test_drift_corrects_only_costs_from_another_time(monkeypatch):
         assert row.scored_error == row.error_drift_corrected == pytest.approx((1 + row.error) * again.anchor_drift - 1)
 
 
+def test_a_loop_that_cannot_be_predicted_is_a_skipped_row_but_is_timed(monkeypatch):
+    """The other rows are validated as ever."""
+    monkeypatch.setattr(rounds, "ROUNDS", 1)
+    job, profile = Job("rnn_bitstream", 2, 8), Profile(identity=CpuTestbed().identity)
+    document = validate(job, [], {}, profile, CpuTestbed(), timelines=False).validation
+    assert document.pytorch.status.startswith("skipped: plain PyTorch is not predicted for recurrent layers")
+    assert [row.strategy for row in document.ran] == ["baseline"]
+    assert document.reference_step_s > 0
+
+
 @pytest.mark.parametrize(("calibration", "scored"), [("interleaved", 0.1), ("profile", 0.2), (None, 0.2)])
 def test_the_error_that_counts(calibration, scored):
     document = validation(result(error=0.1, error_drift_corrected=0.2, calibration=calibration), skipped())

@@ -4,13 +4,14 @@ Plans are captured on the CPU, so their strides are those of the CPU's kernel. A
 does not do.
 """
 
+from functools import partial
+
 import torch
 from torch.nn import functional
 
 from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.attention import KERNELS, Call, choice
-from simulator.models.user_code import brief
 
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}
 _RESULTS = ("out", "grad_query", "grad_key", "grad_value")
@@ -21,14 +22,9 @@ def _run(context: CheckContext) -> Finding:
     for dtype in ("float32", "bfloat16"):
         for causal in (False, True):
             name = f"{dtype}, causal" if causal else dtype
-            try:
-                figures = _case(context, dtype, causal)
-            except Exception as error:
-                context.figure(name, brief(error))
-                faults.append((WRONG, f"attention must run ({name}): {brief(error)}"))
-                context.driver.synchronize()  # raises where the GPU cannot be used any more
+            figures = context.attempt(name, partial(_case, context, dtype, causal), faults, f"attention must run ({name})")
+            if figures is None:
                 continue
-            context.figure(name, figures)
             chosen[name] = figures["kernel"]
             if not figures["difference"] <= _TOLERANCE[dtype]:
                 faults.append((WRONG, f"plans must compute attention ({name}) as PyTorch does: they differ by {figures['difference']:.2g}"))

@@ -10,6 +10,7 @@ from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from executors.cuda.driver import Driver
 from simulator.job import Job
+from simulator.models.user_code import brief
 from traces.files import write_json
 from traces.gpu_first import Mend, Verdict
 
@@ -65,6 +66,18 @@ class CheckContext:
         self.figures[name] = value
         if self.path is not None:
             write_json(self.path, {"figures": self.figures})
+
+    def attempt(self, name: str, case: Callable[[], JsonValue], faults: list[tuple[int, str]], must: str) -> JsonValue:
+        """Run one of several cases and return its figures, which are kept; None if it fails, and then `must` and why join the faults."""
+        try:
+            figures = case()
+        except Exception as error:
+            self.figure(name, brief(error))
+            faults.append((WRONG, f"{must}: {brief(error)}"))
+            self.driver.synchronize()  # raises where the GPU cannot be used any more
+            return None
+        self.figure(name, figures)
+        return figures
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.models.built import Built
-from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
@@ -35,14 +34,9 @@ def _run(precision: str, layout: str, context: CheckContext) -> Finding:
         job = replace(asked, precision=precision, layout=layout)
         for mode in ("eager", "graph"):
             name = f"{job.label}, {mode}"
-            try:
-                differences = _differences(context, job, mode)
-            except Exception as error:
-                context.figure(name, brief(error))
-                faults.append((WRONG, f"{name}, {precision} must run: {brief(error)}"))
-                context.driver.synchronize()  # raises where the GPU cannot be used any more
+            differences = context.attempt(name, partial(_differences, context, job, mode), faults, f"{name}, {precision} must run")
+            if differences is None:
                 continue
-            context.figure(name, differences)
             own = differences["plain, plain"]
             bound = max(TOLERANCE[precision], _TIMES * own)
             for pair, difference in differences.items():

@@ -53,6 +53,12 @@ def test_the_plan_has_the_ops_that_the_loop_issues(model):
     assert [op for op in planned if op in counted] == [op for op in issued.ops if op in counted]
 
 
+def test_a_recurrent_layer_is_refused_and_named():
+    """Its loop takes other kernels than ours: a forecast from our costs was 77 % too short."""
+    with pytest.raises(StepcastError, match=r"recurrent layers \(recurrent\).*stepcast validate times it"):
+        plain_plan(Job("rnn_bitstream", 2, 8), load_machine("h100"))
+
+
 def test_a_cpu_works_on_one_op_with_all_its_cores():
     machine = this_cpu()
     (device,) = machine.for_pytorch.devices

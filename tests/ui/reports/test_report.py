@@ -257,6 +257,13 @@ def test_validation_in_words():
     assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
 
+def test_a_gpu_whose_kernels_add_in_any_order_is_named():
+    """Then a difference from plain PyTorch is not the plan's."""
+    repeated = result("baseline", reference_grad_error=3e-6, reference_param_error=1e-7)
+    assert any("Plain PyTorch differs from itself by 3e-06" in line for line in sentences.validation_words(validation(repeated)))
+    assert not any("itself" in line for line in sentences.validation_words(validation(result("baseline"))))
+
+
 def test_a_job_is_named_with_its_image_size_and_devices():
     document = validation().model_copy(update={"image_size": 64, "device": {"name": "AMD EPYC", "devices": 2}})
     assert sentences.job_words(document) == "small-cnn, batch 64, image size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
