@@ -187,15 +187,15 @@ def _deadlock(schedule: Schedule, waits: dict[int, _Wait]) -> ScheduleError:
     while rank not in passed and waits[rank].need in schedule.actions:
         passed.append(rank)
         rank = schedule.rank_of[waits[rank].need.stage]
-    circle = passed[passed.index(rank) :] if rank in passed else [rank]
-    texts = [f"rank {r} waits at {schedule.ranks[r][waits[r].position]} for {waits[r].need}" for r in circle[:_MOST_WAITS]]
-    if len(circle) > len(texts):
-        texts.append(f"and {len(circle) - len(texts)} more ranks")
+    cycle = passed[passed.index(rank) :] if rank in passed else [rank]
+    texts = [f"rank {r} waits at {schedule.ranks[r][waits[r].position]} for {waits[r].need}" for r in cycle[:_MOST_WAITS]]
+    if len(cycle) > len(texts):
+        texts.append(f"and {len(cycle) - len(texts)} more ranks")
     if rank not in passed:
         what = f"{texts[0]}, which no rank runs; add it before"
     else:
         what = f"deadlock: {', '.join(texts)}; let one of the ranks run what the other waits for first"
-    return ScheduleError(what, _details(schedule, circle[0], waits[circle[0]].position))
+    return ScheduleError(what, _details(schedule, cycle[0], waits[cycle[0]].position))
 
 
 def _rank_faults(schedule: Schedule) -> Iterator[_Fault]:
