@@ -49,8 +49,8 @@ class Span(NamedTuple):
 class Schedule:
     """The actions of each rank, in the order in which the rank runs them.
 
-    A rank is a device of the pipeline and may run several stages. `overlapped` holds the forwards that a file pairs with the backward
-    after them (torch's OVERLAP_F_B); an executor may run the two at once, and everything here runs them one after the other.
+    A rank is a device of the pipeline and may run several stages. `overlapped` holds the forwards that are paired with the backward after
+    them (torch's OVERLAP_F_B). A pair starts when both of its actions can; the forward runs first, then the backward.
     """
 
     ranks: tuple[tuple[Action, ...], ...]
@@ -167,6 +167,8 @@ def _run(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: flo
         while done[rank] < len(schedule.ranks[rank]):
             action = schedule.ranks[rank][done[rank]]
             needs = schedule.needs(action)
+            if action in schedule.overlapped:
+                needs += tuple(need for need in schedule.needs(schedule.ranks[rank][done[rank] + 1]) if need != action)
             absent = next((need for need in needs if need not in spans), None)
             if absent is not None:
                 waiting.setdefault(absent, []).append(rank)
@@ -183,11 +185,11 @@ def _run(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: flo
 
 def _deadlock(schedule: Schedule, waits: dict[int, _Wait]) -> ScheduleError:
     """The error that names the ranks that wait for each other, or the action that no rank runs."""
-    rank, passed = min(waits), []
+    rank, passed = min(waits), {}
     while rank not in passed and waits[rank].need in schedule.actions:
-        passed.append(rank)
+        passed[rank] = len(passed)
         rank = schedule.rank_of[waits[rank].need.stage]
-    cycle = passed[passed.index(rank) :] if rank in passed else [rank]
+    cycle = list(passed)[passed[rank] :] if rank in passed else [rank]
     texts = [f"rank {r} waits at {schedule.ranks[r][waits[r].position]} for {waits[r].need}" for r in cycle[:_MOST_WAITS]]
     if len(cycle) > len(texts):
         texts.append(f"and {len(cycle) - len(texts)} more ranks")
