@@ -133,11 +133,38 @@ def read_json(path: Path | str, what: str) -> Any:
     Numbers are finite, integers have at most 64 bits, and text can be encoded: `write_json` writes nothing else. Raises UnusableFileError
     if the file is missing, unreadable, truncated, larger than `LARGEST_DOCUMENT` after decompression, or not such JSON.
     """
+    text = read_bytes(path, what)
     try:
-        text = _read_bytes(Path(path))
         return parse_json(text)
     except TooLargeError as error:
-        raise UnusableFileError(f"{what} {path} holds {error}, too much for a {what}; check the file") from error
+        raise _too_large(path, what, error) from error
+    except (ValueError, RecursionError) as error:
+        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
+
+
+def read_text(path: Path | str, what: str, most_bytes: int = LARGEST_DOCUMENT) -> str:
+    """Read a text file in UTF-8, plain or gzip. `what` is the kind of file that messages name.
+
+    Raises UnusableFileError as `read_bytes` does, and for a file that is not UTF-8.
+    """
+    data = read_bytes(path, what, most_bytes)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnusableFileError(
+            f"{what} {path} is not text in UTF-8 (its byte {error.start} is {data[error.start]:#04x}); check the file"
+        ) from error
+
+
+def read_bytes(path: Path | str, what: str, most_bytes: int = LARGEST_DOCUMENT) -> bytes:
+    """Read a file, plain or gzip (recognized by its first bytes). `what` is the kind of file that messages name.
+
+    Raises UnusableFileError if the file is missing, unreadable, truncated, or larger than `most_bytes` after decompression.
+    """
+    try:
+        return _read_bytes(Path(path), most_bytes)
+    except TooLargeError as error:
+        raise _too_large(path, what, error) from error
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
     except OSError as error:
@@ -145,8 +172,12 @@ def read_json(path: Path | str, what: str) -> Any:
         raise UnusableFileError(f"cannot read {what} {path}: {reason}; check the file") from error
     except (EOFError, zlib.error) as error:
         raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
-    except (ValueError, RecursionError) as error:
-        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
+    except ValueError as error:  # a NUL in the name
+        raise UnusableFileError(f"cannot read {what} {path}: {error}; check the name") from error
+
+
+def _too_large(path: Path | str, what: str, error: TooLargeError) -> UnusableFileError:
+    return UnusableFileError(f"{what} {path} holds {error}, too much for a {what}; check the file")
 
 
 def parse_json(text: bytes) -> Any:
@@ -188,17 +219,17 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
 
 
-def _read_bytes(path: Path) -> bytes:
-    """All bytes of a file after decompression, at most `LARGEST_DOCUMENT`."""
+def _read_bytes(path: Path, most_bytes: int) -> bytes:
+    """All bytes of a file after decompression, at most `most_bytes`."""
     check_regular(path)
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-            text = file.read(LARGEST_DOCUMENT + 1)
-    if len(text) > LARGEST_DOCUMENT:
-        raise TooLargeError(f"more than {LARGEST_DOCUMENT >> 20} MiB of text")
-    return text
+            data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise TooLargeError(f"more than {most_bytes >> 20} MiB of text")
+    return data
 
 
 def read_document(path: Path | str, what: str, schema: str) -> dict:
