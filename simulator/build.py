@@ -5,17 +5,17 @@ A strategy asks for the forward and backward tasks of its micro-batches and for 
 """
 
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.bodies.copy import ALIAS, KERNEL, LINK, Copy
 from simulator.bodies.opcall import OpCall
-from simulator.bodies.oplist import OpList, Step
+from simulator.bodies.oplist import OpList
 from simulator.bodies.update import STATE, Update, state_shape
 from simulator.graph import Op, TrainingGraph
 from simulator.job import Job
+from simulator.layers.clipping import clip_steps
 from simulator.machine.machine import HOST, Machine
 from simulator.options import option_values
 from simulator.plan.plan import Plan
@@ -23,7 +23,6 @@ from simulator.plan.task import (
     ACTIVATION,
     BACKWARD,
     BUFFER,
-    DTYPE_BYTES,
     FORWARD,
     INPUT,
     OPTIMIZER_STATE,
@@ -33,33 +32,63 @@ from simulator.plan.task import (
     UPDATE,
     Operand,
     Segment,
-    Storage,
     Task,
     Value,
     ViewStep,
 )
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import PlanTensors, merged
 from traces.errors import StepcastError
 
 
-class PlanBuilder:
-    """Collects the values, storages and tasks of a job on one device.
+@dataclass(frozen=True)
+class Share:
+    """The samples of a step that tasks work on: the micro-batches `numbers` of `parts` equal parts of the batch."""
 
-    With `replicas` > 1, the device is one of several that each train on a share of every batch. It has micro-batches of its own, which are
-    numbered over all replicas, and its own copy of every carried storage. The copies are called `NAME@DEVICE`, except on the first replica.
+    parts: int
+    numbers: range
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of each op of a graph, and what the ops read of other devices' values.
+
+    `devices` is by op. `homes` is by value of the graph: the device that makes it, or on which it is carried (default: the first device).
+    `copies`: the name of the copy, on the op's own device, that an op has in the place of a value, by (op, value).
     """
 
-    def __init__(self, job: Job, device: str, graph: TrainingGraph | None = None, replica: int = 0, replicas: int = 1):
+    devices: Sequence[str]
+    homes: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+    def home(self, value: str) -> str:
+        """The device of a value of the graph."""
+        return self.homes.get(value) or self.devices[0]
+
+
+class PlanBuilder:
+    """Collects the values, storages and tasks of one copy of a job's model.
+
+    The copy lies on one device, or is spread over several by a `Placement`. It works on all micro-batches of a step, or on a `Share` of
+    them if other copies work on the others. Names of carried values, and of tasks that belong to no micro-batch, end in `suffix`.
+    """
+
+    def __init__(self, job: Job, place: str | Placement, graph: TrainingGraph | None = None, share: Share | None = None, suffix: str = ""):
         """`graph`: a changed graph that computes the same as the graph of the job's micro-batch; default: that graph."""
-        self.job, self.device = job, device
-        self.replica, self.parts = replica, job.accumulate * replicas
-        self.micro_batches = range(replica * job.accumulate, (replica + 1) * job.accumulate)
+        share = share or Share(job.accumulate, range(job.accumulate))
+        self.job, self.parts, self.micro_batches = job, share.parts, share.numbers
         self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts)
-        self._suffix = f"@{device}" if replica else ""
-        self._values: dict[str, Value] = {}
-        self._storages: dict[str, Storage] = {}
+        self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
+        self.tensors = PlanTensors()
+        #: The micro-batch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
+        self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
+        self._suffix = suffix
+
+    @property
+    def device(self) -> str:
+        """The device of the first op; the only one unless the copy is spread over several."""
+        return self.place.devices[0]
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
@@ -91,21 +120,34 @@ class PlanBuilder:
 
     def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
         """Return forward and loss of one micro-batch."""
-        return self._phase(FORWARD, micro_batch, stream)[0]
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == FORWARD], micro_batch, stream)
 
     def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
         """Return the backward of one micro-batch. In all but the first, each complete gradient is added to that of the first."""
-        tasks, positions = self._phase(BACKWARD, micro_batch, stream)
-        if micro_batch == self.micro_batches[0]:
-            return tasks
-        added = [(positions[index] + 1, self._accumulate(name, index, micro_batch, stream)) for name, index in self.gradient_ops.items()]
-        return insert(tasks, added)
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], micro_batch, stream)
 
-    def _phase(self, phase: str, micro_batch: int, stream: int) -> tuple[list[Task], dict[int, int]]:
-        """Return the tasks of a phase, and the position of each op among them."""
-        chosen = [index for index, op in enumerate(self.graph.ops) if op.phase == phase]
-        tasks = [self._task(index, micro_batch, stream) for index in chosen]
-        return tasks, {index: position for position, index in enumerate(chosen)}
+    def ops(self, indices: Sequence[int], micro_batch: int = 0, stream: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
+        """Return the tasks of some ops of the graph for one micro-batch, in order, each on its own device.
+
+        A gradient that is complete is added to that of the first micro-batch. `instead`: values to read in the place of parameters.
+        """
+        tasks = []
+        for index in indices:
+            tasks.append(self._task(index, micro_batch, stream, instead or {}))
+            added = (parameter for parameter in self._completed.get(index, ()) if micro_batch != self._first(parameter))
+            tasks += [self._accumulate(parameter, index, micro_batch, stream) for parameter in added]
+        return tasks
+
+    @cached_property
+    def _completed(self) -> dict[int, list[str]]:
+        """The parameters whose gradient an op completes, by op."""
+        completed: dict[int, list[str]] = {}
+        for parameter, index in self.gradient_ops.items():
+            completed.setdefault(index, []).append(parameter)
+        return completed
+
+    def _first(self, parameter: str) -> int:
+        return self.first_of.get(parameter, self.micro_batches[0])
 
     def clip(self, stream: int = 0) -> list[Task]:
         """Return the task that scales all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does.
@@ -115,7 +157,7 @@ class PlanBuilder:
         if self.job.clip_norm is None:
             return []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
-        body = OpList(_clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
+        body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
         return [Task(self._own("clip"), body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
@@ -127,11 +169,11 @@ class PlanBuilder:
             mutates.append(value.operand())
             for state in STATE[job.optimizer]:
                 shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
-                mutates.append(self._state(self._own(f"{parameter}::{state}"), f"{parameter}::{state}", shape, dtype, value.strides))
+                mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value))
         body = Update(job.optimizer, job.form, tuple(parameters), job.hyper)
         reads = tuple(self.gradient(parameter) for parameter in parameters)
-        name = self._own(name)
-        return Task(name, body, self.device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
+        name, device = self._own(name), self.place.home(parameters[0])
+        return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
     def updates(self) -> list[Task]:
         """Return the updates of plain training: one update of all parameters, or one per parameter in the for-loop form."""
@@ -172,12 +214,7 @@ class PlanBuilder:
 
     def holders(self) -> dict[str, Operand]:
         """Return the largest value on each of the device's storages made so far, as a whole operand."""
-        largest: dict[str, tuple[int, Value]] = {}
-        for value in self._values.values():
-            size = math.prod(value.shape)
-            if value.storage not in largest or size > largest[value.storage][0]:
-                largest[value.storage] = (size, value)
-        return {storage: value.operand() for storage, (_, value) in largest.items()}
+        return self.tensors.holders(self.device)
 
     def fetches(self, machine: Machine) -> list[Task]:
         """Return copies of the inputs from the host to the device, for the micro-batches whose tasks have been made.
@@ -188,9 +225,9 @@ class PlanBuilder:
         if machine.memory_name(HOST) == machine.memory_name(self.device):
             means = KERNEL if machine.link_between(HOST, self.device) else ALIAS
         copies = []
-        for value in [v for v in self._values.values() if v.kind == INPUT and v.device == self.device]:
-            on_host = self._host_value(f"{value.name}@{HOST}@{self.device}", value)
-            self._values[value.name] = replace(value, kind=ACTIVATION, source=None)
+        for value in [v for v in self.tensors.values.values() if v.kind == INPUT and v.device == self.device]:
+            on_host = self.tensors.on_host(f"{value.name}@{HOST}@{self.device}", value)
+            self.tensors.values[value.name] = replace(value, kind=ACTIVATION, source=None)
             body = Copy(HOST, self.device, means=means)
             name = f"fetch {value.name}"
             copies.append(Task(name, body, self.device, reads=(on_host.operand(),), writes=(value.operand(),), phase=TRANSFER))
@@ -198,15 +235,11 @@ class PlanBuilder:
 
     def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
         """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""
+        values = self.tensors.values
         return tuple(
-            self._host_value(f"{name}:{position}", replace(self._values[o.value], kind=SCRATCH, source=None)).operand()
+            self.tensors.on_host(f"{name}:{position}", replace(values[o.value], kind=SCRATCH, source=None)).operand()
             for position, o in enumerate(operands)
         )
-
-    def _host_value(self, name: str, like: Value) -> Value:
-        self._storages[name] = Storage(name, math.prod(like.shape) * DTYPE_BYTES[like.dtype], HOST)
-        self._values[name] = replace(like, name=name, device=HOST, storage=name, strides=contiguous(like.shape))
-        return self._values[name]
 
     def refuse_clipping(self, strategy: str, instead: str) -> None:
         """Raise StepcastError if the job clips by the global norm, for a strategy that updates before all gradients are known."""
@@ -218,24 +251,20 @@ class PlanBuilder:
 
     def gradient(self, parameter: str) -> Operand:
         """Return the operand with the parameter's gradient, which is complete after the last micro-batch."""
-        return self._operand(self.graph.gradients[parameter], self.micro_batches[0])
+        return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
         """Make a contiguous scratch value that is not in the graph, and return its operand."""
-        operand = Operand(name, shape, contiguous(shape), dtype)
-        self._values[name] = Value(name, shape, operand.strides, dtype, self.device, SCRATCH, name)
-        self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
-        return operand
+        return self.tensors.scratch(name, shape, dtype, self.device)
 
     def storage(self, value: str) -> str:
-        """Return the storage of a placed value, or of this device's copy of a parameter."""
-        placed = self._values.get(self._own(value)) or self._values.get(value)
+        """Return the storage of a placed value, or of this copy of a parameter."""
+        placed = self.tensors.values.get(self._own(value)) or self.tensors.values.get(value)
         return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
 
     def touched(self, task: Task) -> set[str]:
-        """Return this device's storages that a task reads, writes or changes."""
-        values = self._values
-        return {values[o.value].storage for o in (*task.inputs, *task.writes) if o.value in values}
+        """Return this copy's storages that a task reads, writes or changes."""
+        return self.tensors.touched(task)
 
     def plan(
         self,
@@ -245,17 +274,18 @@ class PlanBuilder:
         semantics: dict[str, object] | None = None,
         others: "Sequence[PlanBuilder]" = (),
     ) -> Plan:
-        """Return the finished plan. `others`: the builders of the other replicas."""
+        """Return the finished plan. `others`: the builders of the model's other copies."""
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
         for builder in (self, *others):
             builder._add_unused()
+        tensors = merged(builder.tensors for builder in (self, *others))
         return Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
-            values={name: value for builder in (self, *others) for name, value in builder._values.items()},
-            storages={name: storage for builder in (self, *others) for name, storage in builder._storages.items()},
+            values=tensors.values,
+            storages=tensors.storages,
             losses=tuple(self._name(self.graph.loss, m) for m in range(self.parts)),
             gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
             options=option_values(options),
@@ -268,18 +298,18 @@ class PlanBuilder:
             if self.graph.values[name].kind in (PARAMETER, BUFFER):
                 self._carried(name, self.graph.values[name].kind)
 
-    def _task(self, index: int, micro_batch: int, stream: int) -> Task:
+    def _task(self, index: int, micro_batch: int, stream: int, instead: Mapping[str, str]) -> Task:
         op: Op = self.graph.ops[index]
 
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-            return tuple(self._operand(operand, micro_batch) for operand in operands)
+            return tuple(self._operand(operand, micro_batch, index, instead) for operand in operands)
 
         name = self._name(op.name, micro_batch, task=True)
         self.served[name] = (index, op.gradient)
         return Task(
             name=name,
             body=op.body,
-            device=self.device,
+            device=self.place.devices[index],
             stream=stream,
             reads=place(op.reads),
             writes=place(op.writes),
@@ -296,7 +326,7 @@ class PlanBuilder:
         return Task(
             name=name,
             body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
-            device=self.device,
+            device=self.place.home(self.graph.gradients[parameter].value),
             stream=stream,
             reads=(addend,),
             mutates=(self.gradient(parameter),),
@@ -314,18 +344,36 @@ class PlanBuilder:
             return self._own(name)
         return name if micro_batch == 0 else f"{name}@{micro_batch}"
 
-    def _operand(self, operand: Operand, micro_batch: int) -> Operand:
+    def _operand(self, operand: Operand, micro_batch: int, op: int = -1, instead: Mapping[str, str] | None = None) -> Operand:
+        """The operand of the graph as op `op` has it in a micro-batch (-1: as it is in the end)."""
         value = self.graph.values[operand.value]
-        name = self._name(operand.value, micro_batch)
-        if name not in self._values:
-            if value.kind in (PARAMETER, BUFFER):
+        if instead and operand.value in instead:
+            return replace(operand, value=instead[operand.value])
+        copy = self.place.copies.get((op, operand.value))
+        name = self._name(operand.value, micro_batch) if copy is None else self.copy_name(copy, value.kind, micro_batch)
+        if name not in self.tensors.values:
+            if copy is not None:
+                self._copied(value, name, micro_batch, self.place.devices[op])
+            elif value.kind in (PARAMETER, BUFFER):
                 self._carried(operand.value, value.kind)
             else:
                 storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
                 source = self._slice(value, micro_batch) if value.kind == INPUT else None
-                self._values[name] = replace(value, name=name, device=self.device, storage=storage, source=source)
-                self._storages.setdefault(storage, Storage(storage, self.graph.storage_bytes[value.storage], self.device))
+                placed = replace(value, name=name, device=self.place.home(operand.value), storage=storage, source=source)
+                self.tensors.add(placed, self.graph.storage_bytes[value.storage])
         return operand if name == operand.value else replace(operand, value=name)
+
+    @staticmethod
+    def copy_name(copy: str, kind: str, micro_batch: int) -> str:
+        """The name of a micro-batch's copy of a value of this kind on another device. A buffer's serves all micro-batches."""
+        return copy if micro_batch == 0 or kind == BUFFER else f"{copy}@{micro_batch}"
+
+    def _copied(self, value: Value, name: str, micro_batch: int, device: str) -> None:
+        """Add a value that another device has too: inputs are fed to both, and buffers that nothing changes are carried by both."""
+        source, kind = None, ACTIVATION
+        if value.kind in (INPUT, BUFFER):
+            source, kind = self._slice(value, micro_batch) if value.kind == INPUT else value.operand(), value.kind
+        self.tensors.add(replace(value, name=name, device=device, storage=name, source=source, kind=kind))
 
     def _slice(self, value: Value, micro_batch: int) -> Operand:
         """Return the micro-batch's slice of the job's input tensor."""
@@ -336,23 +384,23 @@ class PlanBuilder:
         return replace(value.operand(), views=(view,))
 
     def _carried(self, tensor: str, kind: str) -> Value:
-        """Return the value of a parameter or buffer of the job on this device."""
+        """Return the value of a parameter or buffer of the job in this copy."""
         name = self._own(tensor)
-        if name not in self._values:
+        if name not in self.tensors.values:
             value = self.graph.values[tensor]
             source, storage = Operand(tensor, value.shape, value.strides, value.dtype), self._own(value.storage)
-            self._values[name] = replace(value, name=name, device=self.device, storage=storage, source=source, kind=kind)
-            self._storages.setdefault(storage, Storage(storage, self.graph.storage_bytes[value.storage], self.device))
-        return self._values[name]
+            carried = replace(value, name=name, device=self.place.home(tensor), storage=storage, source=source, kind=kind)
+            self.tensors.add(carried, self.graph.storage_bytes[value.storage])
+        return self.tensors.values[name]
 
-    def _state(self, name: str, tensor: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Operand:
-        if name not in self._values:
-            strides = strides if shape else ()
-            operand = Operand(name, shape, strides, dtype)
-            source = replace(operand, value=tensor)
-            self._values[name] = Value(name, shape, strides, dtype, self.device, OPTIMIZER_STATE, name, source)
-            self._storages[name] = Storage(name, operand.elements * DTYPE_BYTES[dtype], self.device)
-        return self._values[name].operand()
+    def _state(self, tensor: str, shape: tuple[int, ...], dtype: str, parameter: Value) -> Operand:
+        """Return the operand of an optimizer state `tensor`, which lies beside its parameter and has the parameter's strides."""
+        name = self._own(tensor)
+        if name not in self.tensors.values:
+            strides = parameter.strides if shape else ()
+            source = Operand(tensor, shape, strides, dtype)
+            self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, source), source.bytes)
+        return self.tensors.values[name].operand()
 
 
 def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list[Task]:
@@ -365,31 +413,3 @@ def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list
         result += by_position.get(index, ())
         result += tasks[index : index + 1]
     return result
-
-
-def _clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[Step, ...]:
-    """Return the ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix` makes the names of their results unique."""
-    dtype = gradients[0].dtype
-    all_inputs = [{"$": i} for i in range(len(gradients))]
-
-    def scalar(name: str) -> Operand:
-        return Operand(f"clip:{name}{suffix}", (), (), dtype)
-
-    def step(target: str, args: list, reads: tuple[Operand, ...], write: Operand) -> Step:
-        return Step(OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":"))), reads, (write,))
-
-    norms = tuple(scalar(f"norm{i}") for i in range(len(gradients)))
-    stacked = Operand(f"clip:norms{suffix}", (len(gradients),), (1,), dtype)
-    total, shifted, inverse, ratio, factor = map(scalar, ("total", "shifted", "inverse", "ratio", "factor"))
-    args = json.dumps([all_inputs, 2], separators=(",", ":"))
-    scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
-    return (
-        Step(OpCall("aten._foreach_norm.Scalar", args, outputs=tuple(range(len(norms)))), gradients, norms),
-        step("stack.default", [all_inputs], norms, stacked),
-        step("linalg_vector_norm.default", [{"$": 0}, 2.0], (stacked,), total),
-        step("add.Tensor", [{"$": 0}, 1e-6], (total,), shifted),
-        step("reciprocal.default", [{"$": 0}], (shifted,), inverse),
-        step("mul.Tensor", [{"$": 0}, largest], (inverse,), ratio),
-        step("clamp.default", [{"$": 0}, None, 1.0], (ratio,), factor),
-        Step(OpCall("aten._foreach_mul_.Tensor", scale, outputs=()), (factor,), (), gradients),
-    )

@@ -42,8 +42,8 @@ class LayerGraph:
 
     def __init__(self, graph: TrainingGraph, seconds: Sequence[float]):
         """`seconds`: time of each op of `graph`, by which paths are ranked."""
-        forward = _runs(graph, FORWARD)
-        backward = _partners(graph, forward)
+        forward = runs(graph, FORWARD)
+        backward = partners(graph, forward)
         between_ends = _between_inputs_and_loss(graph)
         layer_of = {op: index for index, run in enumerate(forward) for op in run}
         nodes = sorted({layer_of[op] for op in between_ends})
@@ -77,7 +77,7 @@ class LayerGraph:
         return self._of[op]
 
 
-def _runs(graph: TrainingGraph, phase: str) -> list[list[int]]:
+def runs(graph: TrainingGraph, phase: str) -> list[list[int]]:
     """Indices of the phase's ops, grouped into runs of successive ops of one module."""
     runs: list[list[int]] = []
     for index, op in enumerate(graph.ops):
@@ -90,18 +90,18 @@ def _runs(graph: TrainingGraph, phase: str) -> list[list[int]]:
     return runs
 
 
-def _partners(graph: TrainingGraph, forward: list[list[int]]) -> list[list[int]]:
+def partners(graph: TrainingGraph, forward: list[list[int]]) -> list[list[int]]:
     """The backward ops of each forward run."""
     backward: list[list[int]] = [[] for _ in forward]
     calls, backward_runs = defaultdict(list), defaultdict(list)
     for index, run in enumerate(forward):
         calls[graph.ops[run[0]].layer].append(index)
-    for run in _runs(graph, BACKWARD):
+    for run in runs(graph, BACKWARD):
         backward_runs[graph.ops[run[0]].layer].append(run)
-    for layer, runs in backward_runs.items():
+    for layer, of_layer in backward_runs.items():
         owners = calls.get(layer) or [len(forward) - 1]
-        for k, run in enumerate(runs):
-            backward[owners[-1 - k * len(owners) // len(runs)]] += run
+        for k, run in enumerate(of_layer):
+            backward[owners[-1 - k * len(owners) // len(of_layer)]] += run
     return backward
 
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
-from simulator.plan.task import BUFFER, DTYPE_BYTES, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
+from simulator.plan.task import BUFFER, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task
+from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import StepcastError
 
@@ -68,18 +69,12 @@ def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
             continue
         if storage.device != value.device:
             yield f"value {value.name!r} is on {value.device} but its storage {storage.name!r} on {storage.device}"
-        if _extent_bytes(value) > storage.bytes:
-            yield f"value {value.name!r} reaches {_extent_bytes(value)} bytes into storage {storage.name!r} of {storage.bytes} bytes"
+        if extent_bytes(value) > storage.bytes:
+            yield f"value {value.name!r} reaches {extent_bytes(value)} bytes into storage {storage.name!r} of {storage.bytes} bytes"
     yield from (f"the loss {name!r} is not among the plan's values" for name in plan.losses if name not in plan.values)
     for parameter, operand in plan.gradients.items():
         if operand.value not in plan.values:
             yield f"the gradient of {parameter!r} is {operand.value!r}, which is not among the plan's values"
-
-
-def _extent_bytes(value: Value) -> int:
-    if 0 in value.shape:
-        return 0
-    return (1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.strides, strict=True))) * DTYPE_BYTES[value.dtype]
 
 
 def _task_faults(plan: PlanContents, segment: Segment, machine: Machine) -> Iterator[_Fault]:

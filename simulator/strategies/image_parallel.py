@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal
 
-from simulator.build import PlanBuilder, insert
+from simulator.build import PlanBuilder, Share, insert
 from simulator.collectives.rounds import DISTRIBUTED, SERVER
 from simulator.collectives.tasks import Group
 from simulator.costs.cost import PlanCosts
@@ -98,7 +98,11 @@ class Replicas:
 
     def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], options: Options):
         self.machine, self.devices, self.options = machine, devices, options
-        self.builders = [PlanBuilder(job, device, replica=i, replicas=len(devices)) for i, device in enumerate(devices)]
+        own, parts = job.accumulate, job.accumulate * len(devices)  # micro-batches of a device, and of all
+        self.builders = [
+            PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
+            for i, device in enumerate(devices)
+        ]
 
     @cached_property
     def _passes(self) -> list[list[Task]]:
