@@ -168,7 +168,7 @@ def run(
 ):
     """Train by a strategy's plan for real, and report its measured step time and its losses.
 
-    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11) train on it; others repeat one batch.
+    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11, resnet20, ...) train on it; others repeat one batch.
     With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
     completed are still written.
 

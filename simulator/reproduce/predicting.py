@@ -51,6 +51,12 @@ class Missing:
 
     why: str
 
+    @classmethod
+    def because(cls, error: StepcastError) -> "Missing":
+        """Return what is missing because of `error`; of an unknown name, without the list of known names."""
+        text = str(error)
+        return cls(text.partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else text)
+
     @property
     def status(self) -> str:
         """A phrase that says why the step is missing."""
@@ -103,9 +109,9 @@ class Steps:
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
             for text, result in forecast_many(job, texts, {}, machine, model):
                 failed = isinstance(result, StepcastError)
-                self._steps[job.digest, text] = Missing(_brief(result)) if failed else self._step(result, machine)
+                self._steps[job.digest, text] = Missing.because(result) if failed else self._step(result, machine)
         except StepcastError as error:
-            self._steps |= {(job.digest, text): Missing(_brief(error)) for text in (BASELINE, *texts)}
+            self._steps |= {(job.digest, text): Missing.because(error) for text in (BASELINE, *texts)}
 
     def _step(self, forecast: Forecast, machine: Machine) -> Step:
         timeline, device = forecast.timeline, forecast.plan.devices[0]
@@ -130,8 +136,3 @@ def streams(plan: Plan) -> int:
 
 def _with_free_launches(machine: Machine) -> Machine:
     return replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
-
-
-def _brief(error: StepcastError) -> str:
-    """Return the error message; that of an unknown name without the list of known names."""
-    return str(error).partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else str(error)

@@ -1,5 +1,8 @@
 """AlexNet: with one tower (Krizhevsky, 2014), with two towers (Krizhevsky et al., 2012), and CaffeNet (Jia et al., 2014)."""
 
+from functools import partial
+
+from simulator.workloads.digits import digits
 from simulator.workloads.images import classification
 from simulator.workloads.registry import workload
 
@@ -16,6 +19,22 @@ def alexnet(batch: int, image_size: int) -> tuple:
     from simulator.workloads.networks.alexnet import AlexNet
 
     return classification(AlexNet(image_size), batch, image_size)
+
+
+@workload(
+    "alexnet_cifar",
+    image_size=32,
+    least_size=15,
+    parameters=23_272_266,
+    about="AlexNet for CIFAR, with 3x3 convolutions: Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks",
+    data=partial(digits, 3),
+    batch=128,
+)
+def alexnet_cifar(batch: int, image_size: int) -> tuple:
+    """Build AlexNet for small images of 10 classes."""
+    from simulator.workloads.networks.alexnet import SmallAlexNet
+
+    return classification(SmallAlexNet(), batch, image_size, classes=10)
 
 
 @workload(

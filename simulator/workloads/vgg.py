@@ -25,6 +25,22 @@ def vgg16(batch: int, image_size: int) -> tuple:
     return classification(VGG(VGG16), batch, image_size)
 
 
+@workload(
+    "vgg16_cifar",
+    image_size=32,
+    least_size=32,
+    parameters=15_245_130,
+    about=f"VGG-16 (D) for CIFAR, with linear layers of 512: {_PAPER}",
+    data=partial(digits, 3),
+    batch=128,
+)
+def vgg16_cifar(batch: int, image_size: int) -> tuple:
+    """Build VGG-16 for small images of 10 classes: its linear layers have 512, 512 and 10 outputs."""
+    from simulator.workloads.networks.vgg import VGG, VGG16
+
+    return classification(VGG(VGG16, classes=10, pooled=1, hidden=512), batch, image_size, classes=10)
+
+
 @workload("vgg19_bn", image_size=224, least_size=32, parameters=143_678_248, about=f"VGG-19 (E) with batch-norm: {_PAPER}")
 def vgg19_bn(batch: int, image_size: int) -> tuple:
     """Build VGG-19 with batch-norm: sixteen convolutions, each followed by a batch-norm."""

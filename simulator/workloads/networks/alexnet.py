@@ -9,11 +9,11 @@ def _last_pool(image_size: int) -> list[nn.Module]:
     return [nn.MaxPool2d(3, stride=2)] if image_size >= _LEAST_FOR_LAST_POOL else []
 
 
-def _classifier(hidden: int, classes: int) -> list[nn.Module]:
-    """The three linear layers, fc6 to fc8 in the papers, with dropout before each of the first two."""
+def _classifier(hidden: int, classes: int, pooled: int = 6) -> list[nn.Module]:
+    """The three linear layers, fc6 to fc8 in the papers, with dropout before each of the first two. `pooled`: side of the last maps."""
     return [
         nn.Dropout(0.5),
-        nn.Linear(256 * 6 * 6, hidden),
+        nn.Linear(256 * pooled * pooled, hidden),
         nn.ReLU(inplace=True),
         nn.Dropout(0.5),
         nn.Linear(hidden, hidden),
@@ -44,6 +44,34 @@ class AlexNet(nn.Module):
         )
         self.avgpool = nn.AdaptiveAvgPool2d(6)
         self.classifier = nn.Sequential(*_classifier(4096, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [N, 3, H, W] to logits [N, classes]."""
+        return self.classifier(self.avgpool(self.features(images)).flatten(1))
+
+
+class SmallAlexNet(nn.Module):
+    """AlexNet with one tower as usual for CIFAR: 3x3 convolutions of the same widths, and maps of 2x2 before the linear layers."""
+
+    def __init__(self, classes: int = 10):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 3, stride=2, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 192, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(192, 384, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(384, 256, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(256, 256, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d(2)  # has no effect at 32 pixels, where the maps are 2x2 already
+        self.classifier = nn.Sequential(*_classifier(4096, classes, pooled=2))
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [N, 3, H, W] to logits [N, classes]."""

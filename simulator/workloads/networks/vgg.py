@@ -7,9 +7,12 @@ VGG11, VGG16, VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
 
 
 class VGG(nn.Module):
-    """3x3 convolutions in five groups, adaptive average pooling to 7x7, which also allows small images, and three linear layers."""
+    """3x3 convolutions in five groups, adaptive average pooling, which also allows small images, and three linear layers.
 
-    def __init__(self, depths: tuple[int, ...], batch_norm: bool = False, classes: int = 1000):
+    `pooled`: the side of the maps behind the pooling; `hidden`: the width of the first two linear layers.
+    """
+
+    def __init__(self, depths: tuple[int, ...], batch_norm: bool = False, classes: int = 1000, pooled: int = 7, hidden: int = 4096):
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
@@ -22,15 +25,15 @@ class VGG(nn.Module):
                 inputs = width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        self.avgpool = nn.AdaptiveAvgPool2d(7)
+        self.avgpool = nn.AdaptiveAvgPool2d(pooled)
         self.classifier = nn.Sequential(
-            nn.Linear(512 * 7 * 7, 4096),
+            nn.Linear(512 * pooled * pooled, hidden),
             nn.ReLU(inplace=True),
             nn.Dropout(0.5),
-            nn.Linear(4096, 4096),
+            nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),
             nn.Dropout(0.5),
-            nn.Linear(4096, classes),
+            nn.Linear(hidden, classes),
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -1,0 +1,44 @@
+"""The layers of a captured network as the paper numbers them: convolutions and linear layers, each with what follows it."""
+
+from dataclasses import dataclass
+
+from simulator.graph import Op, TrainingGraph
+from simulator.plan.task import ACTIVATION, FORWARD
+
+#: The layer path of the ops that compute the loss.
+_LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class NumberedLayer:
+    """A layer's weights, and the bytes of its outputs and of those of the activations, norms and pools behind it, for one sample.
+
+    Outputs are counted by op, as torchsummary counts them by module: also those computed in place.
+    """
+
+    weights: int
+    weights_bytes: int
+    activations_bytes: float
+
+
+def numbered_layers(graph: TrainingGraph) -> tuple[NumberedLayer, ...]:
+    """Return the layers of a network in forward order. A layer begins with an op that reads a weight of two dimensions or more."""
+    trainable, seen = set(graph.parameters), set()
+    layers: list[list[float]] = []
+    for op in graph.ops:
+        if op.phase != FORWARD or op.layer == _LOSS:
+            continue
+        new = [graph.values[name] for name in dict.fromkeys(read.value for read in op.reads) if name in trainable - seen]
+        seen.update(value.name for value in new)
+        if not layers or any(len(value.shape) > 1 for value in new):
+            layers.append([0, 0, 0.0])
+        layers[-1][0] += sum(value.operand().elements for value in new)
+        layers[-1][1] += sum(value.operand().bytes for value in new)
+        layers[-1][2] += _output_bytes(graph, op) / graph.batch
+    return tuple(NumberedLayer(int(weights), int(weights_bytes), activations) for weights, weights_bytes, activations in layers)
+
+
+def _output_bytes(graph: TrainingGraph, op: Op) -> int:
+    """Return the bytes of an op's first output that is an activation; the others are statistics or masks."""
+    outputs = (graph.values[operand.value] for operand in (*op.writes, *op.mutates))
+    return next((value.operand().bytes for value in outputs if value.kind == ACTIVATION), 0)

@@ -1,0 +1,107 @@
+"""A pipeline's tasks: what each stage does with a micro-batch, and what it sends to the others."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from simulator.bodies.copy import ALIAS, KERNEL, LINK, Copy
+from simulator.bodies.opcall import OpCall
+from simulator.build import PlanBuilder, Share
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.task import FORWARD as FORWARD_PHASE
+from simulator.plan.task import PARAMETER, TRANSFER, UPDATE, Operand, Task
+from simulator.stages.cut import Cut, Sent
+from simulator.stages.schedule import BACKWARD, FORWARD, Action
+
+#: Streams of a device. A device sends to each other device on a stream of its own, in both directions of the pipeline.
+COMPUTE, SEND = 0, 1
+
+
+class Pipeline:
+    """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update."""
+
+    def __init__(self, job: Job, machine: Machine, cut: Cut, micro_batches: int, forward: Sequence[str], backward: Sequence[str]):
+        self.machine, self.cut = machine, cut
+        self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
+        place, self._sent = cut.placed(forward, backward)
+        self.build = PlanBuilder(job, place, cut.graph, Share(micro_batches, range(micro_batches)))
+        self._order = {device: number for number, device in enumerate(dict.fromkeys((*forward, *backward)))}
+        #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
+        self._sends: dict[int, list[Sent]] = defaultdict(list)
+        self._fetches: dict[int, list[Sent]] = defaultdict(list)
+        for sent in self._sent:
+            (self._fetches[sent.before] if sent.after < 0 else self._sends[sent.after]).append(sent)
+
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return self.cut.stages
+
+    def begin_with(self, actions: Sequence[Action]) -> None:
+        """Let the first backward of each stage in `actions` make the gradients that those of the other micro-batches are added to."""
+        first: dict[int, int] = {}
+        for action in actions:
+            if action.kind != FORWARD:
+                first.setdefault(action.stage, action.micro_batch)
+        self.build.first_of = {parameter: first[stage] for stage, owned in enumerate(self.cut.parameters) for parameter in owned}
+
+    def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
+        """The tasks of an action, with the transfers before and after it. `instead`: values to read in the place of parameters."""
+        stage, kind, micro_batch = action
+        tasks = []
+        indices = self.cut.chunks[stage, kind]
+        instead = instead or {}
+        for index in indices:
+            wanted = [sent for sent in self._fetches.get(index, ()) if sent.value not in instead]
+            tasks += [self._send(sent, micro_batch) for sent in wanted]
+        tasks += self.build.ops(indices, micro_batch, COMPUTE, instead)
+        tasks += [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
+        return [replace(task, lag=lag) for task in tasks] if lag else tasks
+
+    def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
+        """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""
+        tasks, copies = [], {}
+        for parameter in self.cut.parameters[stage]:
+            value = self.build.graph.values[parameter]
+            device = self.backward_devices[stage]
+            kept = self.build.kept(parameter, device)
+            copies[parameter] = kept.value
+            read = Operand(parameter, value.shape, value.strides, value.dtype)
+            body = OpCall("aten.clone.default", '[{"$":0}]')
+            layer = self.build.graph.layers[parameter]
+            tasks.append(
+                Task(f"keep {parameter}", body, device, reads=(read,), writes=(kept,), phase=FORWARD_PHASE, layer=layer, lag=lag)
+            )
+        return tasks, copies
+
+    def updates(self, stage: int, lag: int = 0) -> list[Task]:
+        """The optimizer's tasks of a stage."""
+        owned = self.cut.parameters[stage]
+        if not owned:
+            return []
+        if self.build.job.form == "for":
+            return [self.build.update([name], f"{name}/update", self.build.graph.layers[name], lag) for name in owned]
+        return [self.build.update(owned, f"update {stage}" if self.stages > 1 else "update", "optimizer", lag)]
+
+    def _send(self, sent: Sent, micro_batch: int) -> Task:
+        """The copy of a value from one device to another, on the sender's stream for the receiver."""
+        source, target = self.build.sent(sent.value, sent.copy, sent.target, micro_batch)
+        levels = self.machine.device(sent.source).priority_levels
+        return Task(
+            f"send {target.value}",
+            Copy(sent.source, sent.target, means=self._means(sent)),
+            sent.source,
+            SEND + self._order[sent.target],
+            1 - levels,
+            (source,),
+            (target,),
+            phase=TRANSFER,
+            micro_batch=micro_batch,
+        )
+
+    def _means(self, sent: Sent) -> str:
+        """How a value gets to another device: see `Copy`. In one memory it may stay where it is, if nothing changes it later."""
+        if self.machine.memory_name(sent.source) != self.machine.memory_name(sent.target):
+            return LINK
+        return KERNEL if sent.changed or self.machine.link_between(sent.source, sent.target) else ALIAS
