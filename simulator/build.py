@@ -257,6 +257,22 @@ class PlanBuilder:
         """Make a contiguous scratch value that is not in the graph, and return its operand."""
         return self.tensors.scratch(name, shape, dtype, self.device)
 
+    def kept(self, parameter: str, device: str) -> Operand:
+        """Make a value that holds a parameter as it is at one time, for one iteration, and return its operand."""
+        name = self._own(f"{parameter}@kept")
+        carried = self._carried(parameter, PARAMETER)
+        kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
+        return self.tensors.add(kept).operand()
+
+    def sent(self, value: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
+        """Return the operands of a value of the graph and of its copy on device `target`, of one micro-batch."""
+        of_graph = self.graph.values[value]
+        source = self._operand(of_graph.operand(), micro_batch)
+        name = self.copy_name(copy, of_graph.kind, micro_batch)
+        if name not in self.tensors.values:
+            self._copied(of_graph, name, micro_batch, target)
+        return source, self.tensors.values[name].operand()
+
     def storage(self, value: str) -> str:
         """Return the storage of a placed value, or of this copy of a parameter."""
         placed = self.tensors.values.get(self._own(value)) or self.tensors.values.get(value)

@@ -12,6 +12,7 @@ from simulator.build import Placement
 from simulator.graph import TrainingGraph
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import BUFFER, INPUT, PARAMETER
+from simulator.stages.partition import stages_of
 from simulator.stages.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from simulator.stages.units import Unit, units
 from traces.errors import StepcastError
@@ -41,14 +42,9 @@ class Cut:
         """Raises StepcastError for cuts out of range or order."""
         self.graph, self.placement = graph, tuple(placement)
         self.units = units(graph)
-        bounds = [0, *self.placement, len(self.units)]
-        if any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
-            raise StepcastError(
-                f"placement {'-'.join(map(str, self.placement))} does not cut {len(self.units)} layers into {len(self.placement) + 1}"
-                f" stages: expected increasing numbers from 1 to {len(self.units) - 1}, the layers before each cut"
-            )
-        self.stages = len(self.placement) + 1
-        self.stage_of = self._stages([self.units[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
+        spans = stages_of(self.placement, len(self.units))
+        self.stages = len(spans)
+        self.stage_of = self._stages([self.units[span.start : span.stop] for span in spans])
 
     def _stages(self, stages: Sequence[Sequence[Unit]]) -> list[int]:
         """The stage of each op."""

@@ -10,9 +10,9 @@ from simulator.build import PlanBuilder, Share
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.plan.task import PARAMETER, TRANSFER, UPDATE, Operand, Task
+from simulator.plan.task import TRANSFER, Operand, Task
 from simulator.stages.cut import Cut, Sent
-from simulator.stages.schedule import BACKWARD, FORWARD, Action
+from simulator.stages.schedule import FORWARD, Action
 
 #: Streams of a device. A device sends to each other device on a stream of its own, in both directions of the pipeline.
 COMPUTE, SEND = 0, 1
@@ -70,9 +70,7 @@ class Pipeline:
             read = Operand(parameter, value.shape, value.strides, value.dtype)
             body = OpCall("aten.clone.default", '[{"$":0}]')
             layer = self.build.graph.layers[parameter]
-            tasks.append(
-                Task(f"keep {parameter}", body, device, reads=(read,), writes=(kept,), phase=FORWARD_PHASE, layer=layer, lag=lag)
-            )
+            tasks.append(Task(f"keep {parameter}", body, device, reads=(read,), writes=(kept,), phase=FORWARD_PHASE, layer=layer, lag=lag))
         return tasks, copies
 
     def updates(self, stage: int, lag: int = 0) -> list[Task]:

@@ -1,0 +1,162 @@
+"""What pipeline strategies have in common: their options, the cut into stages, and plans of synchronous schedules."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simulator.build import PlanBuilder
+from simulator.costs.cost import PlanCosts
+from simulator.graph import TrainingGraph
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.stages.cut import Cut
+from simulator.stages.partition import balanced
+from simulator.stages.pipeline import Pipeline
+from simulator.stages.schedule import Schedule, linear
+from simulator.stages.units import units
+from traces.errors import StepcastError
+from traces.garbage import gc_paused
+
+#: Micro-batches per stage by default, where the batch allows it: bubbles are then at most a third of the work.
+_PER_STAGE = 2
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """The options that all pipelines have."""
+
+    stages: int = 0
+    """Stages; 0: one for each device (of interleaved schedules: as many as each device takes)."""
+    microbatches: int = 0
+    """Micro-batches of a step; 0: twice as many as stages, or the next smaller divisor of the batch; with --accumulate k, k."""
+    placement: str = ""
+    """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
+
+    def __post_init__(self):
+        """Raise StepcastError for negative numbers, or a placement that is no list of numbers."""
+        for name in ("stages", "microbatches"):
+            if getattr(self, name) < 0:
+                raise StepcastError(f"{name} is {getattr(self, name)}; expected at least 1, or 0 for the default")
+        if not re.fullmatch(r"(\d{1,9}([-, ]\d{1,9})*)?", self.placement):
+            raise StepcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7")
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The numbers of `placement`."""
+        return tuple(map(int, re.findall(r"\d+", self.placement)))
+
+
+def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
+    """Return the first `count` devices (0: all). Raises StepcastError if there are too few."""
+    devices = tuple(device.name for device in machine.devices)
+    if len(devices) < max(count, 2):
+        gpu = machine.devices[0].kind == "gpu"
+        do = f"split the GPU with --partition {max(count, 2)}, or use a machine with several" if gpu else f"use --devices {max(count, 2)}"
+        raise StepcastError(f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}")
+    return devices[:count] if count else devices
+
+
+def stages_in(options: StageOptions, default: int, name: str) -> int:
+    """Return the number of stages that the options ask for. Raises StepcastError if `stages` and `placement` differ."""
+    if options.cuts and options.stages not in (0, len(options.cuts) + 1):
+        raise StepcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
+    return len(options.cuts) + 1 if options.cuts else options.stages or default
+
+
+def micro_batches_in(job: Job, options: StageOptions, stages: int) -> int:
+    """Return the number of micro-batches of a step. Raises StepcastError if the batch does not divide into them."""
+    if options.microbatches:
+        if job.accumulate not in (1, options.microbatches):
+            raise StepcastError(
+                f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its micro-batches;"
+                " give one of the two"
+            )
+        if job.batch % options.microbatches:
+            divisors = ", ".join(str(d) for d in range(1, job.batch + 1) if job.batch % d == 0 and d <= 64)
+            raise StepcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
+        return options.microbatches
+    if job.accumulate > 1:
+        return job.accumulate
+    return max(d for d in range(1, min(job.batch, _PER_STAGE * stages) + 1) if job.batch % d == 0)
+
+
+def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
+    """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
+    if job.batch % micro_batches:
+        raise StepcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
+    graph = job.graph(job.batch // micro_batches, micro_batches)
+    if options.cuts:
+        return Cut(graph, options.cuts)
+    if stages == 1:
+        return Cut(graph, ())
+    return Cut(graph, balanced(unit_seconds(job, machine, costs, graph), stages))
+
+
+def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
+    """Return the predicted seconds of each unit: forward and backward of one micro-batch."""
+    from simulator.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
+
+    build = PlanBuilder(job, machine.devices[0].name, graph)
+    tasks = build.ops(range(len(graph.ops)))
+    resolved = (costs or CostModel(machine)).resolve(build.plan("draft", tasks, StageOptions()))
+    return [sum(resolved[index].cold_s for index in (*unit.forward, *unit.backward)) for unit in units(graph)]
+
+
+def refuse_clipping(job: Job, name: str) -> None:
+    """Raise StepcastError if the job clips by the global norm, which is over the parameters of all stages."""
+    if job.clip_norm is not None:
+        raise StepcastError(
+            f"{name} cannot clip by the global norm (--clip-norm {job.clip_norm}): the norm is over the gradients of all stages; use"
+            " baseline, or leave out --clip-norm"
+        )
+
+
+def synchronous(
+    name: str,
+    job: Job,
+    machine: Machine,
+    costs: PlanCosts | None,
+    options: StageOptions,
+    order: Callable[[int, int], Schedule],
+    per_rank: int = 1,
+    micro_batches: int = 0,
+) -> Plan:
+    """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all micro-batches.
+
+    `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank. Raises StepcastError for unusable options.
+    """
+    refuse_clipping(job, name)
+    stages = stages_in(options, 0, name)
+    if stages % per_rank:
+        raise StepcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
+    devices = devices_of(machine, stages // per_rank, name)
+    stages = len(devices) * per_rank
+    micro_batches = micro_batches or micro_batches_in(job, options, stages)
+    schedule = order(len(devices), micro_batches)
+    return scheduled(name, job, machine, costs, options, schedule, devices)
+
+
+def scheduled(
+    name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, schedule: Schedule, devices: Sequence[str]
+) -> Plan:
+    """Plan a synchronous schedule on devices, one for each of its ranks."""
+    with gc_paused():
+        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+        places = [devices[schedule.rank_of[stage]] for stage in range(schedule.stages)]
+        pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, places)
+        actions = linear(schedule)
+        pipeline.begin_with(actions)
+        last = {action.stage: number for number, action in enumerate(actions)}
+        tasks: list[Task] = []
+        for number, action in enumerate(actions):
+            tasks += pipeline.work(action)
+            if last[action.stage] == number:
+                tasks += pipeline.updates(action.stage)
+        return pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
+
+
+def stage_notes(pipeline: Pipeline, micro_batches: int) -> dict[str, object]:
+    """What the semantics of a plan say of its stages."""
+    return {"stages": pipeline.stages, "micro_batches": micro_batches, "placement": "-".join(map(str, pipeline.cut.placement))}

@@ -1,0 +1,25 @@
+"""GPipe: all micro-batches go forward through the stages, then all go backward ("GPipe", Huang et al., 2019)."""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.orders import gpipe
+from simulator.stages.planning import StageOptions, synchronous
+
+NAME = "gpipe"
+ABOUT = "pipeline of stages: all forwards of the micro-batches, then all backwards, then the update"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One stage per device. The bubble is (S - 1) / (M + S - 1) of the step if stages take equal time."""
+    return synchronous(NAME, job, machine, costs, options, gpipe.order)

@@ -1,0 +1,25 @@
+"""Synchronous 1F1B: each stage alternates between a forward and a backward (PipeDream-flush, Narayanan et al., 2021)."""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.orders import one_f_one_b
+from simulator.stages.planning import StageOptions, synchronous
+
+NAME = "1f1b"
+ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One stage per device. Stage s of S keeps the activations of at most S - s micro-batches; the bubble is that of GPipe."""
+    return synchronous(NAME, job, machine, costs, options, one_f_one_b.order)
