@@ -6,7 +6,8 @@ and every stage's transfers. The costs are those of the authors' optimizer:
 - a stage on m devices takes (compute + 4 (m - 1) / m · parameter bytes / bandwidth) / m: each device works on every m-th minibatch, and
   sends and receives its share of the gradients and of the weights;
 - a stage receives its input and sends its output, and their gradients the other way: 2 · bytes / bandwidth / m each;
-- a device stashes activations and weights of its stage for every minibatch on its way to later devices, ceil(devices behind / m) times.
+- a device stashes activations and weights of its stage for every minibatch on its way to later devices, ceil(devices behind / m) times;
+  those of the minibatch that it works on are not counted.
 
 Layers form a chain or any graph without cycles. In a graph, a cut is a set of layers that holds all predecessors of its layers, which its
 antichain of last layers names; the program runs over these sets. Where a graph with many parallel branches has more than MOST_CUTS of
@@ -68,8 +69,8 @@ def pipedream(
 ) -> list[ReplicatedStage]:
     """Return the stages with the shortest time between two minibatches on at most `devices` devices; the fewest devices of equal ones.
 
-    `memory_bytes`: what a device can stash. `replication`: whether a stage may have several devices. `edges`: pairs of layer numbers, each
-    from a lower to a higher one; a chain by default. Raises StepcastError if no partition fits the memory.
+    `memory_bytes`: what a device can stash; a single stage stashes nothing, so that there always is a partition. `replication`: whether a
+    stage may have several devices. `edges`: pairs of layer numbers, each from a lower to a higher one; a chain by default.
     """
     if devices < 1:
         raise StepcastError(f"{devices} devices: a partition needs at least 1")
@@ -77,10 +78,6 @@ def pipedream(
     most = devices if replication else 1
     best, choices = program.solve(devices, most)
     fewest = int(best[0].argmin())
-    if not np.isfinite(best[0, fewest]):
-        raise StepcastError(
-            f"no partition over {devices} devices fits what a device can stash: raise the limit of {memory_bytes:,.0f} bytes"
-        )
     return program.stages(fewest, choices)
 
 

@@ -80,6 +80,11 @@ def test_what_does_not_fit_is_cut_where_it_does():
     assert shape(pipedream(layers, 2, 1e9, memory_bytes=100, replication=False)) == [(0, 0, 1), (1, 3, 1)]
 
 
+def test_where_nothing_can_be_stashed_one_stage_has_all_layers():
+    layers = [Layer(1, 60, 0), Layer(1, 60, 0)]
+    assert shape(pipedream(layers, 2, 1e9, memory_bytes=0)) == [(0, 1, 2)]
+
+
 def test_two_branches_may_be_cut_side_by_side():
     """0 forks to 1 and 2, which join in 3. Behind a cut between the branches, both outputs cross it."""
     layers = [Layer(1, 1, 0), Layer(5, 10, 0), Layer(5, 20, 0), Layer(1, 1, 0)]
