@@ -1,5 +1,6 @@
 """Compares the numbers of an executed plan with those of plain PyTorch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -8,11 +9,13 @@ import torch
 from executors.forms import PLAIN
 from executors.reference import Reference
 from executors.run import WARM_UP, Backend, Executable
+from executors.stale_reference import StaleReference
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
 from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
+from simulator.stages.staleness import Staleness, staleness
 from traces.comparison import ValidationResult
 
 STEPS = 5
@@ -62,17 +65,25 @@ class Numerics:
         return Numerics(stated(row.max_grad_error), stated(row.max_param_error), *own)
 
 
-def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None = None, parts: int | None = None) -> Reference:
+def reference(
+    job: Job,
+    built: Built,
+    same_masks: bool,
+    backend: Backend | None = None,
+    parts: int | None = None,
+    stale: Mapping[str, Staleness] | None = None,
+) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
     It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
+    `stale`: train with weights of this staleness, by parameter (`executors.stale_reference`).
     """
     forms = backend.forms if backend is not None else PLAIN
     if backend is not None and backend.torch_device.type != "cpu":
         built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
-    return Reference(
+    trainer = (StaleReference if stale else Reference)(
         built.module,
         built.inputs if not built.keywords else built.keywords,
         built.target,
@@ -87,6 +98,7 @@ def reference(job: Job, built: Built, same_masks: bool, backend: Backend | None 
         seed_generator=forms.seed if forms.cuda else None,
         capturable=same_masks and forms.capturable,
     )
+    return trainer.stale(stale) if stale else trainer
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
@@ -119,19 +131,26 @@ class Expected:
         return all(bool(tensor.isfinite().all()) for tensor in (*self.gradients.values(), *self.parameters.values()))
 
     @staticmethod
-    def of(job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, parts: int | None = None) -> "Expected":
+    def of(
+        job: Job,
+        built: Built,
+        steps: int = STEPS,
+        backend: Backend | None = None,
+        parts: int | None = None,
+        stale: Mapping[str, Staleness] | None = None,
+    ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
         On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
         `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
-        statistics.
+        statistics. `stale`: the staleness of the plan's weights, by parameter.
         """
-        expected = _trained(job, built, steps, backend, parts)
+        expected = _trained(job, built, steps, backend, parts, stale)
         if backend is None or not backend.forms.cuda:
             return expected
-        again = _trained(job, built, steps, backend, parts)
+        again = _trained(job, built, steps, backend, parts, stale)
         return replace(
             expected,
             repeated_grad_error=_worst(again.gradients, expected.gradients),
@@ -139,10 +158,29 @@ class Expected:
         )
 
 
-def _trained(job: Job, built: Built, steps: int, backend: Backend | None, parts: int | None) -> Expected:
+class References:
+    """What plans are compared with: plain PyTorch's numbers, or those of training with the plan's stale weights. Each is computed once."""
+
+    def __init__(self, job: Job, built: Built, steps: int, backend: Backend):
+        self._arguments = job, built, steps, backend
+        self._expected: dict[tuple, Expected] = {}
+
+    def of(self, plan: Plan) -> Expected:
+        """The numbers that `plan` should compute. Raises StepcastError as `Expected.of` does."""
+        parts, stale = len(plan.losses), staleness(plan)
+        stale = {name: each for name, each in stale.items() if any(each)}
+        key = (parts, tuple(sorted(stale.items())))
+        if key not in self._expected:
+            self._expected[key] = Expected.of(*self._arguments, parts, stale)
+        return self._expected[key]
+
+
+def _trained(
+    job: Job, built: Built, steps: int, backend: Backend | None, parts: int | None, stale: Mapping[str, Staleness] | None
+) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored."""
     with built.restored(), training_step(job.batch):
-        plain = reference(job, built, same_masks=True, backend=backend, parts=parts)
+        plain = reference(job, built, same_masks=True, backend=backend, parts=parts, stale=stale)
         torch.set_num_threads(1)
         for _ in range(steps):
             plain.step()

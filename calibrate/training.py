@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from calibrate.numerics import Expected, Numerics, compare, reference, steps_to_compare
+from calibrate.numerics import Numerics, References, compare, reference, steps_to_compare
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.binding import draws_numbers, op_tasks
 from executors.reference import Reference
@@ -189,14 +189,12 @@ def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Tes
     """
     backend = testbed.backend
     steps = CHECKED_STEPS if backend.unit == 1 else steps_to_compare(backend)
-    expected: dict[int, Expected] = {}
+    references = References(job, built, steps, backend)
     numerics = {}
     for name, plan in plans.items():
-        parts = len(plan.losses)
-        if parts not in expected:
-            expected[parts] = Expected.of(job, built, steps, backend, parts)
-        if expected[parts].finite:
-            numerics[name] = compare(job, built, plan, backend, expected[parts], steps)
+        expected = references.of(plan)
+        if expected.finite:
+            numerics[name] = compare(job, built, plan, backend, expected, steps)
     return numerics
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrate.estimate import validation_seconds
-from calibrate.numerics import Expected, compare, reference, steps_to_compare
+from calibrate.numerics import References, compare, reference, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.rows import Against, loop_row, strategy_row
@@ -112,12 +112,10 @@ def validate(
 def _check_numerics(job: Job, built: Built, candidates: Mapping[str, Candidate], testbed: Testbed, tensors, progress: Progress) -> None:
     """Compare each candidate's numbers with plain PyTorch's, and read its peak memory from the allocator."""
     progress(0, ROUNDS + 2, "numerics")
-    steps, expected = steps_to_compare(testbed.backend), {}
+    steps = steps_to_compare(testbed.backend)
+    references = References(job, built, steps, testbed.backend)
     for candidate in candidates.values():
-        chunks = len(candidate.plan.losses)
-        if chunks not in expected:
-            expected[chunks] = Expected.of(job, built, steps, testbed.backend, chunks)
-        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, expected[chunks], steps)
+        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, references.of(candidate.plan), steps)
         candidate.peak_bytes = testbed.backend.peak_bytes(candidate.plan, tensors, job.seed)
     progress(1, ROUNDS + 2, "warming up")
 

@@ -264,10 +264,12 @@ class PlanBuilder:
         kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
         return self.tensors.add(kept).operand()
 
-    def sent(self, value: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
-        """Return the operands of a value of the graph and of its copy on device `target`, of one micro-batch."""
+    def sent(self, value: str, held: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
+        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`."""
         of_graph = self.graph.values[value]
         source = self._operand(of_graph.operand(), micro_batch)
+        if held != value:
+            source = self.tensors.values[self.copy_name(held, of_graph.kind, micro_batch)].operand()
         name = self.copy_name(copy, of_graph.kind, micro_batch)
         if name not in self.tensors.values:
             self._copied(of_graph, name, micro_batch, target)

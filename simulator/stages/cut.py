@@ -5,7 +5,7 @@ needs comes from there: so gradients only ever go down the stages.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.build import Placement
@@ -22,11 +22,13 @@ from traces.errors import StepcastError
 class Sent:
     """A value of the graph that another device needs.
 
-    It is called `copy` there. Op `after` completes it; -1 for a parameter, which is sent as it is before op `before` reads it. `changed`:
-    the value, or its copy, is changed in place later, so that they cannot be one memory.
+    It is called `held` on the source (its own name, or that of a copy which was changed there), and `copy` on the target. Op `after`
+    completes it; -1 for a parameter, which is sent as it is before op `before` reads it. `changed`: it is changed in place later, on one of
+    the two devices, so that both cannot share one memory.
     """
 
     value: str
+    held: str
     copy: str
     source: str
     target: str
@@ -151,7 +153,7 @@ class _Tracking:
             for operand in op.writes:
                 self._write(index, operand.value)
         sent = [
-            Sent(s.value, s.copy, s.source, s.target, s.after, s.before, s.changed or self._version[self._storage(s.value)] > version)
+            replace(s, changed=s.changed or self._version[self._storage(s.value)] > version)
             for s, version in zip(self.sent, self._version_when_sent, strict=True)
         ]
         return Placement(self.devices, self.homes, self.copies), sent
@@ -189,10 +191,8 @@ class _Tracking:
         while copy in self._names:
             copy, number = f"{value}@{device}#{number}", number + 1
         self._names.add(copy)
-        if places[source][value] != value:
-            raise StepcastError(f"the stages cannot be cut here: {value} is changed on {source} and needed on {device}; cut elsewhere")
         after = -1 if kind == PARAMETER else self._made_by[storage]
-        self.sent.append(Sent(value, copy, source, device, after, index, kind == PARAMETER))
+        self.sent.append(Sent(value, places[source][value], copy, source, device, after, index, kind == PARAMETER))
         self._version_when_sent.append(self._version[storage])
         return copy
 

@@ -84,7 +84,7 @@ class Pipeline:
 
     def _send(self, sent: Sent, micro_batch: int) -> Task:
         """The copy of a value from one device to another, on the sender's stream for the receiver."""
-        source, target = self.build.sent(sent.value, sent.copy, sent.target, micro_batch)
+        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, micro_batch)
         levels = self.machine.device(sent.source).priority_levels
         return Task(
             f"send {target.value}",

@@ -19,8 +19,10 @@ from simulator.stages.units import units
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
-#: Micro-batches per stage by default, where the batch allows it: bubbles are then at most a third of the work.
-_PER_STAGE = 2
+#: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
+_PER_DEVICE = 2
+#: Samples of a micro-batch at least, by default: batch-norm cannot train on one.
+_SAMPLES = 2
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class StageOptions:
     stages: int = 0
     """Stages; 0: one for each device (of interleaved schedules: as many as each device takes)."""
     microbatches: int = 0
-    """Micro-batches of a step; 0: twice as many as stages, or the next smaller divisor of the batch; with --accumulate k, k."""
+    """Micro-batches of a step; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
     """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
 
@@ -65,7 +67,7 @@ def stages_in(options: StageOptions, default: int, name: str) -> int:
     return len(options.cuts) + 1 if options.cuts else options.stages or default
 
 
-def micro_batches_in(job: Job, options: StageOptions, stages: int) -> int:
+def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
     """Return the number of micro-batches of a step. Raises StepcastError if the batch does not divide into them."""
     if options.microbatches:
         if job.accumulate not in (1, options.microbatches):
@@ -79,7 +81,8 @@ def micro_batches_in(job: Job, options: StageOptions, stages: int) -> int:
         return options.microbatches
     if job.accumulate > 1:
         return job.accumulate
-    return max(d for d in range(1, min(job.batch, _PER_STAGE * stages) + 1) if job.batch % d == 0)
+    most = min(job.batch // _SAMPLES or 1, _PER_DEVICE * devices)
+    return max(d for d in range(1, most + 1) if job.batch % d == 0)
 
 
 def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
@@ -133,7 +136,7 @@ def synchronous(
         raise StepcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
     devices = devices_of(machine, stages // per_rank, name)
     stages = len(devices) * per_rank
-    micro_batches = micro_batches or micro_batches_in(job, options, stages)
+    micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
     schedule = order(len(devices), micro_batches)
     return scheduled(name, job, machine, costs, options, schedule, devices)
 

@@ -1,0 +1,36 @@
+"""Interleaved 1F1B: stage s runs on device s mod D, so a bubble is as short as one of a device's stages (Narayanan et al., 2021)."""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.orders import interleaved
+from simulator.stages.planning import StageOptions, synchronous
+from traces.errors import StepcastError
+
+NAME = "interleaved-1f1b"
+ABOUT = "pipeline with several stages on each device, in 1F1B order: shorter bubbles, more transfers"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+    per_device: int = 2
+    """Stages on each device."""
+
+    def __post_init__(self):
+        """Raise StepcastError for fewer than one stage on a device."""
+        super().__post_init__()
+        if self.per_device < 1:
+            raise StepcastError(f"{NAME}: per_device is {self.per_device}; expected at least 1")
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """`per_device` stages on each device."""
+    v = options.per_device
+    return synchronous(NAME, job, machine, costs, options, lambda ranks, m: interleaved.order(ranks, m, v), per_rank=v)

@@ -1,0 +1,31 @@
+"""Naive model parallelism: a pipeline of one micro-batch, in which one device works at a time."""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.orders import gpipe
+from simulator.stages.planning import StageOptions, synchronous
+from traces.errors import StepcastError
+
+NAME = "model-parallel"
+ABOUT = "stages on several devices, one after another: the whole batch goes forward and back, and one device works at a time"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+    microbatches: int = 1
+    """Micro-batches of a step; gpipe has several."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One stage per device. With --accumulate, the micro-batches follow each other as gpipe's do."""
+    if options.microbatches != 1:
+        raise StepcastError(f"{NAME} has one micro-batch, microbatches is {options.microbatches}; use gpipe for several")
+    return synchronous(NAME, job, machine, costs, options, gpipe.order, micro_batches=job.accumulate)

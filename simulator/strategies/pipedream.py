@@ -1,0 +1,31 @@
+"""PipeDream: each stage alternates between the forward of one mini-batch and the backward of an older one, and keeps its weights for that.
+
+"PipeDream: Generalized Pipeline Parallelism for DNN Training" (Narayanan et al., SOSP 2019), with weight stashing.
+"""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.asynchronous import STASHED, Cycle, asynchronous
+from simulator.stages.planning import StageOptions, devices_of, stages_in
+
+NAME = "pipedream"
+ABOUT = "pipeline of mini-batches without a flush: 1F1B with stale weights, which each stage keeps from forward to backward"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One stage per device. Stage s of S (from 0) has S - s mini-batches in flight, and its weights lack S - 1 - s updates."""
+    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    stages = len(devices)
+    cycle = Cycle((0,) * stages, tuple(stages - 1 - stage for stage in range(stages)))
+    return asynchronous(NAME, job, machine, costs, options, cycle, devices, devices, STASHED)

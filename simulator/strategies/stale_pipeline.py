@@ -1,0 +1,65 @@
+"""Pipelined back-propagation with stale weights and one copy of them ("Pipelined Training with Stale Weights of Deep CNNs", 2019).
+
+A mini-batch enters in every cycle. Stage i of K + 1 (from 1) runs its forward i - 1 cycles later, and its backward 2K + 1 - i cycles later.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.stages.asynchronous import Cycle, asynchronous
+from simulator.stages.planning import StageOptions, devices_of, stages_in
+from traces.errors import StepcastError
+
+NAME = "stale-pipeline"
+ABOUT = "pipeline of mini-batches with stale weights: one copy of the weights, a new mini-batch in every cycle"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut, and where the stages run."""
+
+    on: Literal["folded", "unfolded", "simulated"] = "folded"
+    """folded: a stage's forward and backward share a device; unfolded: 2S - 1 devices, only the last stage's share one (as the paper's
+    accelerators); simulated: all stages on one device, which computes the same."""
+    first: Literal["forward", "backward"] = "forward"
+    """What a cycle begins with; backward makes the weights of all but the last stage one update less stale."""
+    backward_weights: Literal["current", "stashed"] = "current"
+    """Weights of a backward: the current ones (one copy, as the paper), or those that the mini-batch's forward read."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One mini-batch enters per period. Raises StepcastError for too few devices."""
+    forward, backward = _devices(machine, options)
+    stages = len(forward)
+    cycle = Cycle(
+        tuple(range(stages)),
+        tuple(2 * (stages - 1) - stage for stage in range(stages)),
+        options.first == "backward",
+    )
+    return asynchronous(NAME, job, machine, costs, options, cycle, forward, backward, options.backward_weights)
+
+
+def _devices(machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The devices of each stage's forward, and of its backward."""
+    wanted = stages_in(options, 0, NAME)
+    if options.on == "simulated":
+        alone = (machine.devices[0].name,) * (wanted or 2)
+        return alone, alone
+    if options.on == "folded":
+        folded = devices_of(machine, wanted, NAME)
+        return folded, folded
+    count = 2 * wanted - 1 if wanted else len(machine.devices)
+    if count < 3 or count % 2 == 0:
+        raise StepcastError(
+            f"{NAME}:on=unfolded needs an odd number of devices, 2S - 1 for S stages, and at least 3, not {count}; use --devices 3,"
+            " or on=folded"
+        )
+    devices = devices_of(machine, count, NAME)
+    stages = (count + 1) // 2
+    return devices[:stages], tuple(devices[count - 1 - stage] for stage in range(stages))
