@@ -99,12 +99,17 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
 
 def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
     """Return the predicted seconds of each unit: forward and backward of one micro-batch."""
+    seconds = op_seconds(job, machine, costs, graph)
+    return [sum(seconds[index] for index in (*unit.forward, *unit.backward)) for unit in units(graph)]
+
+
+def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
+    """Return the predicted seconds of each op of the graph on one of the machine's devices."""
     from simulator.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
     build = PlanBuilder(job, machine.devices[0].name, graph)
-    tasks = build.ops(range(len(graph.ops)))
-    resolved = (costs or CostModel(machine)).resolve(build.plan("draft", tasks, StageOptions()))
-    return [sum(resolved[index].cold_s for index in (*unit.forward, *unit.backward)) for unit in units(graph)]
+    draft = build.plan("draft", build.ops(range(len(graph.ops))), StageOptions())
+    return [cost.cold_s for cost in (costs or CostModel(machine)).resolve(draft)]
 
 
 def refuse_clipping(job: Job, name: str) -> None:
@@ -138,15 +143,15 @@ def synchronous(
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
     schedule = order(len(devices), micro_batches)
-    return scheduled(name, job, machine, costs, options, schedule, devices)
+    cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+    return scheduled(name, job, machine, options, schedule, devices, cut_graph)
 
 
 def scheduled(
-    name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, schedule: Schedule, devices: Sequence[str]
+    name: str, job: Job, machine: Machine, options: StageOptions, schedule: Schedule, devices: Sequence[str], cut_graph: Cut
 ) -> Plan:
-    """Plan a synchronous schedule on devices, one for each of its ranks."""
+    """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks."""
     with gc_paused():
-        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
         places = [devices[schedule.rank_of[stage]] for stage in range(schedule.stages)]
         pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, places)
         actions = linear(schedule)

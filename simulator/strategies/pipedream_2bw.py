@@ -1,0 +1,71 @@
+"""PipeDream-2BW: 1F1B without a flush over the micro-batches of every step, with two versions of the weights.
+
+"Memory-Efficient Pipeline-Parallel DNN Training" (Narayanan et al., ICML 2021). Every step computes with weights that lack one update.
+"""
+
+from dataclasses import dataclass, replace
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.stages.pipeline import Pipeline
+from simulator.stages.planning import StageOptions, cut, devices_of, micro_batches_in, refuse_clipping, stage_notes, stages_in
+from simulator.stages.schedule import BACKWARD, FORWARD, Action
+from simulator.stages.staleness import stale_notes
+from traces.errors import StepcastError
+from traces.garbage import gc_paused
+
+NAME = "pipedream-2bw"
+ABOUT = "pipeline of micro-batches without a flush: weights that lack one update, in two versions"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StageOptions):
+    """How the model is cut."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """One stage per device. Raises StepcastError for fewer micro-batches than stages."""
+    refuse_clipping(job, NAME)
+    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    stages, count = len(devices), micro_batches_in(job, options, len(devices))
+    if count < stages:
+        raise StepcastError(f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch")
+    with gc_paused():
+        pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)
+        tasks = _period(pipeline, count)
+        draft = pipeline.build.plan(NAME, tasks, options, stage_notes(pipeline, count))
+        return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
+
+
+def _period(pipeline: Pipeline, count: int) -> list[Task]:
+    """One step's forwards, each followed by the backward that is due.
+
+    Stage s of S is S - 1 - s micro-batches behind with its backwards, so the last of them belong to the step before. When these are done,
+    the stage keeps a copy of its weights for the rest of this step, and updates them with the gradients of the step before.
+    """
+    stages = pipeline.stages
+    behind = [stages - 1 - stage for stage in range(stages)]
+    tasks: list[Task] = []
+    kept: dict[int, dict[str, str]] = {}
+
+    def renew(stage: int) -> list[Task]:
+        copies, kept[stage] = pipeline.snapshot(stage)
+        return copies + pipeline.updates(stage, lag=1)
+
+    tasks += renew(stages - 1)
+    copies_of = {stage: pipeline.snapshot(stage)[1] for stage in range(stages)}  # a backward of the step before reads that step's copy
+    for position in range(count):
+        for stage in range(stages):
+            tasks += pipeline.work(Action(stage, FORWARD, position), instead=kept.get(stage))
+        for stage in reversed(range(stages)):
+            earlier = position < behind[stage]
+            micro_batch = position - behind[stage] + (count if earlier else 0)
+            tasks += pipeline.work(Action(stage, BACKWARD, micro_batch), int(earlier), copies_of[stage])
+            if position == behind[stage] - 1:
+                tasks += renew(stage)
+    return tasks
