@@ -25,7 +25,7 @@ _PREFERRED = {
     LOOPED: ((ROUNDS, ROUNDS), (EARLIER, LATER), (LATER, LATER)),
     V: ((LATER, LATER), (LATER, EARLIER)),
 }
-#: Actions that the search puts in order at most, over all of its schedules, about half a second.
+#: Actions that the search puts in order at most, summed over its schedules. They take about half a second.
 _MOST_ACTIONS = 60_000
 #: Schedules are this close to the least time that any can have, relatively, when the search ends early.
 _CLOSE = 1e-9
