@@ -121,6 +121,8 @@ def test_a_file_that_is_no_schedule_is_refused_in_one_line(tmp_path, lie):
         ("0F0,0B0\n1F0,1B0\n,,\n2F0,2B0", "rank 2 has no actions"),
         ("0F999999,0B999999", "rank 0 does not run 0F0"),
         ("999999F0,999999B0", "no rank runs stage 0"),
+        ("(0F0;0B0)OVERLAP_F_B,0F0", "rank 0 runs 0F0 twice"),
+        ("(0F0;0B0)OVERLAP_F_B\n1F0,1B0", "deadlock: rank 0 waits at 0F0 for 1B0, rank 1 waits at 1F0 for 0F0"),
         ("0F0,0B0\n1B0,1F0", "rank 1 runs 1B0 without 1F0 before it"),
     ],
 )
