@@ -52,6 +52,8 @@ SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
 #: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
 PARTITIONS = 2
 DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
+#: Pipelines on the partitions: with a drain in each step, with the backward split, and with stale weights.
+PIPELINES = (BASELINE, "gpipe", "1f1b", "zero-bubble", "stale-pipeline")
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,10 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
         for (steps, batch), mode in product(SEQUENCES, MODES)
     ]
     short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
-    divided = [Case(target, mode, DIVIDED, f"{PARTITIONS}-parts", partitions=PARTITIONS) for target, mode in product(first[-1:], MODES)]
+    divided = [
+        Case(target, mode, chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS)
+        for (chosen, variant), target, mode in product(((DIVIDED, "parts"), (PIPELINES, "stages")), first[-1:], MODES)
+    ]
     last = divided + all_strategies(rest) + all_strategies(first, precision="tf32") + all_strategies(first, precision="bf16")
     last += all_strategies(first, layout="nhwc") + all_strategies(rest, precision="tf32") + all_strategies(rest, precision="bf16")
     in_order = baselines[: len(MODES)], all_strategies(first[:1]), baselines, all_strategies(first) + methods + updates + short, last + long

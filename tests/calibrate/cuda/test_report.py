@@ -477,3 +477,18 @@ def test_the_command_without_a_gpu(stepcast, tmp_path):
     refused(stepcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
     refused(stepcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
     assert not list(tmp_path.iterdir())
+
+
+def test_pipelines_are_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
+    """Within 3 %: the steps of so small a model are measured coarsely. The numbers are those that the weights' age gives."""
+    (part,) = [part for part in parts(MODELS[:1]) if part.name == "mlp-make-b4-eager-fp32-2-stages"]
+    folder = tmp_path / "copy"
+    shutil.copytree(measured, folder)
+    with FakeGpu(facts=SMALL) as gpu:
+        done = measure(context_on(gpu, folder), [part], 60)
+    assert statuses(done) == {part.name: "done"}
+    assert done.same_numbers
+    rows = Validation.load(folder / "validations" / f"{part.name}.json").ran
+    assert [row.strategy for row in rows] == ["baseline", "gpipe", "1f1b", "zero-bubble", "stale-pipeline"]
+    assert {row.shares.measured for row in rows} == {1.0}
+    assert max(abs(row.error) for row in rows) == pytest.approx(0.0, abs=0.03), [(row.strategy, row.error) for row in rows]
