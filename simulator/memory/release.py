@@ -2,8 +2,8 @@
 
 A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
 therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
-on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy makes
-a second name of another's memory is freed with it: accesses under both names count.
+on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy
+makes a second name of another's memory is freed with it: accesses under both names count.
 """
 
 from collections import Counter, defaultdict
