@@ -234,8 +234,8 @@ class CpuExecutable:
     def _run_in_parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Run several lanes: the workers of each group take the most urgent ready head of their device's streams."""
         schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
-        positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
-        device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
+        served = [name for name in self.plan.devices if name in schedule.servers]  # not a device that only passes messages on
+        device_of = {p: name for name in served for p in self.backend.groups[name]}
         measured: list[Measured] = []
 
         def on_end(item: Measured, end_s: float | None) -> None:
@@ -255,7 +255,7 @@ class CpuExecutable:
         networked = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
         wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), networked)
         # If a worker fails, this raises before the wait for the network's threads, which may be waiting for other processes.
-        self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
+        self.backend.workers.run(lambda position: serve(device_of[position], position), tuple(device_of))
         wait()
         return sorted(measured, key=lambda m: m.start_s)
 
