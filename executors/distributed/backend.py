@@ -195,8 +195,7 @@ class DistributedProgram:
             if not between_devices(tasks[item.index]):
                 yield item
             elif item.device == tasks[item.index].body.source:
-                end_s = max(item.end_s, arrived_s.get((item.index, item.period), 0.0)) if one_clock else item.end_s
-                yield replace(item, end_s=end_s)
+                yield replace(item, end_s=arrived_s.get((item.index, item.period), item.end_s)) if one_clock else item
 
     def trace(self) -> list[Measured]:
         """Task times of a few more periods, on all devices."""

@@ -164,8 +164,6 @@ def _check(operation, operands, result, inputs, rank) -> None:
         assert torch.equal(result, expected)
 
 
-#: A message may be read before the thread that received it has noted the time.
-CLOCKS_AGREE_S = 1e-3
 STYLES = [f"image-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
 #: The styles that four processes train with.
 FEW = [STYLES[0], STYLES[3], STYLES[4]]
@@ -194,7 +192,7 @@ def numerics(channel) -> dict[str, float]:
     models = {"lenet5": STYLES + MORE if two else FEW, f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
     if two:
         models[f"{SUPPORT}/mlp.py:dropout"] = FEW
-    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:every_layer": PIPELINES}
+    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": PIPELINES}
     errors_by_case = {}
     for model, texts in models.items():
         job = Job(model, 8, precision="fp64", optimizer="adam")
@@ -206,7 +204,8 @@ def numerics(channel) -> dict[str, float]:
             errors = compare(job, built, plan, backend, references.of(plan))
             errors_by_case[f"{Path(model).name} {text}"] = max(errors.max_grad_error, errors.max_param_error)
             if text in ("gpipe", "stale-pipeline"):
-                check_times(plan, backend.load(plan, job_tensors(job, built, job.graph())).trace())
+                program = backend.load(plan, job_tensors(job, built, job.graph()))
+                check_times(plan, program.run(plan.largest_lag + 2).times)
     return errors_by_case
 
 
@@ -219,7 +218,7 @@ def check_times(plan, times) -> None:
     for index, edges in enumerate(Dependencies(plan).edges(plan.largest_lag + 1)):
         for edge in edges:
             if not edge.delta and edge.kind == "raw":
-                assert ended[edge.index].end_s <= ended[index].start_s + CLOCKS_AGREE_S, (plan.tasks[edge.index].name, plan.tasks[index].name)
+                assert ended[edge.index].end_s <= ended[index].start_s, (plan.tasks[edge.index].name, plan.tasks[index].name)
 
 
 def on_gpus(channel) -> dict[str, float]:
@@ -238,7 +237,7 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "1f1b", "stale-pipeline"]:
+    for text in [*FEW, "gpipe", "stale-pipeline"]:
         strategy, options = strategies.parse(text)
         plan = strategy.plan(job, machine, None, options)
         with gpu():
