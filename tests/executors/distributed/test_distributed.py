@@ -18,7 +18,7 @@ from executors.distributed import own_gpu
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import dense
-from executors.replicas import parameter_difference
+from executors.replicas import gradient_difference, parameter_difference
 from executors.tensors import job_tensors
 from simulator.bodies.collective import Collective
 from simulator.collectives.local import ProcessGroup
@@ -201,6 +201,16 @@ def test_a_replica_that_differs_is_noticed(two_device_program):
     assert parameter_difference(program.binding, same) == pytest.approx(0.5)
     program.binding.carried["features.0.weight@cpu:1"][0] = float("nan")
     assert parameter_difference(program.binding, same) != parameter_difference(program.binding, same)
+
+
+def test_a_gradient_that_differs_is_noticed_on_the_device_that_has_it(two_device_program):
+    program, _ = two_device_program
+    (name, operand), *_ = program.plan.gradients.items()
+    kept = {operand.value: torch.full(operand.shape, 2.0)}
+    one = SimpleNamespace(plan=SimpleNamespace(gradients={name: operand}))
+    assert gradient_difference(one, kept, {name: kept[operand.value].clone(), "on another device": torch.zeros(1)}) == 0.0
+    assert gradient_difference(one, kept, {name: kept[operand.value] - 0.5}) == 0.5
+    assert gradient_difference(one, {operand.value: torch.full(operand.shape, float("nan"))}, {name: kept[operand.value]}) != 0.0
 
 
 @pytest.fixture
