@@ -8,7 +8,7 @@ import torch
 
 from executors.forms import PLAIN
 from executors.reference import Reference
-from executors.run import WARM_UP, Backend, Executable
+from executors.run import WARM_UP, Backend
 from executors.stale_reference import StaleReference
 from executors.tensors import job_tensors
 from simulator.job import Job
@@ -109,8 +109,9 @@ def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Exp
     program.sync()
     parameters = {name: expected.parameters[name] for name in plan.gradients}
     worst = program.parameter_difference(parameters)
-    gradients = _worst(_gradients(plan, program), expected.gradients)
-    return Numerics(gradients, _ratio(worst, parameters), expected.repeated_grad_error, expected.repeated_param_error)
+    gradients = {name: expected.gradients[name] for name in plan.gradients}
+    grad_error = _ratio(program.gradient_difference(gradients), gradients)
+    return Numerics(grad_error, _ratio(worst, parameters), expected.repeated_grad_error, expected.repeated_param_error)
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,6 @@ def _trained(
         for _ in range(steps):
             plain.step()
         return Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
-
-
-def _gradients(plan: Plan, program: Executable) -> dict[str, torch.Tensor]:
-    from executors.binding import apply_views
-
-    return {parameter: apply_views(program.kept[operand.value], operand) for parameter, operand in plan.gradients.items()}
 
 
 def _worst(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

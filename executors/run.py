@@ -66,6 +66,9 @@ class Executable(Protocol):
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.replicas`."""
 
+    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """The same of the gradients by parameter. The plan's gradients must be among the kept values."""
+
 
 class Backend(Protocol):
     """A place where plans run. `mode`: eager or graph. `unit`: periods per graph, or 1. `forms`: the forms of canonical ops."""

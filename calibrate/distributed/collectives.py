@@ -1,4 +1,8 @@
-"""Times the collectives of a library (gloo, NCCL) between processes: all processes call together, and the slowest one counts."""
+"""Times the collectives and messages of a library (gloo, NCCL) between processes.
+
+All processes of a collective call together, and the slowest one counts. Messages go from the first process to the second; those between
+other processes of a node are assumed to take as long.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,22 +13,27 @@ from calibrate.cpu.session import ROUNDS
 from executors.distributed.backend import DistributedBackend, DistributedProgram
 from executors.measured import Measured
 from simulator.bodies.collective import Collective
+from simulator.bodies.copy import Copy
+from simulator.collectives.laws import SEND
+from simulator.collectives.local import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import BUFFER, Segment, Task
+from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Segment, Storage, Task, Value
 from traces.collectives import law_name
 from traces.profile import Profile, Stats
 
 #: Calls per sample. The first is discarded: it follows a barrier, which the processes do not leave at the same moment.
 CALLS = 3
+#: Messages of these sizes are measured besides those of the plans, if none were before, so that the law knows other sizes too.
+MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 
 
 def measure_collectives(
     plans: Iterable[Plan], backend: DistributedBackend, profile: Profile, save_to: Path | None, rounds: int = ROUNDS
 ) -> int:
-    """Measure the collectives of `plans` that the profile has no point of, with all processes, and return their number."""
+    """Measure the collectives and messages of `plans` that the profile has no point of, with all processes, and return their number."""
     sampler = CollectiveSampler(backend)
-    for shape, (plan, task) in _unmeasured(plans, backend.loaded.library, profile).items():
-        sampler.add_one(shape, plan, task)
+    for shape, alone in _unmeasured(plans, backend, profile).items():
+        sampler.add_one(shape, alone)
     for _ in range(rounds if sampler.samples else 0):
         sampler.sample()
     sampler.store(profile, range(1, rounds))
@@ -33,59 +42,67 @@ def measure_collectives(
     return len(sampler.samples)
 
 
-def _unmeasured(plans: Iterable[Plan], library: str, profile: Profile) -> dict["Shape", tuple[Plan, Task]]:
-    """The collectives of `plans` that the profile has no point of, each with the first task that has its shape."""
-    unmeasured: dict[Shape, tuple[Plan, Task]] = {}
+def _unmeasured(plans: Iterable[Plan], backend: DistributedBackend, profile: Profile) -> dict["Shape", Plan]:
+    """The collectives and messages of `plans` that the profile has no point of, each alone in a plan."""
+    library, unmeasured = backend.loaded.library, {}
     for plan in plans:
-        for shape, task in _collectives(plan).items():
-            law = profile.collectives.get(law_name(shape.operation, library, shape.ranks))
+        for shape, alone in _shapes(plan, backend).items():
+            law = profile.collectives.get(shape.law(library))
             if law is None or shape.bytes not in dict(law.points):
-                unmeasured.setdefault(shape, (plan, task))
+                unmeasured.setdefault(shape, alone)
+            if law is None and shape.operation == SEND:
+                unmeasured |= {Shape(SEND, 2, size): _message(size, backend.names) for size in MESSAGE_BYTES}
     return unmeasured
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The properties of a collective that determine its time. `bytes` are those of one device's operands."""
+    """The properties of a collective or message that determine its time. `bytes` are those of one device's operands."""
 
     operation: str
     ranks: int
     bytes: int
 
-    @staticmethod
-    def of(task: Task) -> "Shape":
-        """The shape of a collective task."""
-        return Shape(task.body.name, len(task.body.devices), task.body.payload_bytes(task))
+    def law(self, library: str) -> str:
+        """The name of its law in a profile."""
+        return law_name(self.operation, library, self.ranks)
 
 
-def _collectives(plan: Plan) -> dict[Shape, Task]:
-    tasks: dict[Shape, Task] = {}
+def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
+    """The collectives and messages of a plan, each alone in a plan of its own."""
+    shapes: dict[Shape, Plan] = {}
     for task in plan.tasks:
         if isinstance(task.body, Collective):
-            tasks.setdefault(Shape.of(task), task)
-    return tasks
+            shape = Shape(task.body.name, len(task.body.devices), task.body.payload_bytes(task))
+            if shape not in shapes:
+                shapes[shape] = _alone(plan, task)
+        elif between_devices(task) and not task.body.aliases:
+            shape = Shape(SEND, 2, task.body.moved_bytes(task))
+            if shape not in shapes:
+                shapes[shape] = _message(shape.bytes, backend.names)
+    return shapes
 
 
 @dataclass
 class CollectiveSampler:
-    """Times collectives, each loaded in all processes as a program of one task. `samples` are seconds by sample."""
+    """Times collectives and messages, each loaded in all processes as a program of one task. `samples` are seconds by sample."""
 
     backend: DistributedBackend
     samples: dict[Shape, list[list[float]]] = field(default_factory=dict)
     _programs: dict[Shape, DistributedProgram] = field(default_factory=dict)
 
     def add(self, plan: Plan) -> None:
-        """Add the plan's collectives. Shapes that were added before are skipped."""
-        for shape, task in _collectives(plan).items():
-            self.add_one(shape, plan, task)
+        """Add the plan's collectives and messages. Shapes that were added before are skipped."""
+        for shape, alone in _shapes(plan, self.backend).items():
+            self.add_one(shape, alone)
 
-    def add_one(self, shape: Shape, plan: Plan, task: Task) -> None:
-        """Add one collective."""
+    def add_one(self, shape: Shape, alone: Plan) -> None:
+        """Add one collective or message, alone in a plan."""
         if shape not in self._programs:
-            self._programs[shape], self.samples[shape] = self.backend.load(_alone(plan, task), {}), []
+            self._programs[shape], self.samples[shape] = self.backend.load(alone, {}), []
 
     def sample(self) -> None:
-        """Take one sample of every collective."""
+        """Take one sample of every collective and message."""
         for shape, program in self._programs.items():
             chunk = program.run(CALLS)
             self.samples[shape].append(_longest_s(chunk.times) if chunk.times else list(chunk.steps_s))
@@ -112,3 +129,13 @@ def _alone(plan: Plan, task: Task) -> Plan:
     values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.mutates)}
     storages = {value.storage: plan.storages[value.storage] for value in values.values()}
     return Plan("collective", (Segment((replace(task, after=(), lag=0),)),), values, storages)
+
+
+def _message(size_bytes: int, devices: Sequence[str]) -> Plan:
+    """A plan with only a message of this many bytes, from the first device to the second."""
+    source, target = devices[:2]
+    held = Value("sent", (size_bytes,), (1,), "uint8", source, BUFFER, "sent")
+    arrived = replace(held, name="arrived", device=target, kind=ACTIVATION, storage="arrived")
+    task = Task("message", Copy(source, target), source, reads=(held.operand(),), writes=(arrived.operand(),), phase=TRANSFER)
+    values = {value.name: value for value in (held, arrived)}
+    return Plan("message", (Segment((task,)),), values, {name: Storage(name, size_bytes, v.device) for name, v in values.items()})

@@ -1,6 +1,7 @@
 """The testbed of one process per core group, joined by gloo.
 
-This process times ops while the others wait; collectives are timed by all. All decisions that depend on measurements are made here.
+This process times ops while the others wait; collectives and messages are timed by all. All decisions that depend on measurements are made
+here.
 """
 
 import logging
@@ -44,7 +45,7 @@ class CpuGroupTestbed(CpuTestbed):
         return cpu_machine(profile, self._devices, library=GLOO)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys and collectives, and co-runs."""
+        """Measure missing keys, collectives and messages, and co-runs."""
         plans = list(plans)
         measured = calibrate_cpu(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)

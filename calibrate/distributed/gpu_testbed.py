@@ -36,7 +36,7 @@ class GpuGroupTestbed(GpuTestbed):
         return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this process's GPU, and collectives with all processes."""
+        """Measure missing keys on this process's GPU, and collectives and messages with all processes."""
         plans = list(plans)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)

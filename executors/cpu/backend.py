@@ -23,7 +23,7 @@ from executors.cpu.workers import Callers, Workers
 from executors.forms import PLAIN
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
-from executors.replicas import parameter_difference
+from executors.replicas import gradient_difference, parameter_difference
 from executors.run import WARM_UP, failure
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
@@ -131,12 +131,15 @@ class CpuExecutable:
             self._instances[iteration] = instance
         entries = self._entries(self._period, self._period + steps, self._period + steps)
         self._period += steps
-        return self._chunk_times(self._execute(entries))
+        measured = self._execute(entries)
+        self._finish(self._period - 1)
+        return self._chunk_times(measured)
 
     def sync(self) -> ChunkTimes:
         """Run the lagging tasks, so that every iteration begun is complete."""
         end = self._period + self.dependencies.largest_lag
         measured = self._execute(self._entries(self._period, end, self._period), self._period)
+        self._finish(end - 1)
         self._first_iteration += self._period
         self._period = 0
         return self._chunk_times(measured)
@@ -148,6 +151,10 @@ class CpuExecutable:
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """See `Executable`."""
         return parameter_difference(self.binding, expected)
+
+    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """See `Executable`."""
+        return gradient_difference(self.binding, self.kept, expected)
 
     @staticmethod
     def _chunk_times(measured: list[Measured]) -> ChunkTimes:
@@ -174,7 +181,6 @@ class CpuExecutable:
         finally:
             if was_enabled:
                 gc.enable()
-        self._finish(entries)
         return measured
 
     def _run_serially(self, entries: list[Entry]) -> list[Measured]:
@@ -228,8 +234,8 @@ class CpuExecutable:
     def _run_in_parallel(self, entries: list[Entry], iterations: int | None) -> list[Measured]:
         """Run several lanes: the workers of each group take the most urgent ready head of their device's streams."""
         schedule = Schedule(self.tasks, self.dependencies, entries, iterations)
-        positions = tuple(p for name in self.plan.devices for p in self.backend.groups[name])
-        device_of = {p: name for name in self.plan.devices for p in self.backend.groups[name]}
+        served = [name for name in self.plan.devices if name in schedule.servers]  # not a device that only passes messages on
+        device_of = {p: name for name in served for p in self.backend.groups[name]}
         measured: list[Measured] = []
 
         def on_end(item: Measured, end_s: float | None) -> None:
@@ -246,16 +252,18 @@ class CpuExecutable:
                     raise
                 entry = schedule.advance(entry, server, lambda end_s, item=item: on_end(item, end_s), self._transfers[entry[1]])
 
-        collective_servers = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
-        wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), collective_servers)
-        # If a worker fails, this raises before the wait for collectives, which may be waiting for other processes.
-        self.backend.workers.run(lambda position: serve(device_of[position], position), positions)
+        networked = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
+        wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), networked)
+        # If a worker fails, this raises before the wait for the network's threads, which may be waiting for other processes.
+        self.backend.workers.run(lambda position: serve(device_of[position], position), tuple(device_of))
         wait()
         return sorted(measured, key=lambda m: m.start_s)
 
-    def _finish(self, entries: list[Entry]) -> None:
-        """Collect the losses computed so far, and drop the iterations whose last task has run."""
-        last_period = entries[-1][0]
+    def _finish(self, last_period: int) -> None:
+        """Collect the losses computed so far, and drop the iterations whose last task has run by the end of this period.
+
+        It may be a task of another process, so that this one has nothing to run in the last periods.
+        """
         for iteration, instance in sorted(self._instances.items()):
             losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
             if all(loss is not None for loss in losses):

@@ -1,6 +1,6 @@
 """Assigns tasks to workers when a device has several lanes. It keeps the ready stream heads by device, guarded by one condition.
 
-A stream whose head is a collective is served by a thread of its own. That thread waits for other processes while the device's workers
+A stream whose head waits for other processes (a collective, a message) is served by a thread of its own while the device's workers
 continue.
 """
 
@@ -13,12 +13,12 @@ from math import inf
 
 from executors.cpu.links import Direction, EmulatedLinks, Entry
 from simulator.plan.dependencies import Dependencies
-from simulator.plan.task import Resource, Task
+from simulator.plan.task import Task
 
 
 def _servers_of(tasks: tuple[Task, ...]) -> list[str]:
-    """Who runs each task: its device's workers, or, of a collective, its stream's thread."""
-    return [f"{t.device} network {t.stream}" if t.body.resource is Resource.COLLECTIVE else t.device for t in tasks]
+    """Who runs each task: its device's workers, or, if it waits for other processes, its stream's thread."""
+    return [f"{t.device} network {t.stream}" if t.body.waits_for_peers else t.device for t in tasks]
 
 
 class Schedule:

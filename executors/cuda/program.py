@@ -14,7 +14,7 @@ from executors.cuda.lanes import make_streams
 from executors.cuda.twins import EagerMarks, repeat_period, run_twins
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.replicas import parameter_difference
+from executors.replicas import gradient_difference, parameter_difference
 from executors.run import WARM_UP
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
@@ -205,6 +205,10 @@ class EagerProgram:
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """See `Executable`."""
         return parameter_difference(self.binding, expected)
+
+    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        """See `Executable`."""
+        return gradient_difference(self.binding, self.kept, expected)
 
 
 def _ends_s(origin: Event, ends: list[list[Event]]) -> list[float]:

@@ -1,1 +1,1 @@
-"""One process per device. In: a plan and the ranks. Out: a run where each process runs its device's tasks, and all run the collectives."""
+"""One process per device. In: a plan and the ranks. Out: a run where each process runs its device's tasks and its half of exchanges."""

@@ -1,6 +1,7 @@
 """Rank 0's backend: it lets every process run its device's part of a plan, and merges what the processes measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from math import isnan, nan
 from typing import Any
@@ -12,6 +13,7 @@ from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
+from simulator.collectives.local import between_devices
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
 from simulator.plan.plan import Plan
@@ -19,10 +21,7 @@ from traces.errors import StepcastError
 
 
 class DistributedBackend:
-    """Runs plans on the devices of `machine`, device r in the process of rank r. `local`: this process's own backend.
-
-    Plans may move tensors between devices only by collectives.
-    """
+    """Runs plans on the devices of `machine`, device r in the process of rank r. `local`: this process's own backend."""
 
     mode = "eager"
     unit = 1
@@ -179,7 +178,24 @@ class DistributedProgram:
                 Measured(index, period, start_s + shift_s, end_s + shift_s, core, device=device)
                 for index, period, start_s, end_s, core in answer["times"]
             ]
-        return sorted(times, key=lambda m: m.start_s)
+        return sorted(self._joined(times, one_node), key=lambda m: m.start_s)
+
+    def _joined(self, times: list[Measured], one_clock: bool) -> Iterator[Measured]:
+        """The times, with one for each message: from when it can be sent until it has arrived, or with two clocks until it is sent.
+
+        A receive begins as soon as its lane is free, and so says little about the transfer.
+        """
+        tasks = self._plan.tasks
+        arrived_s = {
+            (item.index, item.period): item.end_s
+            for item in times
+            if between_devices(tasks[item.index]) and item.device == tasks[item.index].body.target
+        }
+        for item in times:
+            if not between_devices(tasks[item.index]):
+                yield item
+            elif item.device == tasks[item.index].body.source:
+                yield replace(item, end_s=arrived_s.get((item.index, item.period), item.end_s)) if one_clock else item
 
     def trace(self) -> list[Measured]:
         """Task times of a few more periods, on all devices."""
@@ -189,9 +205,16 @@ class DistributedProgram:
 
     def parameter_difference(self, expected: Named) -> float:
         """The largest difference on any device; see `Executable`."""
+        return self._difference(expected, gradients=False)
+
+    def gradient_difference(self, expected: Named) -> float:
+        """The largest difference on any device; see `Executable`."""
+        return self._difference(expected, gradients=True)
+
+    def _difference(self, expected: Named, gradients: bool) -> float:
         backend = self._backend
-        message = {"command": "difference", "program": self._number}
-        own, answers = backend.run_everywhere(lambda: backend.loaded.difference(self._number, expected), message, expected)
+        message = {"command": "difference", "program": self._number, "gradients": gradients}
+        own, answers = backend.run_everywhere(lambda: backend.loaded.difference(self._number, expected, gradients), message, expected)
         differences = [own["difference"], *(answer.get("difference", 0.0) for answer in answers)]
         return nan if any(map(isnan, differences)) else max(differences)
 

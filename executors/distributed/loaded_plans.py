@@ -13,7 +13,6 @@ from executors.cpu.cores import available_cores
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
-from executors.replicas import parameter_difference
 from executors.run import Backend, Executable
 from simulator.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
@@ -104,10 +103,12 @@ class LoadedPlans:
         times = program.trace() if program is not None else []
         return {"begin_s": 0.0, "times": [[local.numbers[t.index], t.period, t.start_s, t.end_s, t.core] for t in times]}
 
-    def difference(self, number: int, expected: Named) -> dict[str, Any]:
-        """The largest difference between this device's parameters and `expected`. Returns the answer for rank 0."""
+    def difference(self, number: int, expected: Named, gradients: bool) -> dict[str, Any]:
+        """The largest difference between this device's parameters, or gradients, and `expected`. Returns the answer for rank 0."""
         _, program = self._programs[number]
-        return {"difference": 0.0 if program is None else parameter_difference(program.binding, expected)}
+        if program is None:
+            return {"difference": 0.0}
+        return {"difference": program.gradient_difference(expected) if gradients else program.parameter_difference(expected)}
 
     def peak_bytes(self, seed: int) -> dict[str, Any]:
         """Highest bytes that this process's allocator held for its part of the prepared plan. Returns the answer for rank 0."""

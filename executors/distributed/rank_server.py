@@ -91,7 +91,7 @@ class RankServer:
             case "trace":
                 return loaded.trace(message["program"])
             case "difference":
-                return loaded.difference(message["program"], tensors)
+                return loaded.difference(message["program"], tensors, message["gradients"])
             case "peak_bytes":
                 return loaded.peak_bytes(message["seed"])
         return {}

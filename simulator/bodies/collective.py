@@ -30,6 +30,7 @@ class Collective(Body):
 
     resource = Resource.COLLECTIVE
     crosses_devices = True
+    waits_for_peers = True
 
     @property
     def name(self) -> str:

@@ -1,9 +1,12 @@
-"""The share of a plan that one process runs: its device's tasks and the collectives in which the device takes part."""
+"""The share of a plan that one process runs: its device's tasks, and its part of collectives and of copies between two devices."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.bodies.collective import Collective
+from simulator.bodies.message import Message
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Segment, Task
@@ -23,6 +26,11 @@ class LocalPlan(Plan):
         """Carried storages of the whole plan that this device has."""
         return self.whole.carried & self.storages.keys()
 
+    @cached_property
+    def largest_lag(self) -> int:
+        """That of the whole plan, so that all processes run the same periods."""
+        return self.whole.largest_lag
+
     @property
     def empty(self) -> bool:
         """Whether the device has no tasks."""
@@ -33,10 +41,15 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
     """The share of `plan` that the process of `device` runs.
 
     A collective runs on the device's own lane of the same stream, with only the device's operands, which order it relative to the tasks
-    before and after it. `after` edges between tasks of two devices are dropped, since collectives order devices. Raises StepcastError for a
-    task that moves tensors between two devices.
+    before and after it. A copy between two devices becomes a `Message` on either: it is sent on the lane of the copy, and received on a
+    lane of its own (`directions`), so that a receive that waits holds up nothing but later receives from there. Both processes have their
+    messages in the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can
+    deadlock. `after` edges between tasks of two devices are dropped, since data order devices. Raises StepcastError for a task for which
+    two devices share memory.
     """
-    segments = tuple(Segment(tuple(task for _, task in _tasks(segment, device)), segment.repeat) for segment in plan.segments)
+    receiving = directions(plan)
+    by_segment = [_tasks(segment, device, receiving) for segment in plan.segments]
+    segments = tuple(Segment(tuple(task for _, task in own), part.repeat) for own, part in zip(by_segment, plan.segments, strict=True))
     used = {o.value for segment in segments for task in segment.tasks for o in (*task.inputs, *task.writes)}
     values = {name: v for name, v in plan.values.items() if v.device == device or (v.device == HOST and name in used)}
     local_storages = {value.storage for value in values.values()}
@@ -51,11 +64,50 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
         semantics=plan.semantics,
         whole=plan,
         device=device,
-        numbers=tuple(number for number, _ in _tasks(plan.segments[-1], device)),
+        numbers=tuple(number for number, _ in by_segment[-1]),
     )
 
 
-def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
+class Direction(NamedTuple):
+    """One way from a device to another: the messages that the lane `stream` of `source` sends to `target`, in the order of the plan."""
+
+    source: str
+    stream: int
+    target: str
+
+
+def directions(plan: Plan) -> dict[Direction, int]:
+    """The stream on which the target of each direction receives. No other task of the plan has it."""
+    tasks = [task for segment in plan.segments for task in segment.tasks]
+    used = {Direction(task.body.source, task.stream, task.body.target) for task in tasks if between_devices(task)}
+    first = 1 + max((task.stream for task in tasks), default=0)
+    return {direction: first + number for number, direction in enumerate(sorted(used))}
+
+
+def between_devices(task: Task) -> bool:
+    """Whether the task copies tensors from one device to another."""
+    ends = task.body.ends
+    return ends is not None and HOST not in ends and ends[0] != ends[1]
+
+
+def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task | None:
+    """What `device` does of a copy between two devices; None if it is neither of them."""
+    body = task.body
+    if body.aliases:
+        raise StepcastError(
+            f"task {task.name} gives memory of {body.source} a second name on {body.target}, but processes share no memory; run the plan in"
+            " one process, or plan it for several"
+        )
+    if device not in body.ends:
+        return None
+    channel = receiving[Direction(body.source, task.stream, body.target)]
+    message = Message(*body.ends, channel, tuple(o.strides for o in task.writes or task.mutates), body.add)
+    if device == body.source:
+        return replace(task, body=message, device=device, writes=(), mutates=())
+    return replace(task, body=message, device=device, stream=channel, reads=())
+
+
+def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) -> list[tuple[int, Task]]:
     """The device's tasks, each with its index in the segment."""
     numbered = []
     for number, task in enumerate(segment.tasks):
@@ -64,11 +116,11 @@ def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
             if device in body.devices:
                 numbered.append((number, replace(task, device=device, mutates=body.of(device, task))))
             continue
-        if body.ends is not None and HOST not in body.ends and body.ends[0] != body.ends[1]:
-            raise StepcastError(
-                f"task {task.name} copies from {body.ends[0]} to {body.ends[1]}: processes can exchange tensors only by collectives;"
-                " run the strategy in one process with --devices, or use image-parallel"
-            )
+        if between_devices(task):
+            half = _half(task, device, receiving)
+            if half is not None:
+                numbered.append((number, half))
+            continue
         if task.device == device:
             numbered.append((number, task))
     names = {task.name for _, task in numbered}
@@ -77,10 +129,10 @@ def _tasks(segment: Segment, device: str) -> list[tuple[int, Task]]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Devices that take part in the collectives of one stream; each group needs its own communicator.
+    """Devices that take part in the collectives of one stream, or source and target of messages; each group needs its own communicator.
 
     Collectives of one communicator must be issued in the same order on every device. Those of one stream are, those of two streams need not
-    be.
+    be. The stream of messages is the one on which they are received.
     """
 
     devices: tuple[str, ...]
@@ -94,5 +146,5 @@ def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
         for segment in plan.segments
         for task in segment.tasks
         if isinstance(task.body, Collective)
-    }
+    } | {ProcessGroup((way.source, way.target), stream) for way, stream in directions(plan).items()}
     return tuple(sorted(groups, key=lambda group: (group.stream, group.devices)))

@@ -77,8 +77,7 @@ def resident_shares(plan: Plan, machine: Machine) -> list[float]:
         walks.append((task.lag, accesses(task.inputs), accesses(task.writes), freed))
     shares = [1.0] * len(walks)
     uses_left: dict[int, int] = {}
-    largest_lag = max((task.lag for task in plan.tasks), default=0)
-    for period in range(1 + max(1, largest_lag)):
+    for period in range(1 + max(1, plan.largest_lag)):
         for index, (lag, read, written, instances) in enumerate(walks):
             iteration = period - lag
             total = present = 0.0

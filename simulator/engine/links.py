@@ -8,7 +8,8 @@ between switches, which has no queue. A link that is not duplex shares one bandw
 memory nothing moves (an alias).
 
 If the machine has measurements (`Machine.peer_transfers`, `Machine.collectives`), a transfer or collective alone takes the measured time,
-and loads a channel no more than that implies. Measured collectives of devices that no links join run one after another.
+and loads a channel no more than that implies. If both are measured, a library's message counts rather than the copy (`peer_transfers`).
+Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simpy import Environment, Event
 
 from simulator.bodies.collective import Collective
-from simulator.collectives.laws import measured_times
+from simulator.collectives.laws import measured_times, message_times
 from simulator.collectives.rounds import rounds
 from simulator.engine.clock import Allocator, Timer, delay_until
 from simulator.machine.machine import HOST, Link, Machine
@@ -148,6 +149,12 @@ class Links(Allocator):
         measured = route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
         return measured._replace(latency_error=0.0, bandwidth_error=0.0)
 
+    def transfer(self, source: str, target: str, moved_bytes: int) -> tuple[Route, float]:
+        """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured."""
+        route = self.route(source, target)
+        parts = None if route.alias or HOST in (source, target) else message_times(self._machine, source, target, moved_bytes)
+        return (route, float(moved_bytes)) if parts is None else self._timed(route, float(moved_bytes), *parts, moved_bytes)
+
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
         if (source, target) not in self._edges:
@@ -168,7 +175,7 @@ class Links(Allocator):
         return (route, share * payload_bytes) if parts is None else self._timed(route, share * payload_bytes, *parts, payload_bytes)
 
     def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
-        """A collective's route on which its bytes take `moving_s` after `latency_s`, and the bytes on its busiest channel."""
+        """The route, but its bytes take `moving_s` after `latency_s`; and the bytes on its busiest channel."""
         if route.alias:
             library = (self._machine.library, "")  # a channel of its own, so that such collectives follow one another
             self._capacity[library] = inf

@@ -64,9 +64,8 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, machine: Machi
         route, moved = links.collective(body, body.payload_bytes(task))
         return Recipe(overhead_s, task.priority, None, route, moved, launches=0 if route.alias else cost.launches)
     if body.resource is Resource.LINK and body.ends[0] != body.ends[1]:
-        route = ALIAS_ROUTE if body.aliases else links.route(*body.ends)
-        core = shape._replace(held=True) if on_core else None  # a worker moves the bytes
-        moved = float(body.moved_bytes(task))
+        route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(*body.ends, body.moved_bytes(task))
+        core = shape._replace(held=True) if on_core and not machine.library else None  # a worker moves the bytes, or the library's thread
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
     if body.resource is Resource.HOST:
         seconds = body.duration_s + (overhead_s if host is None else max(0.0, host.callback_s + gap_s))

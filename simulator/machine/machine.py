@@ -116,9 +116,10 @@ class Link:
 class Machine:
     """Devices, memories, host lanes and links. `sources`: where each figure comes from.
 
-    `library`: the library that runs collectives between the devices ("nccl", "gloo"); "" if one process has all devices and plans contain
-    the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by "SOURCE>TARGET"): measured times of a collective,
-    or of a transfer between two devices, that runs alone. Where one was measured, links only determine what it shares.
+    `library`: the library that runs collectives and messages between the devices, each of which is a process ("nccl", "gloo"); "" if one
+    process has all devices and plans contain the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by
+    "SOURCE>TARGET"): measured times of a collective or message, or of a transfer between two devices, that runs alone. Where one was
+    measured, links only determine what it shares.
 
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
 

@@ -126,7 +126,7 @@ def this_cpu(
         sources["link"] = f"stated: {link}"
     if library:
         links = tuple(Link(a, b, *_LOOPBACK, **_LOOPBACK_ERRORS) for a, b in permutations(names, 2))
-        sources["link"] = "assumed, until the library's collectives are measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
+        sources["link"] = "assumed, until the library is measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
     groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}
     machine = Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, collectives=laws)

@@ -30,6 +30,11 @@ class PlanContents:
         return self.segments[-1].tasks
 
     @cached_property
+    def largest_lag(self) -> int:
+        """The largest lag of `tasks`: how many more periods a run takes than it has iterations."""
+        return max((task.lag for task in self.tasks), default=0)
+
+    @cached_property
     def devices(self) -> tuple[str, ...]:
         """Devices in order of first use."""
         return tuple(dict.fromkeys(task.device for segment in self.segments for task in segment.tasks))

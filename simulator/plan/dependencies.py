@@ -77,7 +77,7 @@ class Dependencies:
         """Derive the edges of `tasks` (default: the plan's last segment)."""
         self.plan = plan
         self.tasks = plan.tasks if tasks is None else tasks
-        self.largest_lag = max((task.lag for task in self.tasks), default=0)
+        self.largest_lag = plan.largest_lag if tasks is None else max((task.lag for task in tasks), default=0)
         #: From this period on the lists repeat: every task has run in the period before.
         self.steady = self.largest_lag + 1
         self._derived: dict[int, list[list[tuple[Edge, ...]]]] = {}

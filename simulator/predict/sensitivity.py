@@ -160,7 +160,7 @@ class _Attribution:
         if body.resource is Resource.COLLECTIVE:
             route = self._links.collective(body, body.payload_bytes(task))[0]
         elif body.resource is Resource.LINK and body.ends[0] != body.ends[1] and not body.aliases:
-            route = self._links.route(*body.ends)
+            route = self._links.transfer(*body.ends, body.moved_bytes(task))[0]
         else:
             return None
         return None if route.alias else route

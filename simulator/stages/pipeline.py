@@ -99,7 +99,10 @@ class Pipeline:
         )
 
     def _means(self, sent: Sent) -> str:
-        """How a value gets to another device: see `Copy`. In one memory it may stay where it is, if nothing changes it later."""
-        if self.machine.memory_name(sent.source) != self.machine.memory_name(sent.target):
+        """How a value gets to another device: see `Copy`. In one memory it may stay where it is, if nothing changes it later.
+
+        With a library every device is a process, and processes share no memory.
+        """
+        if self.machine.library or self.machine.memory_name(sent.source) != self.machine.memory_name(sent.target):
             return LINK
         return KERNEL if sent.changed or self.machine.link_between(sent.source, sent.target) else ALIAS

@@ -61,6 +61,11 @@ def layer_normalised(batch):
     return nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(batch, 4), torch.randint(3, (batch,))
 
 
+def deep(batch):
+    layers = [layer for _ in range(8) for layer in (nn.Linear(4, 4), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(4, 3)), torch.randn(batch, 4), torch.randint(3, (batch,))
+
+
 def wide(batch, width=3000):
     layers = nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
     return nn.Sequential(*layers), torch.randn(batch, 4), torch.randint(3, (batch,))

@@ -1,6 +1,6 @@
 """The program of one process of several: `python -m tests.support.rank_process`, with torchrun's variables. See `processes.run_ranks`.
 
-Every process checks its collectives. Then rank 0 trains with all processes and prints the largest errors as one JSON document.
+Every process checks its collectives and messages. Then rank 0 trains with all processes and prints the largest errors as one JSON document.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from executors.tensors import job_tensors
+from simulator.plan.dependencies import Dependencies
 from tests.support.places import SUPPORT
 
 
@@ -77,6 +78,67 @@ def check_collectives(channel) -> None:
                 assert all(float(change.abs().max()) == 0 for change in untouched)
 
 
+def check_messages(channel) -> None:
+    """Send tensors of many layouts and dtypes to every other process while they send theirs, and check what arrives."""
+    from executors import process_groups
+    from executors.cpu.backend import CpuBackend
+    from executors.distributed.loaded_plans import cores_of
+    from simulator.bodies.copy import Copy
+    from simulator.collectives.local import groups_of, local_plan
+    from simulator.machine.machine import Device, Machine, Memory
+    from simulator.plan.plan import Plan
+    from simulator.plan.task import ACTIVATION, BUFFER, Operand, Segment, Storage, Task, Value
+    from simulator.plan.views import contiguous, part
+
+    devices = tuple(f"d{rank}" for rank in range(channel.ranks.world))
+    own = devices[channel.ranks.rank]
+    layouts = [((3, 4), (4, 1)), ((3, 4), (1, 3)), ((), ()), ((2, 3), (0, 1)), ((2, 0), (0, 1)), ((2, 3, 2, 2), (12, 1, 6, 3))]
+    forms = [(shape, strides, dtype) for shape, strides in layouts for dtype in ("float64", "bool", "int64", "complex64", "bfloat16")]
+    values, tasks, initial, expected = {}, [], {}, {}
+
+    def tensor(index: int, source: str) -> torch.Tensor:
+        shape, _, dtype = forms[index]
+        generator = torch.Generator().manual_seed(100 * devices.index(source) + index)
+        return torch.randint(0, 50, shape, generator=generator).to(getattr(torch, dtype))
+
+    def place(name: str, index: int, device: str, kind: str, strides: tuple[int, ...]) -> Operand:
+        shape, _, dtype = forms[index]
+        source = Operand(name, shape, strides, dtype) if kind == BUFFER else None
+        values[name] = Value(name, shape, strides, dtype, device, kind, name, source)
+        return values[name].operand()
+
+    for source in devices:
+        for target in devices:
+            if source == target:
+                continue
+            for index in range(len(forms)):  # to another layout than the source's, of as many elements
+                name = f"{index} {source}>{target}"
+                held = place(f"held {name}", index, source, BUFFER, contiguous(forms[index][0]))
+                arrived = place(f"arrived {name}", index, target, ACTIVATION, forms[index][1])
+                initial[held.value] = tensor(index, source)
+                tasks.append(Task(name, Copy(source, target), source, 1, reads=(held,), writes=(arrived,)))
+                if target == own:
+                    expected[arrived.value] = initial[held.value]
+            added = [place(f"{what} {source}>{target}", 0, device, BUFFER, (4, 1)) for what, device in (("term", source), ("sum", target))]
+            initial |= {operand.value: tensor(0, source) for operand in added}
+            rows = tuple(part(operand, 1, 3) for operand in added)
+            tasks.append(Task(f"add {source}>{target}", Copy(source, target, add=True), source, 2, reads=rows[:1], mutates=rows[1:]))
+    storages = {name: Storage(name, 1, value.device) for name, value in values.items()}
+    plan = Plan("messages", (Segment(tuple(tasks)),), values, storages)
+    process_groups.make(groups_of(plan), devices, "gloo")
+    machine = Machine("m", (Device(own, "cpu", 1, {}, "ram"),), (Memory("ram", 0, 0.0, 0),))
+    backend = CpuBackend(machine, cores=cores_of(channel.ranks.local_rank, 1))
+    program = backend.load(local_plan(plan, own), initial, keep=tuple(expected))
+    program.run(2)
+    for name, correct in expected.items():
+        assert torch.equal(program.kept[name], correct), name
+    for source in devices:
+        if source != own:
+            name = f"sum {source}>{own}"
+            assert torch.equal(program.binding.carried[name][0], initial[name][0])
+            assert torch.equal(program.binding.carried[name][1:], 3 * initial[name][1:])  # it was equal to what arrived, twice
+
+
 def _flat(tensors) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
@@ -105,12 +167,20 @@ def _check(operation, operands, result, inputs, rank) -> None:
 STYLES = [f"image-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
 #: The styles that four processes train with.
 FEW = [STYLES[0], STYLES[3], STYLES[4]]
+#: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
+#: a layer in two stages.
+PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline"]
+PIPELINED = {
+    f"{SUPPORT}/chain_models.py:every_layer": [*PIPELINES, "stale-pipeline:first=backward,backward_weights=stashed", "model-parallel"],
+    f"{SUPPORT}/chain_models.py:residual": ["1f1b", "stale-pipeline:on=simulated"],
+    f"{SUPPORT}/mlp.py:shared": ["gpipe", "stale-pipeline"],
+}
 MORE = ["image-parallel:bucket=0,priorities=on,update=backward-fusion", "image-parallel:server=host", "baseline", "forward-fusion"]
 
 
 def numerics(channel) -> dict[str, float]:
-    """Train with every style of update. Returns the largest error by model and strategy."""
-    from calibrate.numerics import Expected, compare
+    """Train with every style of update, and with pipelines. Returns the largest error by model and strategy."""
+    from calibrate.numerics import STEPS, References, compare
     from executors.distributed.backend import DistributedBackend
     from simulator.job import Job
     from simulator.machine.this_cpu import this_cpu
@@ -122,26 +192,39 @@ def numerics(channel) -> dict[str, float]:
     models = {"lenet5": STYLES + MORE if two else FEW, f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
     if two:
         models[f"{SUPPORT}/mlp.py:dropout"] = FEW
+    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": PIPELINES}
     errors_by_case = {}
     for model, texts in models.items():
         job = Job(model, 8, precision="fp64", optimizer="adam")
         built = job.build()
-        expected = {}
+        references = References(job, built, STEPS, backend)
         for text in texts:
             strategy, options = strategies.parse(text)
             plan = strategy.plan(job, machine, None, options)
-            parts = len(plan.losses)
-            if parts not in expected:
-                expected[parts] = Expected.of(job, built, parts=parts, backend=backend)
-            errors = compare(job, built, plan, backend, expected[parts])
+            errors = compare(job, built, plan, backend, references.of(plan))
             errors_by_case[f"{Path(model).name} {text}"] = max(errors.max_grad_error, errors.max_param_error)
+            if text in ("gpipe", "stale-pipeline"):
+                program = backend.load(plan, job_tensors(job, built, job.graph()))
+                check_times(plan, program.run(plan.largest_lag + 2).times)
     return errors_by_case
 
 
+def check_times(plan, times) -> None:
+    """A timeline has every task of a full period once, and a copy on the device that sends it, where it ends before what needs it."""
+    last = max(item.period for item in times)
+    ended = {item.index: item for item in times if item.period == last}
+    assert len(ended) == len(plan.tasks) == sum(item.period == last for item in times)
+    assert [ended[index].device for index in range(len(plan.tasks))] == [task.device for task in plan.tasks]
+    for index, edges in enumerate(Dependencies(plan).edges(plan.largest_lag + 1)):
+        for edge in edges:
+            if not edge.delta and edge.kind == "raw":
+                assert ended[edge.index].end_s <= ended[index].start_s, (plan.tasks[edge.index].name, plan.tasks[index].name)
+
+
 def on_gpus(channel) -> dict[str, float]:
-    """The same on simulated GPUs, one for each process; the leader's fails where its streams race."""
+    """The same on simulated GPUs, one for each process; they fail where their streams race."""
     from calibrate.distributed.gpu_testbed import replicated
-    from calibrate.numerics import Expected, compare
+    from calibrate.numerics import STEPS, References, compare
     from executors.cuda.torch_driver import gpu
     from executors.distributed.backend import DistributedBackend
     from simulator.job import Job
@@ -153,12 +236,12 @@ def on_gpus(channel) -> dict[str, float]:
     job = Job(f"{SUPPORT}/mlp.py:make", 8, precision="fp64", optimizer="adam")
     built = job.build()
     errors_by_strategy = {}
-    for text in FEW:
+    references = References(job, built, STEPS, backend)
+    for text in [*FEW, "gpipe", "stale-pipeline"]:
         strategy, options = strategies.parse(text)
         plan = strategy.plan(job, machine, None, options)
         with gpu():
-            expected = Expected.of(job, built, backend=backend, parts=len(plan.losses))
-            errors = compare(job, built, plan, backend, expected)
+            errors = compare(job, built, plan, backend, references.of(plan))
             times = backend.load(plan, job_tensors(job, built, job.graph())).trace()
         assert {t.device for t in times} == {device.name for device in machine.devices}
         errors_by_strategy[text] = max(errors.max_grad_error, errors.max_param_error)
@@ -178,6 +261,7 @@ def main() -> None:
     ranks = launched()
     channel = open_channel(ranks) if ranks.first else join_channel(ranks)
     check_collectives(channel)
+    check_messages(channel)
     if not ranks.first:
         with fake:
             sys.exit(RankServer(channel).serve())

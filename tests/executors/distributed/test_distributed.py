@@ -18,7 +18,7 @@ from executors.distributed import own_gpu
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import dense
-from executors.replicas import parameter_difference
+from executors.replicas import gradient_difference, parameter_difference
 from executors.tensors import job_tensors
 from simulator.bodies.collective import Collective
 from simulator.collectives.local import ProcessGroup
@@ -71,20 +71,24 @@ COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch(count, tmp_path):
-    """On CPUs and simulated GPUs. Every process has checked the results of all collectives before."""
+    """On CPUs and simulated GPUs; with stale weights, those of a trainer of equal staleness.
+
+    Every process has checked the results of all collectives and messages before.
+    """
     rank_0, *others = run_ranks(count, tmp_path)
     assert (rank_0.status, [(ended.status, ended.out, ended.err) for ended in others]) == (0, [(0, "", "")] * (count - 1)), rank_0.err
     errors = rank_0.document
-    assert {kind: len(by_name) for kind, by_name in errors.items()} == {2: {"cpu": 16, "gpu": 3}, 4: {"cpu": 4, "gpu": 0}}[count]
+    assert {kind: len(by_name) for kind, by_name in errors.items()} == {2: {"cpu": 27, "gpu": 5}, 4: {"cpu": 9, "gpu": 0}}[count]
     assert [(name, error) for by_name in errors.values() for name, error in by_name.items() if not error <= 1e-10] == []
 
 
 def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
+    more = ["--strategy", "1f1b", "--strategy", "stale-pipeline", "--quick"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ui.cli"]
     variables = environment(tmp_path, STEPCAST_CACHE=os.environ["STEPCAST_CACHE"])
     ended = subprocess.run(
-        [*launcher, "validate", *map(str, JOB), "--precision", "fp64", "--json"],
+        [*launcher, "validate", *map(str, JOB), *more, "--precision", "fp64", "--json"],
         capture_output=True,
         text=True,
         env=variables,
@@ -92,7 +96,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert [row["strategy"] for row in document["results"]] == ["baseline", "image-parallel"]
+    assert [row["strategy"] for row in document["results"]] == ["baseline", "image-parallel", "1f1b", "stale-pipeline"]
     assert document["device"]["processes"] == 2
     for row in document["results"]:
         assert row["status"] == "ok"
@@ -197,6 +201,16 @@ def test_a_replica_that_differs_is_noticed(two_device_program):
     assert parameter_difference(program.binding, same) == pytest.approx(0.5)
     program.binding.carried["features.0.weight@cpu:1"][0] = float("nan")
     assert parameter_difference(program.binding, same) != parameter_difference(program.binding, same)
+
+
+def test_a_gradient_that_differs_is_noticed_on_the_device_that_has_it(two_device_program):
+    program, _ = two_device_program
+    (name, operand), *_ = program.plan.gradients.items()
+    kept = {operand.value: torch.full(operand.shape, 2.0)}
+    one = SimpleNamespace(plan=SimpleNamespace(gradients={name: operand}))
+    assert gradient_difference(one, kept, {name: kept[operand.value].clone(), "on another device": torch.zeros(1)}) == 0.0
+    assert gradient_difference(one, kept, {name: kept[operand.value] - 0.5}) == 0.5
+    assert gradient_difference(one, {operand.value: torch.full(operand.shape, float("nan"))}, {name: kept[operand.value]}) != 0.0
 
 
 @pytest.fixture

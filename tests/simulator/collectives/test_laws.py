@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from calibrate.collective_fit import fit_collective, store_collective
 from simulator.bodies.collective import Collective
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Machine
+from simulator.machine.machine import Link, Machine
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
@@ -170,6 +170,25 @@ def test_measured_transfers_between_gpus_replace_the_figures_of_the_links():
     assert copy_spans(machine, ("cuda:1", "cuda:0")) == [("cuda:1>cuda:0", 0.0, 1.5)]
     faster = replace(machine, peer_transfers={"cuda:0>cuda:1": Transfer(latency_s=0.0, bytes_per_s=800.0)})
     assert copy_spans(faster, ("cuda:0", "cuda:1")) == [("cuda:0>cuda:1", 0.0, 0.5)]
+
+
+def test_messages_between_processes_take_the_time_of_the_librarys_law():
+    """In both directions and between all processes of a node, whatever else was measured of copies between two devices."""
+    two = linked_gpus(2, link("switch"))
+    known = replace(two, collectives={"send|nccl|2": LAW}, peer_transfers={"cuda:0>cuda:1": Transfer(latency_s=1.0, bytes_per_s=1e9)})
+    expected = pytest.approx(LAW.seconds(400))
+    assert copy_spans(known, gpus(2), gpus(2)[::-1]) == [("cuda:0>cuda:1", 0.0, expected), ("cuda:1>cuda:0", 0.0, expected)]
+    assert copy_spans(replace(two, collectives={"send|gloo|2": LAW}), gpus(2)) == [("cuda:0>cuda:1", 0.0, 1.5)]  # by the links
+
+
+def test_a_worker_computes_while_the_library_sends():
+    """Within one process, a worker moves the bytes itself."""
+    pair = (Link("a", "b", 0.25, 400.0),)
+    timed = [copy("send", "a", "b", "x", "y"), task("f", 1.0, reads="u", writes="v", on="a")]
+    plan, costs = build(*timed)
+    for library, ends in (("gloo", [1.25, 1.0]), ("", [1.25, 2.25])):
+        machine = replace(cpu("a", "b"), links=pair, library=library)
+        assert [end for _, _, end in rows(simulate(plan, machine, costs, iterations=1))] == ends
 
 
 def test_a_profiles_laws_and_transfers_come_with_its_machine():

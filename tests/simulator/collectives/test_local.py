@@ -3,7 +3,9 @@
 import pytest
 
 from simulator.bodies.collective import Collective
-from simulator.collectives.local import ProcessGroup, groups_of, local_plan
+from simulator.bodies.copy import Copy
+from simulator.bodies.message import Message
+from simulator.collectives.local import ProcessGroup, directions, groups_of, local_plan
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, copy, task
 from traces.errors import StepcastError
@@ -65,10 +67,39 @@ def test_a_device_without_tasks_has_an_empty_plan():
     assert (local.values, local.numbers, local.devices) == ({}, (), ())
 
 
-def test_a_copy_between_devices_is_refused_by_name():
+def test_a_copy_between_devices_is_sent_by_one_process_and_received_by_the_other_on_a_stream_of_its_own():
     plan, _ = build(task("f", reads="x", writes="y", on="a"), copy("move", "a", "b", "y", "z"), task("g", reads="z", writes="u", on="b"))
-    with pytest.raises(StepcastError, match=r"task move copies from a to b: .*use image-parallel"):
-        local_plan(plan, "a")
+    sender, receiver = local_plan(plan, "a"), local_plan(plan, "b")
+    assert [(t.name, t.lane, names(t.reads), names(t.writes)) for t in sender.tasks[1:]] == [("move", ("a", 9), ["y"], [])]
+    assert [(t.name, t.lane, names(t.reads), names(t.writes)) for t in receiver.tasks[:1]] == [("move", ("b", 10), [], ["z"])]
+    assert sender.tasks[1].body == receiver.tasks[0].body == Message("a", "b", 10, ((1,),))
+    assert [local.numbers for local in (sender, receiver)] == [(0, 1), (1, 2)]
+    assert [[edge.kind for edge in edges] for edges in Dependencies(receiver).edges(0)] == [[], ["raw"]]
+    assert local_plan(plan, "c").empty
+
+
+def test_messages_of_each_direction_and_stream_keep_the_order_of_the_plan_on_both_sides():
+    there = [copy(f"there {n}", "a", "b", f"x{n}", f"y{n}", stream=n % 2) for n in range(4)]
+    back = [copy(f"back {n}", "b", "a", f"u{n}", f"v{n}", stream=1) for n in range(3)]
+    plan, _ = build(*[each for pair in zip(there, back, strict=False) for each in pair], there[3])
+    sender, receiver = local_plan(plan, "a"), local_plan(plan, "b")
+    assert directions(plan) == {("a", 0, "b"): 2, ("a", 1, "b"): 3, ("b", 1, "a"): 4}
+    for sent, received, lane in ((sender, receiver, 2), (sender, receiver, 3), (receiver, sender, 4)):
+        halves = [[t for t in local.tasks if t.body.channel == lane] for local in (sent, received)]
+        assert [t.name for t in halves[0]] == [t.name for t in halves[1]]
+        assert len({t.lane for t in halves[0]}) == len({t.lane for t in halves[1]}) == 1
+    assert [(group.devices, group.stream) for group in groups_of(plan)] == [(("a", "b"), 2), (("a", "b"), 3), (("b", "a"), 4)]
+
+
+def test_all_processes_run_as_many_periods_as_the_whole_plan():
+    plan, _ = build(task("f", writes="x", on="a"), copy("move", "a", "b", "x", "y", lag=1), task("g", reads="y", on="b", lag=2))
+    assert [Dependencies(local_plan(plan, device)).largest_lag for device in "ab"] == [2, 2]
+
+
+def test_memory_that_two_devices_share_is_refused_by_name():
+    move = task("move", reads="x", writes="y", on="a", body=Copy("a", "b", means="alias"))
+    with pytest.raises(StepcastError, match=r"^task move gives memory of a a second name on b, but processes share no memory"):
+        local_plan(build(move)[0], "b")
 
 
 def test_every_stream_with_collectives_has_a_process_group_in_one_order():
