@@ -9,7 +9,7 @@ from traces.timeline import Span
 
 #: The group of bars of gradients by the weights, where a backward is split.
 BY_WEIGHTS = "backward by weights"
-#: A lane whose transfers take less than this share of the step is left out: data that stay where they are, of which a copy is but a message.
+#: A lane whose transfers take less than this share of the step is left out, as where data stay in the memory that two devices share.
 _LEAST_TRANSFERS = 0.01
 
 

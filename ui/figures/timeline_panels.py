@@ -48,8 +48,8 @@ class Bar:
 class TimelinePanel:
     """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
 
-    `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`: row,
-    start and length in ms of the time in which a pipeline's device waits.
+    `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
+    row, start and length in ms of the time in which a pipeline's device waits.
     """
 
     kind: str
