@@ -142,7 +142,7 @@ def read_json(path: Path | str, what: str) -> Any:
         raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
 
 
-def read_text(path: Path | str, what: str, most_bytes: int = LARGEST_DOCUMENT) -> str:
+def read_text(path: Path | str, what: str, most_bytes: int | None = None) -> str:
     """Read a text file in UTF-8, plain or gzip. `what` is the kind of file that messages name.
 
     Raises UnusableFileError as `read_bytes` does, and for a file that is not UTF-8.
@@ -156,13 +156,14 @@ def read_text(path: Path | str, what: str, most_bytes: int = LARGEST_DOCUMENT) -
         ) from error
 
 
-def read_bytes(path: Path | str, what: str, most_bytes: int = LARGEST_DOCUMENT) -> bytes:
+def read_bytes(path: Path | str, what: str, most_bytes: int | None = None) -> bytes:
     """Read a file, plain or gzip (recognized by its first bytes). `what` is the kind of file that messages name.
 
-    Raises UnusableFileError if the file is missing, unreadable, truncated, or larger than `most_bytes` after decompression.
+    Raises UnusableFileError if the file is missing, unreadable, truncated, or larger than `most_bytes` (default:
+    `LARGEST_DOCUMENT`) after decompression.
     """
     try:
-        return _read_bytes(Path(path), most_bytes)
+        return _read_bytes(Path(path), LARGEST_DOCUMENT if most_bytes is None else most_bytes)
     except TooLargeError as error:
         raise _too_large(path, what, error) from error
     except FileNotFoundError as error:

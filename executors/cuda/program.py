@@ -152,10 +152,12 @@ class EagerProgram:
         self._wait()
         end = self._period + self._compiled.dependencies.largest_lag
         drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
+        unfinished = list(self._instances.values())  # no later period orders the lanes that share their memory: keep it until the wait
         for period in range(self._period, end):
             drain.period(period, self._instances)
             self._finish(period)
         self._wait()
+        del unfinished
         self._first_iteration += self._period
         self._period = 0
         self._instances.clear()

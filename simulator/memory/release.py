@@ -2,13 +2,14 @@
 
 A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
 therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
-on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`).
+on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy makes
+a second name of another's memory is freed with it: accesses under both names count.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from simulator.memory.over_time import access_counts
+from simulator.memory.over_time import owners
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT
@@ -61,11 +62,16 @@ def _fed(plan: Plan) -> set[str]:
 
 def _released(plan: Plan, dependencies: Dependencies, periods: int):
     """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed."""
-    tasks, used, fed = dependencies.tasks, plan.instances, _fed(plan)
+    tasks, fed = dependencies.tasks, _fed(plan)
+    owner = {name: of for name, of in owners(plan).items() if of not in fed and of not in plan.carried}
+    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name, of in owner.items():
+        names_of[of].append(name)
     size = len(tasks)
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(task.lane for task in tasks))}
     lane_of = [lanes[task.lane] for task in tasks]
-    counts = access_counts(plan)
+    counts = Counter(name for names in used for name in names)
     clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution on every lane that its next task is ordered after
     clock_after: dict[int, list[int]] = {}  # clock at the end of an execution that other lanes wait for
     recorded = {edge.index for period in range(dependencies.steady + 1) for edges in dependencies.waits(period) for edge in edges}
@@ -94,7 +100,8 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
             waiting = []
             for key, accesses in pending[lane]:
                 if all(clock[other] >= last for other, last in accesses.items()):
-                    yield (period, index), *key
+                    for name in (key[0], *names_of[key[0]]):
+                        yield (period, index), name, key[1]
                 else:
                     waiting.append((key, accesses))
             pending[lane] = waiting

@@ -55,13 +55,12 @@ def _block(rows: Sequence[Sequence[Cell]], ranks: range, begin: int, end: int, m
     lines = []
     for rank in ranks:
         texts = [IDLE] * (end - begin)
-        used = 0
+        row_end = max((cell.start + cell.length for cell in rows[rank]), default=0)
         for cell in rows[rank]:
             for column in range(max(cell.start, begin), min(cell.start + cell.length, end)):
                 texts[column - begin] = cell.text if column == cell.start else CONTINUED
-                used = max(used, column - begin + 1)
         label = f"rank {rank}".ljust(label_width)
-        lines.append((label + " ".join(text.ljust(cell_width) for text in texts[:used])).rstrip())
+        lines.append((label + " ".join(text.ljust(cell_width) for text in texts[: max(row_end - begin, 0)])).rstrip())
         if mark is not None and mark.rank == rank and begin <= mark.column <= end:
             lines.append(" " * (label_width + (mark.column - begin) * (cell_width + 1)) + "^ here")
     return "\n".join(lines)

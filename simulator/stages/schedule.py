@@ -176,7 +176,8 @@ def _run(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: flo
             action = schedule.ranks[rank][done[rank]]
             needs = schedule.needs(action)
             if action in schedule.overlapped:
-                needs += tuple(need for need in schedule.needs(schedule.ranks[rank][done[rank] + 1]) if need != action)
+                paired = schedule.ranks[rank][done[rank] + 1 : done[rank] + 2]
+                needs += tuple(need for backward in paired for need in schedule.needs(backward) if need != action)
             absent = next((need for need in needs if need not in spans), None)
             if absent is not None:
                 waiting.setdefault(absent, []).append(rank)

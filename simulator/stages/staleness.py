@@ -45,8 +45,8 @@ def stale_notes(plan: Plan, stages: Sequence[Sequence[str]]) -> dict[str, object
 
     `stages`: the parameters of each stage. Raises StepcastError as `staleness` does.
     """
-    found = staleness(plan)
-    by_stage = [[found.get(parameter, Staleness()) for parameter in parameters] or [Staleness()] for parameters in stages]
+    lacking_of = staleness(plan)
+    by_stage = [[lacking_of.get(parameter, Staleness()) for parameter in parameters] or [Staleness()] for parameters in stages]
     forward, backward = ([max(each[phase] for each in own) for own in by_stage] for phase in (0, 1))
     sizes = [sum(plan.values[parameter].operand().elements for parameter in parameters) for parameters in stages]
     stale = sum(size for size, lacking in zip(sizes, forward, strict=True) if lacking)

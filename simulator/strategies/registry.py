@@ -13,7 +13,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, Protocol
@@ -64,12 +64,14 @@ class Strategy:
 
     def option_docs(self) -> list[tuple[str, str, object]]:
         """(name, description, default) of each option. The descriptions are the docstrings below the fields."""
-        body = ast.parse(textwrap.dedent(inspect.getsource(self.options_type))).body[0].body
-        docs = {
-            field.target.id: " ".join(text.value.value.split())
-            for field, text in pairwise(body)
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        }
+        docs: dict[str, str] = {}
+        for own in reversed([each for each in self.options_type.__mro__ if is_dataclass(each)]):
+            body = ast.parse(textwrap.dedent(inspect.getsource(own))).body[0].body
+            docs |= {
+                field.target.id: " ".join(text.value.value.split())
+                for field, text in pairwise(body)
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            }
         return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
 
     def options(self, texts: Mapping[str, str] | None = None) -> object:

@@ -25,7 +25,7 @@ _PREFERRED = {
     LOOPED: ((ROUNDS, ROUNDS), (EARLIER, LATER), (LATER, LATER)),
     V: ((LATER, LATER), (LATER, EARLIER)),
 }
-#: Actions that the search puts in order at most, over all of its schedules, about half a second.
+#: Actions that the search puts in order at most, summed over its schedules. They take about half a second.
 _MOST_ACTIONS = 60_000
 #: Schedules are this close to the least time that any can have, relatively, when the search ends early.
 _CLOSE = 1e-9
@@ -91,7 +91,7 @@ def _ranks(stages: int, shape: str, per_rank: int) -> tuple[int, ...]:
     if shape not in SHAPES:
         raise UnknownNameError("shape", shape, SHAPES)
     per_rank = {STRAIGHT: 1, LOOPED: per_rank, V: 2}[shape]
-    if stages % per_rank:
+    if stages < 1 or stages % per_rank:
         raise StepcastError(f"a {shape} schedule has {per_rank} stages on each rank, got {stages} stages; choose a multiple of {per_rank}")
     ranks = stages // per_rank
     return tuple(stages - 1 - stage if shape == V and stage >= ranks else stage % ranks for stage in range(stages))

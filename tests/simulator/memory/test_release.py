@@ -1,5 +1,6 @@
 """When instances may be freed on a GPU: after their last access, once the lane that allocated them is ordered after the other lanes."""
 
+from simulator.bodies.copy import ALIAS, Copy
 from simulator.memory.release import releases
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, task
@@ -38,3 +39,16 @@ def test_a_storage_read_by_a_lane_nobody_waits_for_is_never_released():
 def test_a_reader_that_lags_releases_an_iteration_later():
     freed = released(task("update", reads="g", mutates="w", lag=1), task("f", reads="x w", writes="g"))
     assert freed == {"update": [("g", 1)]}
+
+
+def test_a_second_name_is_freed_by_the_lane_that_allocated_the_memory():
+    """The send is ordered after the reader of what it sent; the lane whose memory that is, an iteration later."""
+    tasks = [
+        task("f", reads="x", writes="a"),
+        task("send", reads="a", writes="b", stream=1, body=Copy("d", "d", means=ALIAS)),
+        task("reader", reads="b", writes="c", stream=2),
+        task("next", reads="c", writes="e", stream=1),
+        task("join", reads="e", writes="g"),
+    ]
+    freed = released(*tasks)
+    assert [name for name, pairs in freed.items() for storage, _ in pairs if storage in ("a", "b")] == ["join", "join"]

@@ -1,0 +1,40 @@
+"""Pipelines on partitions of one GPU: their numbers, with lags of several iterations and transfers between streams, eagerly and in graphs.
+
+The simulated GPU fails a test whose streams race or whose tensors are freed too early.
+"""
+
+import pytest
+
+from calibrate.numerics import References, compare, steps_to_compare
+from executors.cuda.backend import CudaBackend
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.machine.this_gpu import gpu_machine
+from simulator.predict.forecast import plan_strategy
+from tests.fake_gpu import FakeGpu
+from tests.support import staged_models
+from traces.profile import Identity, Profile
+
+TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline")
+FOUR = ("1f1b", "stale-pipeline:stages=3", "stale-pipeline:on=unfolded,stages=2,backward_weights=stashed", "zero-bubble:shape=v")
+CASES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
+
+
+def partitioned(count: int) -> Machine:
+    """An H200 in `count` partitions."""
+    return gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count)
+
+
+@pytest.mark.parametrize(("count", "strategy", "mode"), CASES)
+def test_numbers_are_those_of_the_reference_trainer(count, strategy, mode):
+    machine = partitioned(count)
+    model = "chain" if count == 4 else "residual"
+    job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", optimizer="adam")
+    built, plan = job.build(), plan_strategy(strategy, {}, job, machine, CostModel(machine))
+    plan.validate(machine)
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics

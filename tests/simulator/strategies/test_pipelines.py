@@ -1,0 +1,177 @@
+"""Pipelines compute what plain training computes, or a trainer whose weights are as stale; and they take the time that they should."""
+
+import pytest
+import torch
+
+from calibrate.numerics import References, compare
+from executors.cpu.backend import CpuBackend
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import simulate
+from simulator.job import Job
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.machine.presets import load_machine
+from simulator.machine.this_cpu import this_cpu
+from simulator.plan.plan import Plan
+from simulator.plan.task import TRANSFER, UPDATE
+from simulator.predict.forecast import forecast, plan_strategy
+from simulator.stages.orders import gpipe, one_f_one_b
+from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
+from tests.support import staged_models
+from traces.errors import StepcastError
+from traces.profile import Identity, KeyCost, Profile, Stats
+
+SYNCHRONOUS = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
+STALE = (
+    "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
+    "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",
+)  # fmt: skip
+
+
+def job(name: str, batch: int = 8, **fields) -> Job:
+    return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
+
+
+def planned(strategy: str, training: Job, machine: Machine) -> Plan:
+    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
+    plan.validate(machine)
+    return plan
+
+
+def devices(count: int) -> Machine:
+    """A machine of `count` devices that add no time to tasks, with one memory. Sends are more urgent than ops."""
+    each = (Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e12, "fp64": 1e12}, "ram", priority_levels=2) for i in range(count))
+    return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e15, 1),))
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
+@pytest.mark.parametrize("training", [job("residual", optimizer="adam"), job("chain", form="for")], ids=["residual", "chain"])
+def test_numbers_are_those_of_the_reference_trainer(strategy, training):
+    """That is plain PyTorch with as many micro-batches, or one mini-batch after another with old weights put into the module."""
+    machine = this_cpu(devices=2)
+    backend, built = CpuBackend(machine), training.build()
+    plan = planned(strategy, training, machine)
+    numerics = compare(training, built, plan, backend, References(training, built, 6, backend).of(plan), 6)
+    assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
+
+
+def test_the_reference_with_stale_weights_is_not_plain_training():
+    """Otherwise the test above would prove nothing."""
+    training, machine = job("chain", lr=0.3), this_cpu(devices=2)
+    built, backend = training.build(), CpuBackend(machine)
+    references = References(training, built, 6, backend)
+    stale, stashed, plain = (
+        references.of(planned(text, training, machine)).parameters
+        for text in ("stale-pipeline", "stale-pipeline:backward_weights=stashed", "gpipe:microbatches=1")
+    )
+    for one, other in ((stale, plain), (stale, stashed), (stashed, plain)):
+        assert any(not torch.equal(one[name], other[name]) for name in plain)
+
+
+def test_tied_weights_train_across_a_cut_but_not_in_two_versions():
+    training, machine = job("tied"), this_cpu(devices=2)
+    backend, built = CpuBackend(machine), training.build()
+    plan = planned("gpipe:placement=1", training, machine)
+    numerics = compare(training, built, plan, backend, References(training, built, 5, backend).of(plan))
+    assert max(numerics.max_grad_error, numerics.max_param_error) < 1e-12
+    with pytest.raises(StepcastError, match=r"two stages use table\.weight.*tied weights must be on one stage"):
+        planned("stale-pipeline:placement=1", training, machine)
+
+
+@pytest.mark.parametrize(("pairs", "staleness"), [(1, [2, 0]), (2, [4, 2, 0]), (3, [6, 4, 2, 0])])
+@pytest.mark.parametrize("where", ["folded", "unfolded", "simulated"])
+def test_staleness_is_that_of_the_paper(pairs, staleness, where):
+    """Forward of stage i of K + 1 reads weights 2(K - i + 1) updates old, backward the current ones, wherever the stages are."""
+    plan = planned(f"stale-pipeline:on={where},stages={pairs + 1}", job("chain", 2), devices(2 * pairs + 1))
+    assert plan.semantics["staleness_by_stage"] == staleness
+    backward = plan.semantics["backward_staleness_by_stage"]
+    assert backward == [0] * (pairs + 1)
+    assert plan.semantics["versions_by_stage"] == [1] * (pairs + 1)
+    assert len(plan.devices) == {"folded": pairs + 1, "unfolded": 2 * pairs + 1, "simulated": 1}[where]
+
+
+def test_other_pipelines_state_theirs():
+    machine, training = devices(4), job("chain", 16)
+    stale = {text: planned(text, training, machine).semantics for text in ("pipedream", "pipedream-2bw", "stale-pipeline:first=backward")}
+    assert stale["pipedream"]["staleness_by_stage"] == stale["pipedream"]["backward_staleness_by_stage"] == [3, 2, 1, 0]
+    assert stale["pipedream"]["versions_by_stage"] == [4, 3, 2, 1]
+    assert stale["pipedream-2bw"]["staleness_by_stage"] == stale["pipedream-2bw"]["backward_staleness_by_stage"] == [1] * 4
+    assert stale["pipedream-2bw"]["versions_by_stage"] == [2] * 4
+    assert stale["stale-pipeline:first=backward"]["staleness_by_stage"] == [5, 3, 1, 0], "one less, but for the last stage"
+    assert planned("gpipe", training, machine).semantics["staleness"] == 0
+    assert stale["pipedream"]["placement"] == "3-5-7", "of 8 equal layers, only the last one is not stale"
+    assert stale["pipedream"]["stale_weights"] == 7 / 8
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
+    """M mini-batches take M + 2K cycles: the last tasks of the first one run 2K periods after it went in."""
+    plan = planned(f"stale-pipeline:on=simulated,stages={pairs + 1}", job("chain", 2), devices(1))
+    assert max(task.lag for task in plan.tasks) == 2 * pairs
+    assert {task.lag for task in plan.tasks if task.phase == UPDATE} == {2 * pairs - stage for stage in range(pairs + 1)}
+
+
+def costs(plan: Plan, machine: Machine) -> CostModel:
+    """Each op takes a whole number of microseconds, transfers and what makes micro-batches one take nothing."""
+    all_s = {key: 1e-6 * (1 + number % 7) for number, key in enumerate(plan.keys(machine))}
+    known = {key: KeyCost(Stats.of([s]), Stats.of([s]), op_class="elementwise") for key, s in all_s.items()}
+    return CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=known))
+
+
+@pytest.mark.parametrize(("strategy", "order"), [("gpipe", gpipe.order), ("1f1b", one_f_one_b.order)])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 8)])
+def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, micro_batches):
+    """The oracle runs each rank's actions in order, with the summed seconds of their ops, as an independent few lines."""
+    machine = devices(stages)
+    plan = planned(f"{strategy}:microbatches={micro_batches}", job("chain", 16), machine)
+    model = costs(plan, machine)
+    seconds = [cost.cold_s for cost in model.resolve(plan)]
+
+    def of(action: Action) -> float:
+        phase = "forward" if action.kind == FORWARD else "backward"
+        place = (f"cpu:{action.stage}", phase, action.micro_batch)
+        return sum(s for task, s in zip(plan.tasks, seconds, strict=True) if (task.device, task.phase, task.micro_batch) == place)
+
+    update_s = max(s for task, s in zip(plan.tasks, seconds, strict=True) if task.phase == UPDATE)
+    expected = makespan_s(timed(order(stages, micro_batches), of))
+    step_s = simulate(plan, machine, model.resolve(plan)).step_s
+    assert expected - 1e-12 <= step_s <= expected + update_s + 1e-12
+    assert all(task.body.means == "alias" for task in plan.tasks if task.phase == TRANSFER)
+
+
+def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
+    machine = load_machine("p100x4")
+    model = CostModel(machine)
+    training = Job("vgg16", 64)
+    step_s = {
+        text: forecast(plan_strategy(text, {}, training, machine, model), machine, model).timeline.step_s
+        for text in ("model-parallel", "gpipe:microbatches=8", "zero-bubble:microbatches=8,memory=free", "stale-pipeline")
+    }
+    assert step_s["stale-pipeline"] < step_s["zero-bubble:microbatches=8,memory=free"] < step_s["gpipe:microbatches=8"]
+    assert step_s["gpipe:microbatches=8"] < step_s["model-parallel"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields", "said"),
+    [
+        ("gpipe:stages=3", {}, "needs 3 devices, there are 2"),
+        ("gpipe:microbatches=3", {}, "--batch 8 does not divide into 3 micro-batches; choose one of 1, 2, 4, 8"),
+        ("gpipe:placement=9", {}, "out of range"),
+        ("gpipe:placement=a-b", {}, "expected the layers before each cut, such as 3-5-7"),
+        ("gpipe:placement=2-4,stages=2", {}, "makes 3 stages, but stages is 2"),
+        ("gpipe:stages=-1", {}, "expected at least 1, or 0 for the default"),
+        ("gpipe:microbatches=4", {"accumulate": 2}, "give one of the two"),
+        ("gpipe", {"clip_norm": 1.0}, "cannot clip by the global norm"),
+        ("model-parallel:microbatches=2", {}, "use gpipe for several"),
+        ("interleaved-1f1b:stages=5", {}, "5 stages do not divide among devices that take 2 each"),
+        ("interleaved-1f1b:per_device=0", {}, "expected at least 1"),
+        ("interleaved-1f1b:per_device=5", {}, "cannot cut 8 units into 10 stages"),
+        ("zero-bubble:shape=v,stages=3", {}, "choose an even number"),
+        ("stale-pipeline", {"accumulate": 2}, "use pipedream-2bw"),
+        ("stale-pipeline:on=unfolded", {}, "needs an odd number of devices"),
+        ("pipedream-2bw:microbatches=1", {}, "at least as many micro-batches as stages"),
+    ],
+)
+def test_unusable_options_are_one_line(strategy, fields, said):
+    with pytest.raises(StepcastError, match=said.replace("(", r"\(")) as caught:
+        planned(strategy, job("chain", **fields), this_cpu(devices=2))
+    assert "\n" not in str(caught.value)
