@@ -3,11 +3,13 @@
 import pytest
 
 from simulator.job import Job
+from simulator.stages import grid_csv
 from simulator.stages.of_plan import schedule_of
 from simulator.stages.orders import gpipe, interleaved, one_f_one_b
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.places import SUPPORT
+from tests.support.torch_orders import runtime, simulated
 from traces.errors import StepcastError
 
 MLP = f"{SUPPORT / 'mlp.py'}:make"
@@ -26,6 +28,16 @@ def planned(spec: str, model: str = MLP):
 @pytest.mark.parametrize("spec", ORDERS)
 def test_every_action_is_found_again(spec):
     assert schedule_of(planned(spec)) == ORDERS[spec]
+
+
+@pytest.mark.parametrize("spec", ["gpipe", "1f1b", "interleaved-1f1b:per_device=1", "zero-bubble", "zero-bubble:memory=free"])
+def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
+    schedule = schedule_of(planned(spec))
+    path = tmp_path / "schedule.csv"
+    path.write_text(grid_csv.write(schedule))
+    loaded = runtime(schedule)
+    loaded._load_csv(str(path), format="compute_only")
+    assert simulated(loaded), "torch's own check of sends and receives"
 
 
 def test_a_first_layer_has_no_gradient_by_its_input_but_a_place_in_the_schedule():
