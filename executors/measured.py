@@ -137,6 +137,7 @@ def timeline_of(
             micro_batch=task.micro_batch,
             iteration=item.period - task.lag,
             period=item.period,
+            action=task.action,
         )
         for item in sorted(times, key=lambda m: m.start_s)
     )

@@ -1,10 +1,10 @@
-"""How much work overlaps: the time in which at least two spans run, and the wall-clock time of each phase of a step."""
+"""How much work overlaps: the time in which at least two spans run, the time of transfers, and the time of each phase of a step."""
 
 from collections.abc import Iterable
 
 from traces.timeline import Span, Timeline
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+FORWARD, BACKWARD, UPDATE, TRANSFER = "forward", "backward", "update", "transfer"
 
 
 def overlapped_seconds(spans: Iterable[Span], start_s: float, end_s: float) -> float:
@@ -30,6 +30,12 @@ def overlapped_kernel_seconds(timeline: Timeline) -> float:
     """Seconds of the steady period in which at least two tasks that compute (forward, backward, update) run at once."""
     kernels = [span for span in timeline.window() if span.phase in (FORWARD, BACKWARD, UPDATE)]
     return overlapped_seconds(kernels, *timeline.window_s)
+
+
+def transfer_seconds(timeline: Timeline) -> float:
+    """Seconds of all transfers of the steady period, each counted from its start to its end."""
+    start, end = timeline.window_s
+    return sum(min(span.end_s, end) - max(span.start_s, start) for span in timeline.window() if span.phase == TRANSFER)
 
 
 def phase_stretches(timeline: Timeline) -> dict[str, float]:

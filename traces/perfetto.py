@@ -1,7 +1,8 @@
 """Exports timelines as a Chrome trace for ui.perfetto.dev: one process per device, one thread per lane, arrows along the critical path.
 
 Times are microseconds with three decimals (the viewer's resolution is a nanosecond). Timelines are shifted so that their steady periods
-begin at the same time.
+begin at the same time. A device that runs stages of a pipeline has one more thread, with a slice for each action, such as 0F3, and for
+updates.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,15 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+from traces.actions import LEAST_GAP, TRANSFER, stretches
 from traces.critical import critical_spans
 from traces.files import write_json
 from traces.lanes import lanes
 from traces.timeline import Cause, Span, Timeline
 
 Event = dict[str, Any]
+#: The name of the thread with a pipeline's actions.
+SCHEDULE = "schedule"
 
 
 def export(path: Path | str, timelines: Mapping[str, Timeline]) -> Path:
@@ -63,6 +67,10 @@ class _Tracks:
             by_lane[span.device, span.lane].append(span)
         for (device, lane), spans in by_lane.items():
             self._place_lane(self.processes[device], lane, spans, clock)
+        self.schedules: dict[str, tuple[int, int]] = {}  # by device with pipeline stages
+        for device in dict.fromkeys(span.device for span in timeline.spans if span.action):
+            process = self.processes[device]
+            self.schedules[device] = process, 1 + sum(process == other for other, _ in self.rows)
 
     def _place_lane(self, process: int, lane: str, spans: list[Span], clock: _Clock) -> None:
         ends: list[int] = []  # of each row
@@ -84,6 +92,9 @@ class _Tracks:
         for (process, thread), lane in self.rows.items():
             yield _metadata("thread_name", process, thread, name=lane)
             yield _metadata("thread_sort_index", process, thread, sort_index=thread)
+        for process, thread in self.schedules.values():
+            yield _metadata("thread_name", process, thread, name=SCHEDULE)
+            yield _metadata("thread_sort_index", process, thread, sort_index=0)
 
 
 class _Writer:
@@ -101,6 +112,8 @@ class _Writer:
         arrows = [(source, target, f"critical path: {link.cause}") for (source, _), (target, link) in pairwise(self.critical)]
         for number, (source, target, name) in enumerate(arrows):
             yield from self._arrow(source, target, name, f"{self.prefix}{number}")
+        for device, (process, thread) in self.tracks.schedules.items():
+            yield from self._actions(device, {"pid": process, "tid": thread})
         for device, steps in self.timeline.memory.items():
             for time_s, used_bytes in steps:
                 at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
@@ -120,6 +133,19 @@ class _Writer:
             args["cause"] = str(cause)
         at = {"pid": process, "tid": thread, "ts": start / 1000, "dur": (end - start) / 1000}
         return {"ph": "X", "name": span.task, "cat": span.phase, **at, "args": args}
+
+    def _actions(self, device: str, place: Event) -> Iterator[Event]:
+        """A slice for each action of a device, and for the updates between them; gaps are idle time."""
+        begin_s, end_s = self.timeline.window_s
+        computed = [span for span in self.timeline.spans if span.device == device and span.phase != TRANSFER]
+        reached = 0
+        for group in sorted(stretches(computed, LEAST_GAP * (end_s - begin_s)), key=lambda group: group[0].start_s):
+            first = group[0]
+            start = max(reached, self.clock(first.start_s))
+            reached = max(start, *(self.clock(span.end_s) for span in group))
+            args = {"phase": first.phase, "micro-batch": first.micro_batch, "iteration": first.iteration, "tasks": len(group)}
+            times = {"ts": start / 1000, "dur": (reached - start) / 1000}
+            yield {"ph": "X", "name": first.action or first.phase, "cat": first.phase, **place, **times, "args": args}
 
     def _arrow(self, source: Span, target: Span, name: str, arrow: str) -> Iterator[Event]:
         """An arrow from the last nanosecond of one slice to the start of another. An end binds to the slice that is open at its time."""

@@ -28,7 +28,11 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One execution of one task. `iteration` is the training iteration it works on, `period` the period it was issued in."""
+    """One execution of one task. `iteration` is the training iteration it works on, `period` the period it was issued in.
+
+    `action`: the pipeline action that the task is part of, as torch.distributed.pipelining writes it: 0F3 is stage 0's forward of
+    micro-batch 3, B a backward, I and W the halves of one.
+    """
 
     task: str
     device: str
@@ -40,6 +44,7 @@ class Span:
     micro_batch: int = 0
     iteration: int = 0
     period: int = 0
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)

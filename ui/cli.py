@@ -52,6 +52,15 @@ WHAT_IF_RULES = (
 )
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
 
+SchedulePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--schedule",
+        metavar="FILE.csv",
+        help="The order of a pipeline's actions, as torch.distributed.pipelining writes it: read if the file exists, else written.",
+    ),
+]
+
 
 def _reserve_stdout(wanted: bool) -> bool:
     if wanted:
@@ -131,6 +140,7 @@ def predict(
         typer.Option(metavar="NAME[,NAME...]", help="Machines by name; see stepcast machines. Default: this machine."),
     ] = None,
     timeline: TimelinePath = None,
+    schedule: SchedulePath = None,
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -144,7 +154,7 @@ def predict(
 
       stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
-    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json)
+    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, schedule, show_plan, json)
 
 
 @app.command(cls=OnceCommand)
@@ -161,6 +171,7 @@ def run(
     ] = None,
     metrics: Annotated[Path | None, typer.Option(help="Write step times, losses and peak memory to this JSON file.")] = None,
     timeline: TimelinePath = None,
+    schedule: SchedulePath = None,
     out: Annotated[
         Path | None, typer.Option(help="Write a folder with a page, a picture of the loss, and the JSON document of --metrics.")
     ] = None,
@@ -174,7 +185,7 @@ def run(
 
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
-    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), json)
+    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), schedule, json)
 
 
 @app.command(cls=OnceCommand)
@@ -186,6 +197,7 @@ def validate(
     strategy: Strategies = None,
     profile: ProfilePath = None,
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
+    schedule: SchedulePath = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
     json: AsJson = False,
@@ -194,7 +206,7 @@ def validate(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick)
+    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, schedule, out, json, quick)
 
 
 @app.command(cls=OnceCommand)
@@ -418,7 +430,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
         if isinstance(error, PeerLostError):
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, StepcastError):
-        return _fail(str(error), error.exit_status)
+        return _fail(str(error), error.exit_status, getattr(error, "details", ""))
     if isinstance(error, OSError) and (error.errno in _STDOUT_ERRORS and error.filename is None):
         from ui.commands.output import cannot_print, silence_stdout
 
@@ -442,8 +454,11 @@ def _exit_stopped() -> None:
     os._exit(status)
 
 
-def _fail(message: str, status: int) -> int:
+def _fail(message: str, status: int, details: str = "") -> int:
+    """Print a message on one line, and `details` below it: a drawing with an arrow at what is wrong."""
     print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
+    if details:
+        print(f"\n{details}", file=sys.stderr)
     return status
 
 

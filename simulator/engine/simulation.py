@@ -234,12 +234,13 @@ class Simulation:
         start_s, end_s = world.start_s, world.end_s
         ended = [number for number, end in enumerate(end_s) if end == end]
         ended.sort(key=lambda number: (start_s[number], number))
-        fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.micro_batch, t.lag) for t in tasks]
+        fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.micro_batch, t.lag, t.action) for t in tasks]
         spans = []
         for number in ended:
             period, index = divmod(number, len(tasks))
-            name, device, lane, phase, layer, micro_batch, lag = fixed[index]
-            spans.append(Span(name, device, lane, start_s[number], end_s[number], phase, layer, micro_batch, period - lag, period))
+            name, device, lane, phase, layer, micro_batch, lag, action = fixed[index]
+            times_s = start_s[number], end_s[number]
+            spans.append(Span(name, device, lane, *times_s, phase, layer, micro_batch, period - lag, period, action))
         return tuple(spans)
 
 

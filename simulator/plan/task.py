@@ -194,7 +194,7 @@ class Task:
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
     are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: by how many calls plain PyTorch makes more views
-    than the executor before this op.
+    than the executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`stages.schedule.Action`).
     """
 
     name: str
@@ -211,6 +211,7 @@ class Task:
     micro_batch: int = 0
     lag: int = 0
     view_calls: int = 0
+    action: str = ""
 
     @property
     def lane(self) -> tuple[str, int]:

@@ -5,11 +5,25 @@ from collections.abc import Mapping
 from simulator.reproduce.pipeline_cases import BATCH, MOST_INCREASE, Network
 from simulator.reproduce.pipeline_layers import NumberedLayer
 from simulator.reproduce.pipeline_memory import one_f_one_b_increase, pipedream_increase, stale_increase
-from simulator.reproduce.verdicts import judged, undecided
+from simulator.reproduce.pipeline_tables import Pipelined
+from simulator.reproduce.predicting import Missing
+from simulator.reproduce.verdicts import judged, span, trend, undecided
 from traces.reproduction import Check
 
 #: The paper prints whole percents.
 _HALF_PERCENT = 0.005
+
+
+def more_with_depth(networks: Mapping[Network, Pipelined | Missing]) -> Check:
+    """Judge: deeper networks gain more. The reason has the speed-ups if both GPUs wait for every transfer."""
+    known = [step for step in networks.values() if isinstance(step, Pipelined)]
+    waiting = span([step.not_hidden for step in known]) if known else ""
+    reason = (
+        "transfers are hidden behind computation at every depth, so that the balance of the two stages alone decides; if both GPUs wait for"
+        f" them, as processes that copy through the host may, it is {waiting}"
+    )
+    claim = "the deeper the network, the larger the speed-up: transfers take the same time, and computation more"
+    return trend("gain by depth", claim, reason, "speed-up", range(len(known)), [step.speedup for step in known], sign=1)
 
 
 def modest_memory(networks: Mapping[Network, tuple[NumberedLayer, ...]]) -> Check:

@@ -12,7 +12,7 @@ from simulator.predict.preset import preset_costs
 from traces import units
 from traces.comparison import Shares
 from traces.errors import StepcastError, UnknownNameError
-from traces.overlap import overlapped_kernel_seconds, phase_stretches
+from traces.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
 from traces.reproduction import OK
 
 BASELINE = "baseline"
@@ -23,7 +23,7 @@ class Step:
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
-    seconds per step in which at least two kernels run at once.
+    seconds per step in which at least two kernels run at once. `transfer_s`: seconds per step of all transfers together, hidden or not.
     """
 
     step_s: float
@@ -33,6 +33,7 @@ class Step:
     stretches: dict[str, float]
     streams: int
     overlapped_s: float
+    transfer_s: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -126,6 +127,7 @@ class Steps:
             phase_stretches(timeline),
             streams(forecast.plan),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
+            transfer_seconds(timeline) * timeline.step_s / (end - start),
         )
 
 

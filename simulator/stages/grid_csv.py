@@ -13,7 +13,6 @@ from traces.files import read_text
 
 #: Bytes and cells of a file at most. 64 ranks with 1,000 micro-batches take 2 MB and 0.2 million cells.
 _MOST_BYTES, _MOST_CELLS = 1 << 23, 400_000
-_ACTION = re.compile(r"([0-9]{1,6})([FIWB])([0-9]{1,6})")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _REDUCTION = re.compile(r"[0-9]{1,6}REDUCE_GRAD")
 _COMMUNICATION = re.compile(r"[0-9]{1,6}(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)[0-9]{0,6}")
@@ -67,9 +66,8 @@ def _actions(cell: str) -> list[Action]:
 
 
 def _action(text: str) -> Action:
-    match = _ACTION.fullmatch(text)
-    if match:
-        return Action(int(match[1]), match[2], int(match[3]))
+    if (action := Action.read(text)) is not None:
+        return action
     if _COMMUNICATION.fullmatch(text):
         raise ValueError(f"{text!r} is communication; expected a compute-only file (torch's _dump_csv with format='compute_only')")
     shown = text if len(text) <= 40 else f"{text[:40]}..."

@@ -12,7 +12,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.plan.task import TRANSFER, Operand, Task
 from simulator.stages.cut import Cut, Sent
-from simulator.stages.schedule import FORWARD, Action
+from simulator.stages.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action
 
 #: Streams of a device. A device sends to each other device on a stream of its own, in both directions of the pipeline.
 COMPUTE, SEND = 0, 1
@@ -40,11 +40,15 @@ class Pipeline:
 
     def begin_with(self, actions: Sequence[Action]) -> None:
         """Let the first backward of each stage in `actions` make the gradients that those of the other micro-batches are added to."""
-        first: dict[int, int] = {}
-        for action in actions:
-            if action.kind != FORWARD:
-                first.setdefault(action.stage, action.micro_batch)
-        self.build.first_of = {parameter: first[stage] for stage, owned in enumerate(self.cut.parameters) for parameter in owned}
+        first: dict[tuple[int, str], int] = {}  # by stage and half of a backward, which a whole one has both of
+        for stage, kind, micro_batch in actions:
+            for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
+                first.setdefault((stage, half), micro_batch)
+        for stage, owned in enumerate(self.cut.parameters):
+            by_input = set(self.cut.chunks[stage, BY_INPUT])
+            for parameter in owned:
+                half = BY_INPUT if self.build.gradient_ops[parameter] in by_input else BY_WEIGHT
+                self.build.first_of[parameter] = first[stage, half]
 
     def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
         """The tasks of an action, with the transfers before and after it. `instead`: values to read in the place of parameters."""
@@ -57,7 +61,7 @@ class Pipeline:
             tasks += [self._send(sent, micro_batch) for sent in wanted]
         tasks += self.build.ops(indices, micro_batch, COMPUTE, instead)
         tasks += [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
-        return [replace(task, lag=lag) for task in tasks] if lag else tasks
+        return [replace(task, lag=lag, action=str(action)) for task in tasks]
 
     def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
         """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""

@@ -11,6 +11,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from simulator.stages import grid_csv
 from simulator.stages.cut import Cut
 from simulator.stages.partition import balanced
 from simulator.stages.pipeline import Pipeline
@@ -48,6 +49,15 @@ class StageOptions:
     def cuts(self) -> tuple[int, ...]:
         """The numbers of `placement`."""
         return tuple(map(int, re.findall(r"\d+", self.placement)))
+
+
+@dataclass(frozen=True)
+class ScheduledOptions(StageOptions):
+    """The options of pipelines that follow a schedule and drain in every step."""
+
+    schedule: str = ""
+    """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and micro-batches; empty: the
+    strategy's own order."""
 
 
 def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
@@ -133,8 +143,11 @@ def synchronous(
 ) -> Plan:
     """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all micro-batches.
 
-    `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank. Raises StepcastError for unusable options.
+    `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank, unless the options name a file with another one.
+    Raises StepcastError for unusable options.
     """
+    if isinstance(options, ScheduledOptions) and options.schedule:
+        return scheduled_by_file(name, job, machine, costs, options)
     refuse_clipping(job, name)
     stages = stages_in(options, 0, name)
     if stages % per_rank:
@@ -143,6 +156,25 @@ def synchronous(
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
     schedule = order(len(devices), micro_batches)
+    cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+    return scheduled(name, job, machine, options, schedule, devices, cut_graph)
+
+
+def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
+    """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its micro-batches.
+
+    Raises StepcastError for an unusable file, or one that contradicts other options.
+    """
+    refuse_clipping(job, name)
+    schedule = grid_csv.read(options.schedule)
+    for option, wanted, count in (
+        ("stages", stages_in(options, 0, name), schedule.stages),
+        ("microbatches", options.microbatches, schedule.micro_batches),
+        ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.micro_batches),
+    ):
+        if wanted not in (0, count):
+            raise StepcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
+    devices = devices_of(machine, len(schedule.ranks), name)
     cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
 

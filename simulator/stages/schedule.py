@@ -1,5 +1,6 @@
 """A pipeline schedule: the actions of each rank in order, when they run, and what is wrong with them."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from traces.errors import StepcastError
 FORWARD, BACKWARD, BY_INPUT, BY_WEIGHT = "F", "B", "I", "W"
 #: Units of time that an action takes in a drawing.
 UNITS = {FORWARD: 1, BACKWARD: 2, BY_INPUT: 1, BY_WEIGHT: 1}
+_ACTION = re.compile(r"([0-9]{1,6})([FIWB])([0-9]{1,6})")
 #: Waits that the message about a deadlock names.
 _MOST_WAITS = 6
 
@@ -36,6 +38,12 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
+
+    @classmethod
+    def read(cls, text: str) -> "Action | None":
+        """The action that `text` names; None if it names none."""
+        match = _ACTION.fullmatch(text)
+        return match and cls(int(match[1]), match[2], int(match[3]))
 
 
 class Span(NamedTuple):

@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import gpipe
-from simulator.stages.planning import StageOptions, synchronous
+from simulator.stages.planning import ScheduledOptions, synchronous
 
 NAME = "gpipe"
 ABOUT = "pipeline of stages: all forwards of the micro-batches, then all backwards, then the update"
@@ -16,7 +16,7 @@ LEAST_DEVICES = 2
 
 
 @dataclass(frozen=True)
-class Options(StageOptions):
+class Options(ScheduledOptions):
     """How the model is cut."""
 
 

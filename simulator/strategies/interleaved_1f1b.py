@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import interleaved
-from simulator.stages.planning import StageOptions, synchronous
+from simulator.stages.planning import ScheduledOptions, synchronous
 from traces.errors import StepcastError
 
 NAME = "interleaved-1f1b"
@@ -17,7 +17,7 @@ LEAST_DEVICES = 2
 
 
 @dataclass(frozen=True)
-class Options(StageOptions):
+class Options(ScheduledOptions):
     """How the model is cut."""
 
     per_device: int = 2

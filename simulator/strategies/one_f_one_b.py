@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import one_f_one_b
-from simulator.stages.planning import StageOptions, synchronous
+from simulator.stages.planning import ScheduledOptions, synchronous
 
 NAME = "1f1b"
 ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
@@ -16,7 +16,7 @@ LEAST_DEVICES = 2
 
 
 @dataclass(frozen=True)
-class Options(StageOptions):
+class Options(ScheduledOptions):
     """How the model is cut."""
 
 

@@ -12,13 +12,14 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import zero_bubble
 from simulator.stages.planning import (
-    StageOptions,
+    ScheduledOptions,
     cut,
     devices_of,
     micro_batches_in,
     op_seconds,
     refuse_clipping,
     scheduled,
+    scheduled_by_file,
     stages_in,
 )
 from simulator.stages.schedule import Action
@@ -31,7 +32,7 @@ LEAST_DEVICES = 2
 
 
 @dataclass(frozen=True)
-class Options(StageOptions):
+class Options(ScheduledOptions):
     """How the model is cut, and what a stage may keep."""
 
     memory: Literal["1f1b", "free"] = "1f1b"
@@ -42,6 +43,8 @@ class Options(StageOptions):
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Order the halves of all backwards by their predicted times. Raises StepcastError for unusable options."""
+    if options.schedule:
+        return scheduled_by_file(NAME, job, machine, costs, options)
     refuse_clipping(job, NAME)
     per_device = 2 if options.shape == "v" else 1
     stages = stages_in(options, 0, NAME)

@@ -42,3 +42,8 @@ def dropout(batch):
 def normalised(batch):
     module, x, y = make(batch)
     return nn.Sequential(module[0], nn.BatchNorm1d(5), *module[1:]), x, y
+
+
+def wide(batch):
+    """Linear layers alone, so that the first has no gradient by its input."""
+    return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), *_data(batch)

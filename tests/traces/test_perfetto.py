@@ -5,7 +5,9 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 
+from simulator.stages.orders import gpipe
 from tests.support.page_samples import two_lanes
+from tests.support.small_pipelines import pipeline_timeline
 from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.memory_use import HeldByKind
@@ -97,3 +99,14 @@ def test_lanes_are_in_the_timelines_device_order_and_count_as_people_do():
     spans = [Span("t", device, lane, 0.0, 1.0, "forward") for device, lane in (("b", "s10"), ("a", "s1"), ("b", "s2"), ("b", "s2"))]
     timeline = Timeline("predicted", tuple(spans), 1.0, (0.0, 1.0), devices=(DeviceUse("a", 1.0, 0), DeviceUse("b", 1.0, 0)))
     assert lanes(timeline, timeline.spans) == (("a", "s1"), ("b", "s2"), ("b", "s10"))
+
+
+def test_a_pipelines_devices_have_a_thread_with_their_actions():
+    events = trace_document({"predicted": pipeline_timeline(gpipe.order(2, 2))})["traceEvents"]
+    schedules = {e["pid"]: e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "schedule"}
+    assert sorted(schedules) == [1, 2]
+    slices = [e for e in events if e["ph"] == "X" and schedules[e["pid"]] == e["tid"]]
+    assert [(e["name"], e["ts"], e["dur"]) for e in slices if e["pid"] == 1] == [
+        ("0F0", 0.0, 1000.0), ("0F1", 1000.0, 1000.0), ("0B0", 5000.0, 2000.0), ("0B1", 7000.0, 2000.0),
+    ]  # fmt: skip
+    assert {e["args"]["tasks"] for e in slices} == {2}

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -28,7 +28,7 @@ from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
 from traces.units import rough_time
 from ui import jobs
-from ui.commands import requests
+from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.reports import report
 from ui.reports.folders import REPORT
@@ -85,6 +85,7 @@ def validate(
     profile_path: Path | None,
     calibration: bool,
     placement: Placement,
+    schedule: Path | None,
     out: Path | None,
     as_json: bool,
     quick: bool = False,
@@ -92,7 +93,8 @@ def validate(
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
-    check_outputs({"--out": out and OutputFolder(out, REPORT)}, requests.inputs(job.model, profile_path))
+    order = schedules.opened(schedule, texts, shared)
+    check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*requests.inputs(job.model, profile_path), *order.inputs])
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:
@@ -101,9 +103,9 @@ def validate(
         check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    outcome = _validate(job, chosen, shared, profile, place, calibration, as_json, testbed, rounds, estimate=True)
+    outcome = _validate(job, chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True)
     notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
-    _show([outcome], out, as_json, list(filter(None, notes)))
+    _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
 
 
 def demo(out: Path, as_json: bool) -> None:
@@ -151,11 +153,16 @@ def _validate(
     return outcome
 
 
-def _show(outcomes: list[Outcome], out: Path | None, as_json: bool, notes: Sequence[str] = ()) -> None:
-    """Print the outcomes, then write the report. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
+def _show(
+    outcomes: list[Outcome], out: Path | None, as_json: bool, notes: Sequence[str] = (), writers: Sequence[Callable[[], object]] = ()
+) -> None:
+    """Print the outcomes, then write the report and call the `writers`.
+
+    Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
+    """
     validations: list[Validation] = [outcome.validation for outcome in outcomes]
     write = [lambda: _write(outcomes, out)] if out is not None else []
-    print_then_write(lambda: _print(outcomes, as_json, notes), *write)
+    print_then_write(lambda: _print(outcomes, as_json, notes), *write, *writers)
     if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
         raise typer.Exit(1)
 

@@ -21,7 +21,7 @@ from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
 from ui import jobs as shared_jobs
-from ui.commands import requests
+from ui.commands import requests, schedules
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
 from ui.text import fits, sentences, tables, waterfalls
@@ -86,6 +86,7 @@ def predict(
     machines: list[str],
     placement: Placement,
     timeline: Path | None,
+    schedule: Path | None,
     show_plan: bool,
     as_json: bool,
 ) -> None:
@@ -99,7 +100,11 @@ def predict(
     one = len(jobs) == len(names) == len(texts) == 1
     if timeline is not None and not one:
         raise StepcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
-    check_outputs({"--timeline": timeline}, requests.inputs(jobs[0].model, profile))
+    order = schedules.opened(schedule, texts, shared)
+    if order.writes and not len(jobs) == len(names) == 1:
+        raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
+    check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
+    shared = order.options
     targets = [_target(jobs[0], profile, name, placement) for name in names]
     answers = [
         Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
@@ -115,12 +120,13 @@ def predict(
     for _, model in targets:
         shared_jobs.caution(model, profile)
     shared_jobs.caution_precision((machine for machine, _ in targets), jobs[0].precision)
+    save = order.writers({answer.strategy: answer.chosen for answer in predicted})
     if one:
         (answer,) = answers
-        save = [lambda: answer.chosen.timeline.save(timeline)] if timeline is not None else []
+        save += [lambda: answer.chosen.timeline.save(timeline)] if timeline is not None else []
         print_then_write(lambda: _print_one(answer, show_plan, as_json), *save)
     else:
-        print_then_write(lambda: _print_many(answers, show_plan, as_json))
+        print_then_write(lambda: _print_many(answers, show_plan, as_json), *save)
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
     if not all(answer.chosen.fits for answer in predicted if answer.strategy in texts or answer.strategy != PYTORCH):

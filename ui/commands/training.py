@@ -25,7 +25,7 @@ from traces.profile import Profile
 from traces.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference
 from traces.units import duration
 from ui import jobs
-from ui.commands import requests
+from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.reports import training as training_report
 from ui.reports.folders import TRAINING
@@ -44,6 +44,7 @@ def run(
     placement: Placement,
     beside: list[str],
     places: tuple[Path | None, Path | None, Path | None],
+    schedule: Path | None,
     as_json: bool,
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
@@ -57,9 +58,14 @@ def run(
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     folder = None if out is None else OutputFolder(out, TRAINING)
-    check_outputs({"--metrics": metrics, "--timeline": timeline, "--out": folder}, requests.inputs(job.model, profile_path))
+    chosen, shared = _chosen(text, beside, pairs)
+    order = schedules.opened(schedule, chosen, shared)
+    outputs = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
+    check_outputs(outputs, [*requests.inputs(job.model, profile_path), *order.inputs])
     profile = Profile.load(profile_path) if profile_path is not None else None
-    forecasts = _planned(job, text, beside, pairs, testbed, profile, mode)
+    forecasts = _planned(job, chosen, order.options, testbed, profile, mode)
+    if beside:
+        require_memory_together(forecasts.values(), calibrate=False)
     if profile is not None:
         warn_if_foreign(profile, profile_path, testbed.identity)
     training = _begun(job, testbed, forecasts, AUTOGRAD in beside, steps, mode)
@@ -75,15 +81,13 @@ def run(
         raise
     document = _document(training, forecasts[text], mode, done, predicted_s)
     save = [lambda: done.timeline.save(timeline)] if timeline is not None else []
-    print_then_write(lambda: _print(document, as_json), *_writers(document, metrics, out), *save)
+    print_then_write(lambda: _print(document, as_json), *_writers(document, metrics, out), *save, *order.writers(forecasts))
     if training.differences():
         raise typer.Exit(1)
 
 
-def _planned(
-    job: Job, text: str, beside: list[str], pairs: list[str], testbed: Testbed, profile: Profile | None, mode: str
-) -> dict[str, Forecast]:
-    """Forecasts of all strategies to train by; the one of --strategy comes first. Raises StepcastError if one cannot run."""
+def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The strategies to train by, the one of --strategy first, and the options of --set. Raises StepcastError for unusable names."""
     others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
     if text in others:
         raise StepcastError(f"--beside {text} is the strategy itself; name another, or {AUTOGRAD}")
@@ -93,12 +97,17 @@ def _planned(
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
     chosen, shared = requests.requested([text, *others], pairs)
     strategies.require_executed(strategies.get(text.partition(":")[0]))
+    return chosen, shared
+
+
+def _planned(
+    job: Job, chosen: list[str], shared: dict[str, str], testbed: Testbed, profile: Profile | None, mode: str
+) -> dict[str, Forecast]:
+    """Forecasts of all strategies to train by, in order. Raises StepcastError if one cannot run."""
     machine = testbed.machine(profile)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
-    if beside:
-        require_memory_together(forecasts.values(), calibrate=False)
     return forecasts
 
 

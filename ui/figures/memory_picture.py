@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from simulator.memory.words import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
-from ui.figures.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save
+from ui.figures.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
 from ui.figures.memory_panels import Panel, kinds_shown, rows
 from ui.figures.timeline_panels import X_LABEL
 
@@ -19,6 +19,8 @@ ROW_IN, TOP_IN, BETWEEN_IN, BOTTOM_IN = 1.75, 1.25, 0.45, 0.68
 #: Left and right edge of the panels, and the gap between them, as shares of the width.
 LEFT, RIGHT, GAP = 0.07, 0.985, 0.025
 DASHES = (0, (4, 3))
+#: The size of a heading's letters, and the inches that one takes. Longer headings have smaller letters.
+HEADING_POINTS, HEADING_IN = 11.0, 0.098
 
 
 def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path | None:
@@ -45,7 +47,9 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
                 axes.axhline(row.limit_bytes / row.unit_bytes, color=palette.LIMIT, linewidth=2.0)
             if panel is not None:
                 _draw(axes, panel, row.unit_bytes)
-                axes.annotate(row.headings[column], (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=11,
+                text = row.headings[column]
+                points = HEADING_POINTS * min(1.0, width * WIDTH_IN / (HEADING_IN * len(text)))
+                axes.annotate(text, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=points,
                               weight="bold", color=INK, parse_math=False)  # fmt: skip
     figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, X_LABEL, fontsize=11, color=INK, ha="center")
     marks = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]

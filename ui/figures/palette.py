@@ -10,6 +10,7 @@ PHASE = MappingProxyType({
     "collective": "#7E5BB5",
     "launch": "#5E6B78",
     "python": "#B4BAC2",
+    "backward by weights": "#A65A12",
 })  # fmt: skip
 #: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({
@@ -28,13 +29,23 @@ SHORTER, LONGER = "#12A37B", "#D1495B"  # parts of a waterfall
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
 #: By what the interval of a speed-up says.
 VERDICT = MappingProxyType({"faster": "#12A37B", "same": "#5A6070", "slower": "#B02A37", "cannot tell": "#B8860B"})
+_LIGHTER = 0.42  # how far a lighter shade is from its color to white
 GREY = "#8A8F98"  # lines and marks that are neither predicted nor measured
+IDLE = "#CDD2D9"  # hatches where a pipeline's device waits
 GRID = "rgba(138,143,152,0.25)"
 
 
 def phase_color(phase: str) -> str:
     """The color of a phase."""
     return PHASE.get(phase, OTHER)
+
+
+def shaded(color: str, shade: int) -> str:
+    """A color, or with `shade` 1 a lighter one of the same hue."""
+    if not shade:
+        return color
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{part + round(_LIGHTER * (255 - part)):02X}" for part in parts)
 
 
 def phases_in_order(phases: "set[str]") -> list[str]:

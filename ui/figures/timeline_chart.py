@@ -1,5 +1,7 @@
 """The interactive chart of timelines: predicted above measured on one time axis."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -7,7 +9,7 @@ from traces import units
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.charts import finished
-from ui.figures.timeline_panels import CRITICAL, X_LABEL, Bar, TimelinePanel, timeline_panel
+from ui.figures.timeline_panels import CRITICAL, IDLE, X_LABEL, Bar, TimelinePanel, timeline_panel
 from ui.text.labels import headline, plotly_escaped
 
 #: Pixels per lane, and between the panels.
@@ -37,15 +39,21 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None) -> g
     figure.update_xaxes(range=[0, end_ms * 1.01], showgrid=True, gridcolor=palette.GRID, zeroline=False)
     figure.update_xaxes(title_text=X_LABEL, row=len(panels), col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
+    if any(panel.pipeline for panel in panels):
+        figure.update_layout(uniformtext={"minsize": 8, "mode": "hide"})  # labels that do not fit into their bars
     title = headline(predicted.step_s, measured.step_s if measured else None)
     return finished(figure, title, drawn_px=drawn_px, barmode="overlay")
 
 
 def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
-    """One bar trace per phase and one of critical stripes. Names that are not yet in `in_legend` are added to it and to the legend."""
+    """One bar trace per phase, one of critical stripes, and before them one of idle time in a pipeline.
+
+    Names that are not yet in `in_legend` are added to it and to the legend.
+    """
     names = labels(panel)
     border = {"width": 0.5 if panel.bordered else 0, "color": "rgba(255,255,255,0.6)"}
-    traces = []
+    traces = [_idle_trace(panel, names, IDLE not in in_legend)] if panel.idle else []
+    in_legend |= {trace.name for trace in traces}
     for name, bars in (*panel.bars.items(), (CRITICAL, panel.critical)):
         if not bars:
             continue
@@ -54,6 +62,10 @@ def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
         else:
             color, looks = palette.phase_color(name), {"width": 0.78, "hovertemplate": "%{hovertext}<extra></extra>"}
             looks["hovertext"] = [_hover(bar) for bar in bars]
+            if panel.pipeline:
+                color = [palette.shaded(color, bar.shade) for bar in bars]
+                looks |= {"text": [bar.labels[0] if bar.labels else "" for bar in bars], "textposition": "inside", "textangle": 0}
+                looks["insidetextanchor"] = "middle"
         trace = go.Bar(
             orientation="h",
             name=plotly_escaped(name),
@@ -68,6 +80,22 @@ def _traces(panel: TimelinePanel, in_legend: set[str]) -> list[go.Bar]:
         in_legend.add(name)
         traces.append(trace)
     return traces
+
+
+def _idle_trace(panel: TimelinePanel, names: Sequence[str], in_legend: bool) -> go.Bar:
+    rows, starts_ms, lengths_ms = zip(*panel.idle, strict=True)
+    return go.Bar(
+        orientation="h",
+        name=IDLE,
+        legendgroup=IDLE,
+        showlegend=in_legend,
+        marker={"color": "rgba(0,0,0,0)", "line": {"width": 0}, "pattern": {"shape": "/", "fgcolor": palette.IDLE, "size": 6}},
+        y=[names[row] for row in rows],
+        base=starts_ms,
+        x=lengths_ms,
+        width=0.78,
+        hovertemplate="idle for %{x:.3g} ms<extra></extra>",
+    )
 
 
 def labels(panel: TimelinePanel) -> list[str]:

@@ -1,7 +1,7 @@
 """What pictures and charts of timelines have in common: one panel per timeline with its lanes, bars, colors and labels."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traces import units
@@ -9,8 +9,10 @@ from traces.critical import critical_spans
 from traces.lanes import lanes
 from traces.timeline import Cause, Span, Timeline
 from ui.figures import palette
+from ui.figures.pipeline_bars import PipelineBars, pipeline_bars
 from ui.text.labels import lane_label
 
+IDLE = "idle"
 X_LABEL = "ms from the start of the training step"
 CRITICAL = "critical path"
 #: Characters of a row's label.
@@ -21,10 +23,10 @@ BORDERED_SPANS = 500
 
 @dataclass(frozen=True)
 class Bar:
-    """One span, clipped to one training step. Times are in ms from the start of the step.
+    """One span, clipped to one training step. Times are in ms from the start of the step. In a pipeline, all spans of an action are one.
 
     `offset_ms`: where the span starts when it is not clipped. `cause`: what the span waited for, if it is on the critical path. `labels`:
-    texts for the bar, longest first.
+    texts for the bar, longest first. `shade`: 0 or 1, for neighbors of one color.
     """
 
     span: Span
@@ -34,6 +36,7 @@ class Bar:
     offset_ms: float
     cause: Cause | None
     labels: tuple[str, ...]
+    shade: int = 0
 
     @property
     def critical(self) -> bool:
@@ -43,13 +46,20 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelinePanel:
-    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order."""
+    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
+
+    `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
+    row, start and length in ms of the time in which a pipeline's device waits.
+    """
 
     kind: str
     step_s: float
     length_ms: float
     rows: tuple[str, ...]
     bars: dict[str, tuple[Bar, ...]]
+    critical: tuple[Bar, ...] = ()
+    pipeline: bool = False
+    idle: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def step_ms(self) -> float:
@@ -62,11 +72,6 @@ class TimelinePanel:
         return units.duration(self.step_s)
 
     @property
-    def critical(self) -> tuple[Bar, ...]:
-        """The bars of the critical path."""
-        return tuple(bar for group in self.bars.values() for bar in group if bar.critical)
-
-    @property
     def bordered(self) -> bool:
         """Whether bars have white borders."""
         return sum(map(len, self.bars.values())) <= BORDERED_SPANS
@@ -76,32 +81,55 @@ def timeline_panel(timeline: Timeline) -> TimelinePanel:
     """The panel of a timeline's training step in its steady state."""
     begin, end = timeline.window_s
     spans = timeline.window()
-    places = lanes(timeline, spans)
+    pipeline = pipeline_bars(spans, begin, end)
+    groups = [(span,) for span in spans] if pipeline is None else pipeline.groups
+    places = lanes(timeline, [group[0] for group in groups])
     row_of = {place: row for row, place in enumerate(places)}
     causes = {span: link.cause for span, link in critical_spans(timeline)}
     several_micro_batches = len({span.micro_batch for span in spans}) > 1
+
+    def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
+        start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
+        times_ms = [1e3 * seconds for seconds in (start_s - begin, end_s - start_s, span.start_s - begin)]
+        return Bar(span, row_of[span.device, span.lane], *times_ms, cause, labels, shade)
+
     bars: dict[str, list[Bar]] = defaultdict(list)
-    for span in spans:
-        start = max(span.start_s, begin)
-        labels = (str(span.micro_batch),) if several_micro_batches else _layer_labels(span.layer)
-        length_ms = (min(span.end_s, end) - start) * 1e3
-        bar = Bar(
-            span=span,
-            row=row_of[span.device, span.lane],
-            start_ms=(start - begin) * 1e3,
-            length_ms=length_ms,
-            offset_ms=(span.start_s - begin) * 1e3,
-            cause=causes.get(span),
-            labels=labels,
-        )
-        bars[span.phase].append(bar)
+    for group in groups:
+        first = group[0]
+        cause = next((causes[span] for span in group if span in causes), None)
+        if pipeline is None:
+            labels = (str(first.micro_batch),) if several_micro_batches else _layer_labels(first.layer)
+            bars[first.phase].append(bar(first, cause, labels))
+        else:
+            drawn = bar(pipeline.merged(group), cause, pipeline.labels(first), pipeline.shade(first))
+            bars[pipeline.group_of(first)].append(drawn)
+    phases = palette.phases_in_order(set(bars))
+    if pipeline is None:
+        critical = [each for phase in phases for each in bars[phase] if each.critical]
+    else:
+        critical = [bar(span, causes[span]) for group in groups for span in group if span in causes]
     return TimelinePanel(
         kind=timeline.kind,
         step_s=timeline.step_s,
         length_ms=max(timeline.step_s, end - begin) * 1e3,
-        rows=_row_labels([lane_label(*place) for place in places]),
-        bars={phase: tuple(bars[phase]) for phase in palette.phases_in_order(set(bars))},
+        rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
+        bars={phase: tuple(bars[phase]) for phase in phases},
+        critical=tuple(critical),
+        pipeline=pipeline is not None,
+        idle=tuple(_idle(pipeline, row_of, begin, end)),
     )
+
+
+def _lane_label(pipeline: PipelineBars | None, device: str, lane: str) -> str:
+    return pipeline.lane_label(device, lane) if pipeline is not None and pipeline.computes(device, lane) else lane_label(device, lane)
+
+
+def _idle(
+    pipeline: PipelineBars | None, row_of: Mapping[tuple[str, str], int], begin_s: float, end_s: float
+) -> Iterator[tuple[int, float, float]]:
+    """Row, start and length of the idle time of a pipeline's lanes, in ms from the start of the step."""
+    for device, lane, start, end in pipeline.idle(begin_s, end_s) if pipeline is not None else ():
+        yield row_of[device, lane], (start - begin_s) * 1e3, (end - start) * 1e3
 
 
 def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
-from ui.figures.timeline_panels import CRITICAL, X_LABEL, Bar, TimelinePanel, timeline_panel
+from ui.figures.pipeline_bars import BY_WEIGHTS
+from ui.figures.timeline_panels import CRITICAL, IDLE, X_LABEL, Bar, TimelinePanel, timeline_panel
 from ui.text.labels import headline
 
 #: Inches above the first panel, between panels, and below the last.
@@ -19,6 +20,8 @@ LANE_IN, NARROW_LANE_IN, FEW_LANES = 0.42, 0.3, 14
 #: A bar gets its label if it is at least this many times as wide as the label.
 ROOM = 1.15
 DASHES = (0, (4, 3))
+#: The pattern of idle time.
+HATCH = "////"
 
 
 def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path:
@@ -46,6 +49,8 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
     axes.set_xlabel(X_LABEL, fontsize=11, color=INK)
     phases = palette.phases_in_order({phase for panel in panels for phase in panel.bars})
     marks = [Patch(facecolor=palette.phase_color(phase), label=phase) for phase in phases]
+    if any(panel.idle for panel in panels):
+        marks.append(Patch(facecolor="white", edgecolor=palette.IDLE, hatch=HATCH, linewidth=0.0, label=IDLE))
     if any(panel.critical for panel in panels):
         marks.append(Patch(facecolor=palette.CRITICAL, label=f"{CRITICAL} (stripe)"))
     add_legend(figure, marks, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
@@ -53,8 +58,12 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
 
 
 def _draw(axes: Axes, panel: TimelinePanel, end_ms: float) -> None:
+    for row, start_ms, length_ms in panel.idle:
+        axes.broken_barh([(start_ms, length_ms)], (row - 0.38, 0.7), facecolor="white", edgecolor=palette.IDLE, hatch=HATCH, linewidth=0.0)
     for phase, bars in panel.bars.items():
-        _draw_bars(axes, bars, -0.38, 0.7, palette.phase_color(phase), 0.6 if panel.bordered else 0.0)
+        for shade in sorted({bar.shade for bar in bars}):
+            own = tuple(bar for bar in bars if bar.shade == shade)
+            _draw_bars(axes, own, -0.38, 0.7, palette.shaded(palette.phase_color(phase), shade), 0.6 if panel.bordered else 0.0)
     _draw_bars(axes, panel.critical, 0.34, 0.1, palette.CRITICAL, 0.0)
     axes.set_xlim(0, end_ms * 1.002)
     axes.set_ylim(len(panel.rows) - 0.45, -0.55)
@@ -83,9 +92,9 @@ def _draw_bars(axes: Axes, bars: tuple[Bar, ...], top: float, height: float, col
 def _label_bars(axes: Axes, panel: TimelinePanel) -> None:
     """Write into each forward and backward bar the longest of its labels for which there is room."""
     ms_per_inch = axes.get_xlim()[1] / (axes.get_position().width * WIDTH_IN)
-    for phase in ("forward", "backward"):
-        color = "white" if phase == "forward" else INK
+    for phase in ("forward", "backward", BY_WEIGHTS):
         for bar in panel.bars.get(phase, ()):
+            color = INK if phase == "backward" or bar.shade else "white"
             room_in = bar.length_ms / (ROOM * ms_per_inch)
             text = next((label for label in bar.labels if room_in > 0.085 * len(label) + 0.02), "")
             if text:

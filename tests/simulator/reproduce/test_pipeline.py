@@ -7,10 +7,11 @@ import pytest
 from simulator.job import Job
 from simulator.reproduce import pipeline, pipeline_bounds, pipeline_trends
 from simulator.reproduce.pipeline_cases import ALEXNET, MEMORY, MIB, RESNET20, SPEEDUPS, VGG_LATER, Network, Scope
-from simulator.reproduce.pipeline_layers import NumberedLayer, numbered_layers
+from simulator.reproduce.pipeline_layers import NumberedLayer, cuts, numbered_layers
 from simulator.reproduce.pipeline_memory import one_f_one_b_increase, pipedream_increase, plain_bytes, stale_increase, stale_weights
-from simulator.reproduce.pipeline_tables import speedups_table
-from simulator.reproduce.predicting import Steps
+from simulator.reproduce.pipeline_tables import Pipelined, speedups_table
+from simulator.reproduce.predicting import Missing, Steps
+from simulator.stages.units import units
 from traces.reproduction import OK
 from ui.commands import reproducing
 
@@ -60,9 +61,13 @@ def test_the_published_hybrid_speed_ups_follow_from_the_pipelined_ones():
 
 def test_predicted_speed_ups_have_their_columns():
     network = next(iter(SPEEDUPS))
-    (row,) = speedups_table([network], {network: 1.5}).rows
+    (row,) = speedups_table([network], {network: Pipelined(1.5, 1.4)}).rows
     assert row.predicted("pipelined") == 1.5
+    assert row.predicted("not hidden") == 1.4
     assert row.predicted("hybrid") == pytest.approx(1.2)
+    (row,) = speedups_table([network], {network: Missing("why")}).rows
+    assert row.predicted("pipelined") is None
+    assert row.status == "not available: why"
 
 
 # ---- layers and memory
@@ -75,6 +80,12 @@ def test_layers_are_numbered_as_in_the_paper(resnet20):
     maps = 16 * 32 * 32 * 4
     assert resnet20[0].activations_bytes == 3 * maps  # the convolution, its norm and ReLU in place
     assert resnet20[2].activations_bytes == 4 * maps  # also the sum with the shortcut
+
+
+def test_a_placement_in_layers_of_the_paper_cuts_before_the_same_layers():
+    graph = Job("resnet20", 128, 32).graph()
+    assert cuts(graph, (7, 13)) == (7, 13), "a unit of a CIFAR ResNet is a layer"
+    assert units(graph)[7].layer == "layer2.0.conv1"
 
 
 def test_percentage_of_stale_weights():
@@ -121,6 +132,15 @@ def test_memory_claims_can_hold_and_fail():
     assert pipeline_trends.more_by_stashing({}).holds is None
 
 
+def test_the_gain_by_depth_can_hold_and_fail():
+    networks = list(SPEEDUPS)
+    assert pipeline_trends.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
+    falling = pipeline_trends.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
+    assert falling.holds is False
+    assert "1.500x to 1.800x" in falling.reason
+    assert pipeline_trends.more_with_depth(dict.fromkeys(networks, Missing("why"))).holds is None
+
+
 # ---- the command
 
 
@@ -128,7 +148,10 @@ def test_the_paper_has_a_row_for_every_network_and_says_why_one_is_missing(monke
     monkeypatch.setattr(pipeline, "SCOPE", SMALL)
     reports = []
     paper = pipeline.reproduce(Steps("2xgtx1060", reports.append))
-    assert len(reports) == pipeline.predictions() == 3
+    assert len(reports) == pipeline.predictions() == 4
+    (row,) = paper.table("speedups").rows
+    assert row.status == OK
+    assert 1 < row.predicted("not hidden") < row.predicted("pipelined") < 2  # two GPUs
     assert [row.labels["placement"] for row in paper.table("stale").rows] == ["(7)", "(3)", "(1)", "(3, 5, 7)"]
     by_network = {row.labels["network"]: row for row in paper.table("memory").rows}
     assert by_network["AlexNet"].status == OK
