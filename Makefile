@@ -19,6 +19,12 @@ IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
 QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
 
+# Compiles modules on all cores. pip would compile on one core, and the tests of packages too. Files that are no modules of this Python are
+# left as they are.
+COMPILE = $(RUN)/python -m compileall -qq -j 0
+# Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
+COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
+
 .PHONY: demo test quick lint fuzz bench gpu-report gpu-first ui clean
 
 demo: $(READY)
@@ -34,9 +40,11 @@ ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)
 
 test: lint
+	$(COMPILE_OWN)
 	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --durations=8 $(ARGS)
 
 quick: lint
+	$(COMPILE_OWN)
 	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile $(QUICK) $(ARGS)
 
 lint: $(READY)
@@ -55,7 +63,8 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(IS_NEW)
 	$(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[test]'
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[test]'
+	@$(COMPILE) -x '/tests/' $(VENV)/lib || true
 	touch $@
 
 clean:

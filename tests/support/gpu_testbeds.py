@@ -1,7 +1,13 @@
 """Testbeds on a simulated GPU, with little memory and short calibrations."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
+from calibrate import loop
+from calibrate.cuda import dispatch, queue
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
@@ -15,9 +21,22 @@ SMALL = replace(FACTS, memory_bytes=32 << 20)
 TIMES = Times(launch_gap_s=0.6e-6)
 #: What each stream keeps for its matrix products.
 WORKSPACE_BYTES = 1 << 20
-QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4)
+QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4, most_issues=4)
 #: Kernels that are small enough for this machine's CPU, in both sizes that co-runs use.
 KERNELS = Sizes(16, 8, 4096)
+
+
+@contextmanager
+def few_repetitions() -> Iterator[None]:
+    """Repeat less often what measures the machine: the simulated clock has no noise, so two repetitions tell as much as forty.
+
+    The queue that is tried stays longer than a simulated stream's, which takes 1000 launches.
+    """
+    shorter = {(dispatch, "_WARM_UP"): 2, (dispatch, "_PERIODS"): 2, (dispatch, "_CHUNKS"): 2, (loop, "_WARM_UP"): 3, (queue, "MOST"): 1200}
+    with pytest.MonkeyPatch.context() as patch:
+        for (module, name), number in shorter.items():
+            patch.setattr(module, name, number)
+        yield
 
 
 def hard_gpu(times: Times = TIMES) -> FakeGpu:
@@ -34,7 +53,7 @@ def measured_profile() -> Profile:
     """A profile with the simulated machine's own figures and no keys. It is measured once for all processes that run the tests."""
     place = session_file("fake-gpu-profile.json")
     if not place.exists():
-        with hard_gpu() as gpu:
+        with few_repetitions(), hard_gpu() as gpu:
             testbed = open_testbed(gpu)
             profile = Profile(identity=testbed.identity)
             testbed.measure_machine(profile)

@@ -21,6 +21,7 @@ from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
+from tests.support.gpu_testbeds import few_repetitions
 from tests.support.refusals import refused
 from traces import gpu_report as documents
 from traces.archives import archive_path
@@ -46,7 +47,7 @@ MEASURED = (
 @pytest.fixture(scope="module", autouse=True)
 def few_rounds():
     """Run two rounds, which are as good as ten without noise, and skip the slow measurement of the executor's own time, which is 0 here."""
-    with pytest.MonkeyPatch.context() as patch:
+    with few_repetitions(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "ROUNDS", 2)
         patch.setattr(gpu_testbed, "dispatch_s", lambda *arguments: 0.0)
         yield
