@@ -162,7 +162,7 @@ class Expected:
 class References:
     """What plans are compared with: plain PyTorch's numbers, or those of training with the plan's stale weights. Each is computed once."""
 
-    def __init__(self, job: Job, built: Built, steps: int, backend: Backend):
+    def __init__(self, job: Job, built: Built, steps: int, backend: Backend | None):
         self._arguments = job, built, steps, backend
         self._expected: dict[tuple, Expected] = {}
 

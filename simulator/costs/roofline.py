@@ -97,7 +97,8 @@ def _roofline(points: list[Point]) -> Fit:
     for t0 in seconds.min() * np.array([0.0, 0.3, 0.6, 0.9]):
         quantiles = np.linspace(0.1, 1.0, 19)
         rest = seconds - t0
-        slow = [np.quantile(rest[work > 0] / work[work > 0], quantiles[::-1]) if (work > 0).any() else [0.0] for work in (flops, moved)]
+        # Less than one FLOP or byte is none: no op has so little, and dividing by it may overflow.
+        slow = [np.quantile(rest[work >= 1] / work[work >= 1], quantiles[::-1]) if (work >= 1).any() else [0.0] for work in (flops, moved)]
         combinations += [(t0, f, b) for f in slow[0] for b in slow[1]]
     t0, per_flop, per_byte = np.array(combinations).T[:, :, None]
     residuals = np.log(t0 + np.maximum(per_flop * flops, per_byte * moved) + 1e-12) - np.log(seconds)

@@ -13,7 +13,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.stages.pipeline import Pipeline
-from simulator.stages.planning import StageOptions, cut, refuse_clipping, stage_notes
+from simulator.stages.planning import StageOptions, cut, named, refuse_clipping, stage_notes
 from simulator.stages.schedule import BACKWARD, FORWARD, Action
 from simulator.stages.staleness import stale_notes
 from traces.errors import StepcastError
@@ -52,7 +52,8 @@ def asynchronous(
         raise StepcastError(f"{name} updates after each mini-batch: leave out --accumulate and microbatches, or use pipedream-2bw")
     with gc_paused():
         stages = len(forward)
-        pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, 1), 1, forward, backward)
+        with named(name):
+            pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, 1), 1, forward, backward)
         forwards: list[Task] = []
         stashes: dict[int, dict[str, str]] = {}
         for stage, lag in enumerate(cycle.forward_lags):
@@ -67,7 +68,8 @@ def asynchronous(
             backwards += pipeline.updates(stage, lag)
         tasks = _joined(forwards, backwards, cycle)
         draft = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, 1))
-        return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
+        with named(name):
+            return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
 
 
 def _joined(forwards: list[Task], backwards: list[Task], cycle: Cycle) -> list[Task]:

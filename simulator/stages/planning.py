@@ -1,7 +1,8 @@
 """What pipeline strategies have in common: their options, the cut into stages, and plans of synchronous schedules."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from simulator.build import PlanBuilder
@@ -95,6 +96,15 @@ def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
     return max(d for d in range(1, most + 1) if job.batch % d == 0)
 
 
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Let refusals of the model begin with the strategy's name."""
+    try:
+        yield
+    except StepcastError as error:
+        raise StepcastError(f"{name}: {error}") from error
+
+
 def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
     if job.batch % micro_batches:
@@ -156,7 +166,8 @@ def synchronous(
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
     schedule = order(len(devices), micro_batches)
-    cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+    with named(name):
+        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
 
 
@@ -175,7 +186,8 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
         if wanted not in (0, count):
             raise StepcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
     devices = devices_of(machine, len(schedule.ranks), name)
-    cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+    with named(name):
+        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
 
 
@@ -185,7 +197,8 @@ def scheduled(
     """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks."""
     with gc_paused():
         places = [devices[schedule.rank_of[stage]] for stage in range(schedule.stages)]
-        pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, places)
+        with named(name):
+            pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, places)
         actions = linear(schedule)
         pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}

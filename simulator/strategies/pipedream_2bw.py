@@ -11,7 +11,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.stages.pipeline import Pipeline
-from simulator.stages.planning import StageOptions, cut, devices_of, micro_batches_in, refuse_clipping, stage_notes, stages_in
+from simulator.stages.planning import StageOptions, cut, devices_of, micro_batches_in, named, refuse_clipping, stage_notes, stages_in
 from simulator.stages.schedule import BACKWARD, FORWARD, Action
 from simulator.stages.staleness import stale_notes
 from traces.errors import StepcastError
@@ -36,10 +36,12 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if count < stages:
         raise StepcastError(f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch")
     with gc_paused():
-        pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)
+        with named(NAME):
+            pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)
         tasks = _period(pipeline, count)
         draft = pipeline.build.plan(NAME, tasks, options, stage_notes(pipeline, count))
-        return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
+        with named(NAME):
+            return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
 
 
 def _period(pipeline: Pipeline, count: int) -> list[Task]:

@@ -16,6 +16,7 @@ from simulator.stages.planning import (
     cut,
     devices_of,
     micro_batches_in,
+    named,
     op_seconds,
     refuse_clipping,
     scheduled,
@@ -53,7 +54,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     devices = devices_of(machine, stages // per_device, NAME)
     stages = len(devices) * per_device
     micro_batches = micro_batches_in(job, options, len(devices))
-    cut_graph = cut(job, machine, costs, options, stages, micro_batches)
+    with named(NAME):
+        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
     seconds = op_seconds(job, machine, costs, cut_graph.graph)
 
     def of(action: Action) -> float:

@@ -1,11 +1,11 @@
-"""In float64, every strategy, optimizer and form trains exactly as plain PyTorch does. Strategies come from the registry."""
+"""In float64, every strategy of the registry, optimizer and form trains exactly as plain PyTorch does, or as weights as stale do."""
 
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from calibrate.numerics import Expected, compare
+from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
 from simulator.bodies.update import STATE, forms
 from simulator.job import Job
@@ -29,11 +29,11 @@ def job_of(path: Path, **fields) -> Job:
 
 
 @cache
-def plain_pytorch(path: Path, parts: int):
-    """A job, its model, and what plain PyTorch computes from the batch in `parts` micro-batches."""
+def references(path: Path):
+    """A job, its model, and the references: plain PyTorch with as many micro-batches, or with weights as stale as the plan's."""
     job = job_of(path)
     built = job.build()
-    return job, built, Expected.of(job, built, parts=parts)
+    return job, built, References(job, built, STEPS, None)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_five_steps_equal_plain_pytorch(path, spec, backends):
     plan = plan_unless_refused(spec, job_of(path), machine)
     if plan is None:
         pytest.skip(f"{spec} does not apply to {path.stem}")
-    job, built, expected = plain_pytorch(path, len(plan.losses))
-    numerics = compare(job, built, plan, executor, expected)
+    job, built, expected = references(path)
+    numerics = compare(job, built, plan, executor, expected.of(plan))
     assert numerics.max_grad_error <= LIMIT
     assert numerics.max_param_error <= LIMIT
 

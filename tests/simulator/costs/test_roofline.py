@@ -57,3 +57,10 @@ def test_beyond_the_fitted_keys_the_scaled_table_predicts():
     assert fitted.at(near) == (fitted.predict(near), fitted.error)
     assert fitted.at(far) == (fitted.scale.predict(far), fitted.scale.error)
     assert fitted.scale.error > fitted.error
+
+
+@pytest.mark.filterwarnings("error")
+def test_less_than_one_flop_is_none():
+    """A damaged profile may say so; dividing by it would overflow."""
+    tiny = [Point(5e-324, b, table_s=1e-6, seconds=2e-9 * b) for _, b in WORK]
+    assert fit(tiny).predict(Point(0.0, 1e6, 1.0)) == pytest.approx(2e-3, rel=0.1)
