@@ -99,11 +99,14 @@ def _discover() -> dict[str, Strategy]:
         defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
         optional = (getattr(module, name, default) for name, default in defaults.items())
         strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, module.plan, *optional)
-    return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[0])))
+    return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 
 def names(devices: int | None = None) -> list[str]:
-    """Names of the strategies that executors run, baseline first; with `devices`, of those that run on that many devices."""
+    """Names of the strategies that executors run: baseline, then those of one device, then the others.
+
+    With `devices`, those that run on that many devices.
+    """
     known = ((name, strategy) for name, strategy in _discover().items() if strategy.executed)
     return [name for name, strategy in known if devices is None or strategy.least_devices <= devices]
 

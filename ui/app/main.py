@@ -217,11 +217,19 @@ def forecast_details_ui(answer: Forecast) -> None:
     """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
     if prediction.fits:
-        left, middle, plain, right = st.columns(4)
-        left.metric("Step time", units.duration(prediction.step_s))
-        middle.metric("90 % interval, ms", units.interval(prediction.interval_s))
-        plain.metric("Against PyTorch", units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval))
-        right.metric("Over the baseline", units.speedup(prediction.speedup, prediction.speedup_interval))
+        figures = (
+            (
+                "Step time",
+                units.duration(prediction.step_s),
+                f"{units.interval(prediction.interval_s)} ms" if prediction.interval_s else units.NONE,
+            ),
+            ("Against PyTorch", units.speedup(prediction.against_pytorch), units.factors(prediction.against_pytorch_interval)),
+            ("Over the baseline", units.speedup(prediction.speedup), units.factors(prediction.speedup_interval)),
+        )
+        for column, (label, value, interval) in zip(st.columns(len(figures)), figures, strict=True):
+            column.metric(label, value)
+            if interval != units.NONE:
+                column.caption(f"90 %: {interval}")
     st.plotly_chart(timelines_figure(answer.timeline), key="forecast")
     prediction_waterfall_ui(prediction)
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
