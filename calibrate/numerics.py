@@ -160,20 +160,27 @@ class Expected:
 
 
 class References:
-    """What plans are compared with: plain PyTorch's numbers, or those of training with the plan's stale weights. Each is computed once."""
+    """What plans are compared with: plain PyTorch's numbers, or those of training with the plan's stale weights.
+
+    Only the newest are kept, since they take as much memory as the model: ask for plans in order of their `key`.
+    """
 
     def __init__(self, job: Job, built: Built, steps: int, backend: Backend | None):
         self._arguments = job, built, steps, backend
-        self._expected: dict[tuple, Expected] = {}
+        self._newest: tuple[tuple, Expected] | None = None
+
+    @staticmethod
+    def key(plan: Plan) -> tuple[int, tuple[tuple[str, Staleness], ...]]:
+        """Micro-batches, and the staleness of the parameters that are stale: plans that have it in common have one reference."""
+        return len(plan.losses), tuple(sorted((name, each) for name, each in staleness(plan).items() if any(each)))
 
     def of(self, plan: Plan) -> Expected:
         """The numbers that `plan` should compute. Raises StepcastError as `Expected.of` does."""
-        parts, stale = len(plan.losses), staleness(plan)
-        stale = {name: each for name, each in stale.items() if any(each)}
-        key = (parts, tuple(sorted(stale.items())))
-        if key not in self._expected:
-            self._expected[key] = Expected.of(*self._arguments, parts, stale)
-        return self._expected[key]
+        key = self.key(plan)
+        if self._newest is None or self._newest[0] != key:
+            self._newest = None  # free them before the next ones are made
+            self._newest = key, Expected.of(*self._arguments, key[0], dict(key[1]))
+        return self._newest[1]
 
 
 def _trained(

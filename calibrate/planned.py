@@ -106,8 +106,9 @@ def refusal(predicted: Forecast, largest: int | None) -> str:
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
     """Raise StepcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
 
-    Besides the peak of one running program, a validation needs the parameters and state of every program (with CUDA graphs, its whole
-    peak). The first device's memory also holds a step of plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
+    Besides the peak of one running program, a validation needs the parameters and state of every program (with CUDA graphs, and where
+    tasks lag, so that iterations are unfinished between turns, its whole peak). The first device's memory also holds a step of plain
+    PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
@@ -116,7 +117,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
     for memory in machine.memories:
         peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
         resident = [
-            peak if f.timeline.mode == GRAPH else _carried_bytes(f.plan, f.machine, memory)
+            peak if f.timeline.mode == GRAPH or f.plan.largest_lag else _carried_bytes(f.plan, f.machine, memory)
             for f, peak in zip(forecasts, peaks, strict=True)
         ]
         held[memory.name] = {"parameters and state of all strategies": sum(resident), "the largest peak of a running one": max(peaks)}

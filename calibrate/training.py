@@ -191,7 +191,7 @@ def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Tes
     steps = CHECKED_STEPS if backend.unit == 1 else steps_to_compare(backend)
     references = References(job, built, steps, backend)
     numerics = {}
-    for name, plan in plans.items():
+    for name, plan in sorted(plans.items(), key=lambda item: references.key(item[1])):
         expected = references.of(plan)
         if expected.finite:
             numerics[name] = compare(job, built, plan, backend, expected, steps)

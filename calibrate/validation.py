@@ -114,7 +114,7 @@ def _check_numerics(job: Job, built: Built, candidates: Mapping[str, Candidate],
     progress(0, ROUNDS + 2, "numerics")
     steps = steps_to_compare(testbed.backend)
     references = References(job, built, steps, testbed.backend)
-    for candidate in candidates.values():
+    for candidate in sorted(candidates.values(), key=lambda candidate: references.key(candidate.plan)):
         candidate.numerics = compare(job, built, candidate.plan, testbed.backend, references.of(candidate.plan), steps)
         candidate.peak_bytes = testbed.backend.peak_bytes(candidate.plan, tensors, job.seed)
     progress(1, ROUNDS + 2, "warming up")

@@ -154,7 +154,7 @@ def predict(
 
       stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
-    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, schedule, show_plan, json)
+    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule)
 
 
 @app.command(cls=OnceCommand)
@@ -185,7 +185,7 @@ def run(
 
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
     """
-    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), schedule, json)
+    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), json, schedule)
 
 
 @app.command(cls=OnceCommand)
@@ -206,7 +206,7 @@ def validate(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, schedule, out, json, quick)
+    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule)
 
 
 @app.command(cls=OnceCommand)

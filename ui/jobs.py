@@ -110,6 +110,8 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
             raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
     job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
     shared = dict(request.settings)
+    if "schedule" in shared:  # whoever reaches the app must not make it read files
+        raise StepcastError("the app reads no schedule files; use stepcast predict --schedule FILE.csv")
     strategies.check_shared(request.strategies, shared)
     placement = Placement(devices=request.devices, link=request.link, partition=request.partition)
     check_names(placement)

@@ -23,6 +23,8 @@ from traces.garbage import gc_paused
 
 #: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
 _PER_DEVICE = 2
+#: Micro-batches of a step at most; plans have tasks for each.
+MOST_MICRO_BATCHES = 4096
 #: Samples of a micro-batch at least, by default: batch-norm cannot train on one.
 _SAMPLES = 2
 
@@ -87,7 +89,7 @@ def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
                 " give one of the two"
             )
         if job.batch % options.microbatches:
-            divisors = ", ".join(str(d) for d in range(1, job.batch + 1) if job.batch % d == 0 and d <= 64)
+            divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
             raise StepcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
         return options.microbatches
     if job.accumulate > 1:
@@ -109,6 +111,8 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
     if job.batch % micro_batches:
         raise StepcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise StepcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
     graph = job.graph(job.batch // micro_batches, micro_batches)
     if options.cuts:
         return Cut(graph, options.cuts)
@@ -165,10 +169,9 @@ def synchronous(
     devices = devices_of(machine, stages // per_rank, name)
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
-    schedule = order(len(devices), micro_batches)
     with named(name):
-        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
-    return scheduled(name, job, machine, options, schedule, devices, cut_graph)
+        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
+    return scheduled(name, job, machine, options, order(len(devices), micro_batches), devices, cut_graph)
 
 
 def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:

@@ -26,6 +26,8 @@ def _texts(annotation: object) -> tuple[str, ...]:
         return "0", "0.001", "1", "25", "1e300"
     if annotation is int or typing.get_origin(annotation) is typing.Annotated:
         return "0", "1", "2", "3", "1000000", "1" * 30
+    if annotation is str:
+        return "", "1", "2-4", "3-5-7", "4-2", "99", "schedule.csv"
     return tuple(text for inner in typing.get_args(annotation) for text in _texts(inner))
 
 

@@ -19,3 +19,9 @@ from ui.app.model import Request
 def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
     with pytest.raises(StepcastError, match=expected):
         jobs.predict_many(Request("rnn_bitstream", batch, size, "sgd", "foreach", "fp32", "h100", ("bppsa",)))
+
+
+def test_the_app_reads_no_schedule_files():
+    request = Request("lenet5", 8, None, "sgd", "foreach", "fp32", "p100x4", ("gpipe",), settings=(("schedule", "/etc/hostname"),))
+    with pytest.raises(StepcastError, match=r"the app reads no schedule files; use stepcast predict --schedule"):
+        jobs.predict_many(request)

@@ -85,10 +85,10 @@ def validate(
     profile_path: Path | None,
     calibration: bool,
     placement: Placement,
-    schedule: Path | None,
     out: Path | None,
     as_json: bool,
     quick: bool = False,
+    schedule: Path | None = None,
 ) -> None:
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)

@@ -86,9 +86,9 @@ def predict(
     machines: list[str],
     placement: Placement,
     timeline: Path | None,
-    schedule: Path | None,
     show_plan: bool,
     as_json: bool,
+    schedule: Path | None = None,
 ) -> None:
     """Predict every combination of a job, a machine and a strategy, and print them. Exit with 1 if one does not fit in memory.
 

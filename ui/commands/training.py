@@ -44,8 +44,8 @@ def run(
     placement: Placement,
     beside: list[str],
     places: tuple[Path | None, Path | None, Path | None],
-    schedule: Path | None,
     as_json: bool,
+    schedule: Path | None = None,
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 

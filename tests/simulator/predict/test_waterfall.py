@@ -130,7 +130,7 @@ def assert_adds_up(parts: tuple[Change, ...], difference_s: float, scale_s: floa
 def every_forecast() -> list[tuple[Forecast, Forecast]]:
     """(baseline, strategy) for every strategy that runs LeNet on some machines, eagerly and, on a GPU, as a CUDA graph."""
     job, pairs = Job("lenet5", 8), []
-    for name, mode in (("this-cpu", "eager"), ("h100", "eager"), ("v100", "graph"), ("p100x4", "eager")):
+    for name, mode in (("this-cpu", "eager"), ("h100", "eager"), ("v100", "graph"), ("p100x4", "eager"), ("2xgtx1060", "eager")):
         machine, model = preset_costs(job, name)
         forecasts = dict(forecast_many(job, registry.names(len(machine.devices)), {}, machine, model, mode))
         pairs += [(forecasts["baseline"], other) for other in forecasts.values() if isinstance(other, Forecast)]
