@@ -98,18 +98,6 @@ class PlanBuilder:
             layers.setdefault(self.graph.layers[parameter], []).append(parameter)
         return layers
 
-    @cached_property
-    def gradient_ops(self) -> dict[str, int]:
-        """The index of the op that completes the gradient, by parameter."""
-        owner = {self.graph.values[o.value].storage: parameter for parameter, o in self.graph.gradients.items()}
-        last: dict[str, int] = {}
-        for index, op in enumerate(self.graph.ops):
-            for operand in (*op.writes, *op.mutates):
-                parameter = owner.get(self.graph.values[operand.value].storage)
-                if parameter is not None:
-                    last[parameter] = index
-        return last
-
     def step(self) -> list[Task]:
         """Return forward and backward of all micro-batches, one after another, and the clipping of gradients if the job has it."""
         return self.passes() + self.clip()
@@ -142,7 +130,7 @@ class PlanBuilder:
     def _completed(self) -> dict[int, list[str]]:
         """The parameters whose gradient an op completes, by op."""
         completed: dict[int, list[str]] = {}
-        for parameter, index in self.gradient_ops.items():
+        for parameter, index in self.graph.gradient_ops.items():
             completed.setdefault(index, []).append(parameter)
         return completed
 

@@ -74,6 +74,18 @@ class TrainingGraph:
                 last_writer[self.values[operand.value].storage] = index
         return tuple(sorted(edges))
 
+    @cached_property
+    def gradient_ops(self) -> dict[str, int]:
+        """The index of the op that completes the gradient, by parameter."""
+        owner = {self.values[o.value].storage: parameter for parameter, o in self.gradients.items()}
+        last: dict[str, int] = {}
+        for index, op in enumerate(self.ops):
+            for operand in (*op.writes, *op.mutates):
+                parameter = owner.get(self.values[operand.value].storage)
+                if parameter is not None:
+                    last[parameter] = index
+        return last
+
     @property
     def backward_ops(self) -> tuple[Op, ...]:
         """Ops of the backward phase."""

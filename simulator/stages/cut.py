@@ -65,20 +65,8 @@ class Cut:
         """The parameters of each stage: it makes their last gradient, and updates them."""
         owned: list[list[str]] = [[] for _ in range(self.stages)]
         for parameter in self.graph.parameters:
-            owned[self.stage_of[self._completes[parameter]]].append(parameter)
+            owned[self.stage_of[self.graph.gradient_ops[parameter]]].append(parameter)
         return owned
-
-    @cached_property
-    def _completes(self) -> dict[str, int]:
-        """The last op that writes each parameter's gradient."""
-        owner = {self.graph.values[o.value].storage: parameter for parameter, o in self.graph.gradients.items()}
-        last: dict[str, int] = {}
-        for index, op in enumerate(self.graph.ops):
-            for operand in (*op.writes, *op.mutates):
-                parameter = owner.get(self.graph.values[operand.value].storage)
-                if parameter is not None:
-                    last[parameter] = index
-        return last
 
     @cached_property
     def chunks(self) -> dict[tuple[int, str], list[int]]:

@@ -47,7 +47,7 @@ class Pipeline:
         for stage, owned in enumerate(self.cut.parameters):
             by_input = set(self.cut.chunks[stage, BY_INPUT])
             for parameter in owned:
-                half = BY_INPUT if self.build.gradient_ops[parameter] in by_input else BY_WEIGHT
+                half = BY_INPUT if self.build.graph.gradient_ops[parameter] in by_input else BY_WEIGHT
                 self.build.first_of[parameter] = first[stage, half]
 
     def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:

@@ -164,7 +164,7 @@ def _with_path_order(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, 
 def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options: Options, by_events: bool) -> list[Task]:
     def update(layer: str) -> list[Task]:
         owned = build.layers[layer]
-        op = build.gradient_ops[owned[0]]
+        op = build.graph.gradient_ops[owned[0]]
         updates = [lanes.place(build.update(owned, f"{layer}/update", layer), op, "dW")]
         if options.update == "callback":
             gradients = tuple(build.gradient(parameter) for parameter in owned)
