@@ -10,6 +10,9 @@ which `intervals` uses as an error that all costs of a prediction share. That er
 the strategy slower by one factor. What does not cancel is the error that is a strategy's own: the root mean square of the logarithms of
 predicted over measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run
 beside each other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
+
+Pipelines are a family apart in their step times too. Their devices wait for each other, so that a delay of one holds up all. Rows of pipelines
+say nothing of other strategies, and those of other strategies count for pipelines only where nothing else is known.
 """
 
 import math
@@ -22,17 +25,27 @@ from traces.shipped import shipped_validations
 
 #: With fewer results than these, no discrepancy is estimated.
 LEAST = 6
+#: The family of the strategies that cut a model into stages.
+PIPELINES = "pipelines"
 #: Strategies that are variants of one idea. All others are families of their own.
-_FAMILIES = MappingProxyType({"forward-fusion": "fusion", "backward-fusion": "fusion"})
+_FAMILIES = MappingProxyType(
+    {
+        **dict.fromkeys(("forward-fusion", "backward-fusion"), "fusion"),
+        **dict.fromkeys(("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"), PIPELINES),
+        **dict.fromkeys(("pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline"), PIPELINES),
+    }
+)
+#: A strategy whose steps err as those of all families but pipelines do.
+_PLAIN = "baseline"
 
 
-def discrepancy(validations: Iterable[Validation], kind: str, mode: str, but: str | None = None) -> float:
-    """Return the standard deviation of the logarithm of predicted over measured, from validations on devices of `kind` in `mode`.
+def discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
+    """Return the standard deviation of the logarithm of a strategy's predicted over measured steps.
 
-    `kind` is cpu or gpu. `but` is a model whose validations are left out, to test the estimate on it. Returns 0 for fewer than LEAST
-    results.
+    It is estimated from the validations on devices of `kind` (cpu or gpu) in `mode`. `but` is a model whose validations are left out, to
+    test the estimate on it. Returns 0 for fewer than LEAST results.
     """
-    return _beyond_noise(_chosen(validations, kind, mode, but)) or 0.0
+    return _first_known([_chosen(validations, kind, mode, but)], strategy)
 
 
 def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
@@ -50,12 +63,12 @@ def family(strategy: str) -> str:
     return _FAMILIES.get(name, name)
 
 
-def shipped_discrepancy(kind: str, mode: str) -> float:
+def shipped_discrepancy(strategy: str, kind: str, mode: str) -> float:
     """Return the `discrepancy` of the validations that come with the package.
 
     If too few of them are of this kind of device in this mode, those of this kind in any mode count, else all of them.
     """
-    return next((s for pool in _pools(kind, mode) if (s := _beyond_noise(pool)) is not None), 0.0)
+    return _first_known(_pools(kind, mode), strategy)
 
 
 def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
@@ -74,13 +87,23 @@ def _chosen(validations: Iterable[Validation], kind: str, mode: str, but: str | 
     return [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but]
 
 
-def _beyond_noise(validations: Sequence[Validation]) -> float | None:
-    """The standard deviation of steps that is left when the noise is taken away; None for too few results."""
-    errors = [math.log1p(error) for v in validations for error in v.scored_errors]
-    noise = [v.aa_spread or 0.0 for v in validations for _ in v.scored_errors]
-    if len(errors) < LEAST:
+def _first_known(pools: Sequence[Sequence[Validation]], strategy: str) -> float:
+    """The error of a strategy's steps in the first pool that has enough results of strategies like it, otherwise of plain ones; else 0."""
+    return next((s for name in (strategy, _PLAIN) for pool in pools if (s := _beyond_noise(pool, name)) is not None), 0.0)
+
+
+def _beyond_noise(validations: Sequence[Validation], strategy: str) -> float | None:
+    """The standard deviation of steps that is left when the noise is taken away; None for too few results of strategies like this one."""
+    pipelined = family(strategy) == PIPELINES
+    scored = [
+        (math.log1p(row.scored_error), v.aa_spread or 0.0)
+        for v in validations
+        for row in v.ran
+        if row.scored_error is not None and (family(row.strategy) == PIPELINES) == pipelined
+    ]
+    if len(scored) < LEAST:
         return None
-    return math.sqrt(max(0.0, fmean(e * e for e in errors) - fmean(a * a for a in noise)))
+    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored)))
 
 
 def _of_family(validations: Sequence[Validation], strategy: str) -> float | None:
@@ -91,7 +114,9 @@ def _of_family(validations: Sequence[Validation], strategy: str) -> float | None
         for row in v.rows
         if row.ok and row.strategy != "baseline" and row.predicted_speedup and row.measured_speedup
     ]
-    for chosen in ([error for name, error in errors if name == family(strategy)], [error for name, error in errors if name != PYTORCH]):
+    own = [error for name, error in errors if name == family(strategy)]
+    others = [error for name, error in errors if name not in (PYTORCH, PIPELINES)]
+    for chosen in (own, others):
         if len(chosen) >= LEAST:
             return math.sqrt(fmean(e * e for e in chosen))
     return None

@@ -61,7 +61,7 @@ class Forecast:
     @cached_property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time."""
-        discrepancy = shipped_discrepancy(self.kind, self.timeline.mode)
+        discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode)
         return step_interval(self.sensitivity, discrepancy, self.from_specifications * step_accuracy())
 
     @property

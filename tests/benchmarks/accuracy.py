@@ -83,7 +83,7 @@ def main() -> None:
 
 def in_interval(row: ValidationResult, validation: Validation, documents: list[Validation]) -> bool:
     """Whether the measured step lies in the 90 % interval that follows from the other models' discrepancy."""
-    reach = float(ndtri(0.95)) * discrepancy(documents, "cpu", "eager", but=validation.model)
+    reach = float(ndtri(0.95)) * discrepancy(documents, row.strategy, "cpu", "eager", but=validation.model)
     return abs(math.log1p(row.scored_error)) <= reach
 
 

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from simulator.options import option_names
 from simulator.predict.discrepancy import (
     LEAST,
+    PIPELINES,
     discrepancy,
+    family,
     shipped_discrepancy,
     shipped_speedup_discrepancy,
     speedup_discrepancy,
 )
+from simulator.strategies import registry as strategies
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.shipped import shipped_validations
 
@@ -25,19 +29,19 @@ def off_by(error: float, model: str = "a", spread: float = 0.0, rows: int = LEAS
 
 
 def test_it_is_the_rms_error_less_the_noise():
-    assert discrepancy([off_by(math.expm1(0.05), spread=0.03)], "cpu", "eager") == pytest.approx(0.04)
-    assert discrepancy([off_by(0.01, spread=0.03)], "cpu", "eager") == 0.0
+    assert discrepancy([off_by(math.expm1(0.05), spread=0.03)], "baseline", "cpu", "eager") == pytest.approx(0.04)
+    assert discrepancy([off_by(0.01, spread=0.03)], "baseline", "cpu", "eager") == 0.0
 
 
 def test_another_kind_of_device_another_mode_or_too_few_results_say_nothing():
     validations = [off_by(0.05)]
-    assert discrepancy(validations, "gpu", "eager") == discrepancy(validations, "cpu", "graph") == 0.0
-    assert discrepancy([off_by(0.05, rows=LEAST - 1)], "cpu", "eager") == 0.0
+    assert discrepancy(validations, "baseline", "gpu", "eager") == discrepancy(validations, "baseline", "cpu", "graph") == 0.0
+    assert discrepancy([off_by(0.05, rows=LEAST - 1)], "baseline", "cpu", "eager") == 0.0
 
 
 def test_a_model_can_be_scored_by_the_others():
     validations = [off_by(0.5, "a"), off_by(math.expm1(0.02), "b")]
-    assert discrepancy(validations, "cpu", "eager", but="a") == pytest.approx(0.02)
+    assert discrepancy(validations, "baseline", "cpu", "eager", but="a") == pytest.approx(0.02)
 
 
 def test_a_damaged_validation_is_named_and_left_out(tmp_path: Path, caplog):
@@ -63,8 +67,27 @@ def test_a_speed_up_has_the_error_of_its_strategys_family():
     assert speedup_discrepancy(validations, "new", "gpu", "eager") == 0.0
 
 
+def test_pipelines_have_an_error_of_their_own():
+    """Their devices wait for each other, as those of no other strategy do."""
+    pipelines = off_by(math.expm1(-0.2)).model_copy(
+        update={"results": (gained("gpipe", math.exp(0.3), 1).ran[0].model_copy(update={"error": math.expm1(-0.2)}),) * LEAST}
+    )
+    validations = [off_by(math.expm1(0.05)), pipelines]
+    assert discrepancy(validations, "1f1b", "cpu", "eager") == pytest.approx(0.2)
+    assert discrepancy(validations, "turbodl", "cpu", "eager") == pytest.approx(0.05)
+    assert discrepancy(validations[:1], "1f1b", "cpu", "eager") == pytest.approx(0.05)
+    assert speedup_discrepancy([*validations, gained("turbodl", 1.1, LEAST)], "new", "cpu", "eager") == pytest.approx(math.log(1.1))
+    assert speedup_discrepancy(validations, "1f1b", "cpu", "eager") == pytest.approx(0.3)
+
+
+def test_every_strategy_with_stages_is_a_pipeline():
+    staged = [name for name in strategies.names() if "stages" in option_names(strategies.get(name).options_type)]
+    assert staged
+    assert {family(name) for name in staged} == {PIPELINES}
+
+
 def test_gpus_without_validations_have_the_discrepancy_of_cpus():
     """It was 0, as if a GPU that nobody has validated were predicted without error."""
-    assert shipped_discrepancy("gpu", "graph") == shipped_discrepancy("cpu", "eager") > 0.03
+    assert shipped_discrepancy("baseline", "gpu", "graph") == shipped_discrepancy("baseline", "cpu", "eager") > 0.03
     assert shipped_speedup_discrepancy("turbodl", "gpu", "graph") == shipped_speedup_discrepancy("turbodl", "cpu", "eager") > 0.03
     assert shipped_speedup_discrepancy("backward-fusion", "cpu", "eager") < 0.5 * shipped_speedup_discrepancy("turbodl", "cpu", "eager")
