@@ -1,4 +1,8 @@
-"""Fixtures of all tests. Each session has cache and data folders of its own, and one CPU backend, whose threads live until the end."""
+"""Fixtures of all tests.
+
+All processes of a session share one cache, so that a graph is captured once. Each has a data folder of its own, and one CPU backend, whose
+threads live until the end.
+"""
 
 import contextlib
 import ctypes
@@ -6,7 +10,9 @@ import gc
 import os
 import tempfile
 
-os.environ["STEPCAST_CACHE"] = tempfile.mkdtemp(prefix="stepcast-test-cache-")
+from tests.support.places import session_file
+
+os.environ["STEPCAST_CACHE"] = str(session_file("cache"))
 os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
 
 import pytest

@@ -25,9 +25,9 @@ class Ended:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a process: Stepcast's packages first on the path, cache and data in `folder`."""
+    """The environment of a process: Stepcast's packages first on the path, data in `folder`, the session's cache."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    own = {"PYTHONPATH": path, "STEPCAST_CACHE": str(folder / "cache"), "STEPCAST_DATA": str(folder / "data"), "COLUMNS": "160"}
+    own = {"PYTHONPATH": path, "STEPCAST_DATA": str(folder / "data"), "COLUMNS": "160"}
     return {**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
@@ -35,7 +35,7 @@ class Runner:
     """A warm process that runs commands."""
 
     def __init__(self, folder: Path):
-        """Start the process. `folder` holds cache and data."""
+        """Start the process. `folder` holds its data."""
         self.folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.cli_runner"],

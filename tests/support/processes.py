@@ -1,6 +1,5 @@
 """Starts several processes of one job with torchrun's variables, but without torchrun, which ends all of them when the first one ends."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def begin(count: int, arguments: list[str], folder: Path) -> list[subprocess.Pop
         subprocess.Popen(
             [sys.executable, *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-            env=environment(folder, **rank_variables(rank, count, port), STEPCAST_CACHE=os.environ["STEPCAST_CACHE"]),
+            env=environment(folder, **rank_variables(rank, count, port)),
         )
         for rank in range(count)
     ]  # fmt: skip

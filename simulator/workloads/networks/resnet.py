@@ -1,21 +1,23 @@
 """ResNets for ImageNet (He et al., 2015). The stride of a bottleneck is in its 3x3 convolution, as in torchvision."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+    """Two 3x3 convolutions and a shortcut, made by `shortcut` from inputs, width and stride; None stands for the identity."""
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int):
+    def __init__(self, inputs: int, width: int, stride: int, shortcut: Callable[[int, int, int], nn.Module | None] | None = None):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(inputs, width, stride)
+        self.downsample = (shortcut or _projection)(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, inputs, H, W] to [N, width, H/stride, W/stride]."""
@@ -40,7 +42,7 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(inputs, outputs, stride)
+        self.downsample = _projection(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, inputs, H, W] to [N, 4·width, H/stride, W/stride]."""
@@ -51,7 +53,7 @@ class Bottleneck(nn.Module):
         return self.relu(out)
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))

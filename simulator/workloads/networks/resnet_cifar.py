@@ -3,31 +3,25 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from simulator.workloads.networks.resnet import BasicBlock
 
-class PlainBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut. One that changes the shape takes every second pixel and adds channels of zeros (option A)."""
 
-    def __init__(self, inputs: int, width: int, stride: int):
+class PaddedShortcut(nn.Module):
+    """Takes every `stride`-th pixel of each row and column, and adds channels of zeros (option A)."""
+
+    def __init__(self, new_channels: int, stride: int):
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.stride, self.new_channels = stride, width - inputs
+        self.new_channels, self.stride = new_channels, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, inputs, H, W] to [N, width, H/stride, W/stride]."""
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += self._shortcut(x)
-        return self.relu(out)
-
-    def _shortcut(self, x: Tensor) -> Tensor:
-        if self.stride == 1 and not self.new_channels:
-            return x
+        """[N, C, H, W] to [N, C + new_channels, H/stride, W/stride]."""
         before = self.new_channels // 2
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.new_channels - before))
+
+
+def padded_shortcut(inputs: int, width: int, stride: int) -> PaddedShortcut | None:
+    """The shortcut of a block, None if it is the identity."""
+    return PaddedShortcut(width - inputs, stride) if stride != 1 or width != inputs else None
 
 
 class SmallResNet(nn.Module):
@@ -40,8 +34,8 @@ class SmallResNet(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         groups = []
         for inputs, width, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2)):
-            rest = (PlainBlock(width, width, 1) for _ in range(n - 1))
-            groups.append(nn.Sequential(PlainBlock(inputs, width, stride), *rest))
+            rest = (BasicBlock(width, width, 1) for _ in range(n - 1))
+            groups.append(nn.Sequential(BasicBlock(inputs, width, stride, padded_shortcut), *rest))
         self.layer1, self.layer2, self.layer3 = groups
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(64, classes)

@@ -86,7 +86,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
     more = ["--strategy", "1f1b", "--strategy", "stale-pipeline", "--quick"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ui.cli"]
-    variables = environment(tmp_path, STEPCAST_CACHE=os.environ["STEPCAST_CACHE"])
+    variables = environment(tmp_path)
     ended = subprocess.run(
         [*launcher, "validate", *map(str, JOB), *more, "--precision", "fp64", "--json"],
         capture_output=True,
