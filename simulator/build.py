@@ -117,7 +117,7 @@ class PlanBuilder:
     def ops(self, indices: Sequence[int], micro_batch: int = 0, stream: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
         """Return the tasks of some ops of the graph for one micro-batch, in order, each on its own device.
 
-        A gradient that is complete is added to that of the first micro-batch. `instead`: values to read in the place of parameters.
+        A gradient that is complete is added to that of the first micro-batch. `instead`: values to use in the place of others.
         """
         tasks = []
         for index in indices:
@@ -251,6 +251,12 @@ class PlanBuilder:
         carried = self._carried(parameter, PARAMETER)
         kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
         return self.tensors.add(kept).operand()
+
+    def again(self, value: str, micro_batch: int) -> str:
+        """Make a value like `value` of a micro-batch, on a storage of its own, for an op that runs again. Returns its name."""
+        first = self.tensors.values[self._operand(self.graph.values[value].operand(), micro_batch).value]
+        second = replace(first, name=f"{first.name}#again", storage=f"{first.storage}#again")
+        return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
 
     def sent(self, value: str, held: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
         """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`."""
