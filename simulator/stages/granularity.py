@@ -1,7 +1,8 @@
 """Coarse plans of pipelines: one task for each action of a stage, in the place of a task for each op.
 
-The ops of an action run one after another as an `OpList`. What is sent leaves when the whole action has ended. Values that no other task
-uses live inside the list; one scratch value of the task stands for the most bytes that they hold at once.
+The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op: a list ends
+with each op whose result is sent, so that transfers begin when they would. Values that no other task uses live inside the list; one scratch
+value of the task stands for the most bytes that they hold at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,19 +15,20 @@ from simulator.plan.task import CARRIED_KINDS, INPUT, SCRATCH, TRANSFER, UPDATE,
 
 
 def by_action(plan: Plan) -> Plan:
-    """The plan with one task for each run of tasks that compute one action."""
-    users: dict[str, set[str]] = {}  # by storage: the actions, or else tasks, that use it
-    for task in plan.tasks:
-        for name in {plan.storage_of(operand) for operand in (*task.inputs, *task.writes)}:
-            users.setdefault(name, set()).add(_unit(task))
+    """The plan with one task for each action, or for each part of it that ends with what is sent."""
+    unit_of = _units(plan)
+    users: dict[str, set[str]] = {}  # by storage: the units that use it
+    for task, unit in zip(plan.tasks, unit_of, strict=True):
+        for operand in (*task.inputs, *task.writes):
+            users.setdefault(plan.storage_of(operand), set()).add(unit)
     lasting = {value.storage for value in plan.values.values() if value.kind in (CARRIED_KINDS | {INPUT})}
     lasting |= {plan.values[name].storage for name in plan.losses} | {plan.storage_of(o) for o in plan.gradients.values()}
     inner = {name for name, units in users.items() if len(units) == 1 and name not in lasting}
     values, storages = dict(plan.values), dict(plan.storages)
     tasks: list[Task] = []
-    for unit, group in groupby(plan.tasks, _unit):
-        run = list(group)
-        if len(run) < 2 or not run[0].action:
+    for unit, group in groupby(zip(plan.tasks, unit_of, strict=True), lambda item: item[1]):
+        run = [task for task, _ in group]
+        if len(run) < 2:
             tasks += run
             inner -= {plan.storage_of(operand) for task in run for operand in (*task.inputs, *task.writes)}
             continue
@@ -42,9 +44,26 @@ def by_action(plan: Plan) -> Plan:
     return replace(plan, segments=(Segment(tuple(tasks)),), values=values, storages=storages)
 
 
-def _unit(task: Task) -> str:
-    """The action that a task computes; the name of a task that computes none, as transfers and updates."""
-    return task.action if task.action and task.phase not in (TRANSFER, UPDATE) else task.name
+def _units(plan: Plan) -> list[str]:
+    """By task, the name of the task that it becomes part of; its own name for a task that computes no action."""
+    sent = {plan.storage_of(operand) for task in plan.tasks if task.phase == TRANSFER for operand in task.reads}
+    last_change = {
+        plan.storage_of(operand): index
+        for index, task in enumerate(plan.tasks)
+        if task.phase != TRANSFER
+        for operand in (*task.writes, *task.mutates)
+    }
+    ends = {last_change[storage] for storage in sent if storage in last_change}
+    parts: dict[str, int] = {}
+    names = []
+    for index, task in enumerate(plan.tasks):
+        if not task.action or task.phase in (TRANSFER, UPDATE):
+            names.append(task.name)
+            continue
+        part = parts.setdefault(task.action, 0)
+        names.append(f"{task.action}/{part}" if part else task.action)
+        parts[task.action] += index in ends
+    return names
 
 
 def _merged(plan: Plan, name: str, run: Sequence[Task], inner: set[str]) -> Task:
@@ -67,7 +86,7 @@ def _merged(plan: Plan, name: str, run: Sequence[Task], inner: set[str]) -> Task
         first.priority,
         **{role: tuple(operands) for role, operands in by_role.items()},
         phase=first.phase,
-        layer=f"stage {name.rstrip('0123456789')[:-1]}",
+        layer=f"stage {first.action.rstrip('0123456789')[:-1]}",
         micro_batch=first.micro_batch,
         lag=first.lag,
         action=first.action,
