@@ -15,7 +15,7 @@ from executors.measured import Measured
 from simulator.bodies.collective import Collective
 from simulator.bodies.copy import Copy
 from simulator.collectives.laws import SEND
-from simulator.collectives.local import between_devices
+from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Segment, Storage, Task, Value
 from traces.collectives import law_name

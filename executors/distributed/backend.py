@@ -13,9 +13,9 @@ from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
-from simulator.collectives.local import between_devices
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
+from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 

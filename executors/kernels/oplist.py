@@ -10,15 +10,21 @@ KIND = "ops"
 
 
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that runs the ops in order and then frees the values that exist only inside the list."""
+    """A function that runs the ops in order and frees the values that exist only inside the list after their last use."""
     calls = [opcall.compile_task(step, binding) for step in op_tasks(task)]
     outside = {operand.value for operand in (*task.inputs, *task.writes)}
-    inner = [binding.local_slot(o.value) for step in task.body.steps for o in step.writes if o.value not in outside]
+    last = {o.value: position for position, step in enumerate(task.body.steps) for o in (*step.inputs, *step.writes)}
+    freed: list[list[int]] = [[] for _ in calls]
+    for value, position in last.items():
+        if value not in outside:
+            freed[position].append(binding.local_slot(value))
+    steps = list(zip(calls, freed, strict=True))
 
     def run(instance: Instance) -> None:
-        for call in calls:
+        slots = instance.slots
+        for call, done in steps:
             call(instance)
-        for slot in inner:
-            instance.slots[slot] = None
+            for slot in done:
+                slots[slot] = None
 
     return run

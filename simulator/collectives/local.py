@@ -8,6 +8,7 @@ from typing import NamedTuple
 from simulator.bodies.collective import Collective
 from simulator.bodies.message import Message
 from simulator.machine.machine import HOST
+from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Segment, Task
 from traces.errors import StepcastError
@@ -82,12 +83,6 @@ def directions(plan: Plan) -> dict[Direction, int]:
     used = {Direction(task.body.source, task.stream, task.body.target) for task in tasks if between_devices(task)}
     first = 1 + max((task.stream for task in tasks), default=0)
     return {direction: first + number for number, direction in enumerate(sorted(used))}
-
-
-def between_devices(task: Task) -> bool:
-    """Whether the task copies tensors from one device to another."""
-    ends = task.body.ends
-    return ends is not None and HOST not in ends and ends[0] != ends[1]
 
 
 def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task | None:

@@ -27,8 +27,10 @@ def critical_path(
         task = tasks[number % size]
         start, waited_for = world.start_s[number], world.waited_for[number]
         cause = CAUSES[world.cause[number]]
-        if cause is Cause.LANE and _depends(world, dependencies, number, waited_for):
+        if cause is Cause.LANE and _kinds(world, dependencies, number, waited_for):
             cause = Cause.DEPENDENCY  # it would not have started earlier on another lane
+        if cause is Cause.DEPENDENCY and "message" in _kinds(world, dependencies, number, waited_for):
+            cause = Cause.LINK  # it waited for its turn, not for data
         path.append(CriticalSpan(task.name, start, min(until, world.end_s[number]), cause, task.phase, task.layer))
         if cause is Cause.LAUNCH and hosts is not None and start > begin_s:
             host_start, host_cause = (world.end_s[waited_for], Cause.LANE) if waited_for >= 0 else (0.0, Cause.START)
@@ -37,9 +39,9 @@ def critical_path(
     return tuple(reversed(path))
 
 
-def _depends(world: World, dependencies: Dependencies, number: int, on: int) -> bool:
-    """Whether execution `number` has a dependency on execution `on`."""
+def _kinds(world: World, dependencies: Dependencies, number: int, on: int) -> list[str]:
+    """The kinds of the dependencies of execution `number` on execution `on`; empty if it has none."""
     size = world.program.size
     period, index = divmod(number, size)
     edges = dependencies.edges(period, world.program.iterations)[index]
-    return any((period - edge.delta) * size + edge.index == on for edge in edges)
+    return [edge.kind for edge in edges if (period - edge.delta) * size + edge.index == on]

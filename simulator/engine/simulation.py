@@ -76,7 +76,7 @@ def timed_simulation(
 
 def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float, tuple[float, ...]]:
     _check(plan, machine, costs, mode, iterations)
-    dependencies = dependencies or Dependencies(plan)
+    dependencies = dependencies or Dependencies(plan, machine=machine)
     with gc_paused():
         begin = time.perf_counter()
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)

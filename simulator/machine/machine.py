@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from traces.errors import UnknownNameError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 HOST = "host"
 #: The network between nodes. On a machine with one, every node has its own host, and `HOST` means that of the device at the other end.
 NETWORK = "network"
+#: How a device receives what another one sends (`Machine.receives`).
+FREE, BLOCKING, LATE = "free", "blocking", "late"
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class Machine:
     "SOURCE>TARGET"): measured times of a collective or message, or of a transfer between two devices, that runs alone. Where one was
     measured, links only determine what it shares.
 
+    `receives`: "free" (a transfer needs nothing of its target but the link), or "blocking": as with NCCL, two devices pass messages to each
+    other, both ways, on one stream of each, where they run one after another in the order in which the device issues them. A receive holds
+    its stream until its bytes have arrived. It is issued where the plan has the transfer or, with "late", right before the first task that
+    reads what arrives. `plan.messages` says what follows.
+
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
 
     `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
@@ -133,6 +140,7 @@ class Machine:
     links: tuple[Link, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     library: str = ""
+    receives: Literal["free", "blocking", "late"] = FREE
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
     whole: "Machine | None" = None

@@ -15,6 +15,7 @@ Links with the same `channel` share its bandwidth.
 """
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -22,10 +23,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import HOST, NETWORK, Device, HostLane, Link, Machine, Memory
+from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.partitions import split
-from simulator.machine.this_cpu import ALIAS_LINK, this_cpu
+from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Profile, slug
 
@@ -114,7 +115,8 @@ def load_machine(
 
     `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
-    (`this_cpu.link_bytes_per_s`). Raises UnknownNameError for an unknown name and StepcastError for more devices than the machine has.
+    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). Raises UnknownNameError for an
+    unknown name and StepcastError for more devices than the machine has.
     """
     if name == THIS_CPU:
         if partitions > 1:
@@ -127,7 +129,9 @@ def load_machine(
         raise StepcastError(_too_many(name, entry, devices))
     if partitions > 1 and devices is None and entry.count > 1:
         raise StepcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
-    machine = preset(name, entry, devices or entry.count)
+    machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
+    if partitions > 1 and machine.receives != FREE:
+        raise StepcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)

@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory
 from traces.collectives import SCALED
 from traces.errors import StepcastError
 
@@ -53,17 +54,30 @@ ALL_CORES = "cpu"
 
 
 def link_bytes_per_s(link: str) -> float | None:
-    """Bytes per second of `copy[:GB/s]` (inf without a rate); None for `alias`. Raises StepcastError for any other text."""
-    kind, colon, rate = link.partition(":")
+    """Bytes per second of `copy[:GB/s]` (inf without a rate); None for `alias`. How messages are received may follow (`receives_of`).
+
+    Raises StepcastError for any other text.
+    """
+    joined = re.fullmatch(f"(?:(.*),)?({BLOCKING}|{LATE})", link)
+    kind, colon, rate = ((joined[1] or ALIAS_LINK) if joined else link).partition(":")
     try:
         stated = float(rate) * 1e9 if colon else math.inf
     except ValueError:
         stated = 0.0
-    if link == ALIAS_LINK:
+    if kind == ALIAS_LINK and not colon:
         return None
     if kind != COPY_LINK or not stated > 0:
-        raise StepcastError(f"link is {link!r}; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5")
+        raise StepcastError(
+            f"link is {link!r}; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5, then if receives block"
+            f" ,{BLOCKING} or ,{LATE}"
+        )
     return stated
+
+
+def receives_of(link: str) -> str:
+    """How messages are received (`Machine.receives`): what stands behind the comma in `link`, or alone; else "free"."""
+    last = link.rpartition(",")[2]
+    return last if last in (BLOCKING, LATE) else FREE
 
 
 def this_cpu(
@@ -72,12 +86,12 @@ def this_cpu(
     """This machine's CPU as `devices` equal groups of physical cores, called `cpu:0`, `cpu:1` and so on.
 
     `cores`: number of cores in all (default: the profile's, else all that this process may use).
-    `link`: connection of the groups to each other and to the host (`link_bytes_per_s`).
+    `link`: connection of the groups to each other and to the host (`link_bytes_per_s`, `receives_of`).
     `library`: with a library, every group is a separate process connected to the others over the network; there may be more groups than
     cores, which then share them.
 
     A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
-    more cores than there are, or more groups of one process than cores.
+    more cores than there are, or more groups of one process than cores, and for receives that block where nothing is sent.
     """
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
@@ -120,7 +134,9 @@ def this_cpu(
         errors=errors,
     )
     memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
-    rate = link_bytes_per_s(link)
+    rate, receives = link_bytes_per_s(link), receives_of(link)
+    if rate is None and receives != FREE:
+        raise StepcastError(f"link is {link!r}: groups of cores that share memory send nothing; use {COPY_LINK},{receives}")
     links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
     if rate is not None:
         sources["link"] = f"stated: {link}"
@@ -129,11 +145,13 @@ def this_cpu(
         sources["link"] = "assumed, until the library is measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
     groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}
-    machine = Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, collectives=laws)
+    machine = Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, receives=receives, collectives=laws)
     together = replace(
         device, name=ALL_CORES, sms=1, threads=count, peak_flops=peaks, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0
     )
-    return replace(machine, plain=replace(machine, devices=(replace(together, errors={}),), links=(), library="", collectives={}))
+    return replace(
+        machine, plain=replace(machine, devices=(replace(together, errors={}),), links=(), library="", receives=FREE, collectives={})
+    )
 
 
 def available_cores() -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
+from simulator.plan.messages import deadlocks
 from simulator.plan.task import BUFFER, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task
 from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
@@ -40,6 +41,9 @@ def check(plan: PlanContents, machine: Machine) -> None:
         for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
             task = segment.tasks[fault.index]
             raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(segment.tasks, fault.index))
+        for deadlock in deadlocks(plan, segment.tasks, machine):
+            name = segment.tasks[deadlock.index].name
+            raise PlanError(f"plan {plan.strategy!r}: task {name!r} {deadlock.what}", deadlock.details)
         filled |= plan.carried & {plan.storage_of(o) for task in segment.tasks for o in (*task.writes, *task.mutates)}
 
 

@@ -6,8 +6,11 @@ steps keep. Dependencies are derived here only; simulator, validator and executo
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simulator.machine.machine import Machine
+from simulator.plan.messages import blocking_pairs
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
 from traces.garbage import gc_paused
@@ -60,7 +63,7 @@ def overlap(a: Box | None, b: Box | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Task `index` of the period `delta` periods earlier must end first. `kind`: raw, war, waw or after."""
+    """Task `index` of the period `delta` periods earlier must end first. `kind`: raw, war, waw, after or message."""
 
     index: int
     delta: int
@@ -73,10 +76,14 @@ class Dependencies:
     `edges` and `waits` return the same list object for all periods of one kind, so that callers can key their own tables on it.
     """
 
-    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None):
-        """Derive the edges of `tasks` (default: the plan's last segment)."""
+    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None, machine: Machine | None = None):
+        """Derive the edges of `tasks` (default: the plan's last segment).
+
+        If receives block on `machine`, a message between two devices also comes after the message before it (`plan.messages`).
+        """
         self.plan = plan
         self.tasks = plan.tasks if tasks is None else tasks
+        self._pairs = blocking_pairs(self.tasks, machine)
         self.largest_lag = plan.largest_lag if tasks is None else max((task.lag for task in tasks), default=0)
         #: From this period on the lists repeat: every task has run in the period before.
         self.steady = self.largest_lag + 1
@@ -110,7 +117,7 @@ class Dependencies:
     def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
         if iterations not in self._derived:
             with gc_paused():
-                self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag)
+                self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag, self._pairs)
         return self._derived[iterations]
 
 
@@ -133,11 +140,14 @@ class _Access:
         self.readers: dict[tuple[int, int], tuple[_At, str, Box | None]] = {}
 
 
-def _derive(plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: int) -> list[list[tuple[Edge, ...]]]:
+def _derive(
+    plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: int, pairs: Mapping[int, tuple[str, str]]
+) -> list[list[tuple[Edge, ...]]]:
     accesses = [_accesses(plan, task) for task in tasks]
     positions = {task.name: index for index, task in enumerate(tasks)}
     carried = plan.carried
     state: dict[tuple[str, int], _Access] = defaultdict(_Access)
+    last_message: dict[tuple[str, str], _At] = {}
     result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(iterations + largest_lag)]
     for period, index, task in program(tasks, iterations):
         kinds: dict[_At, str] = {}
@@ -160,6 +170,10 @@ def _derive(plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: i
             earlier = positions[name]
             if 0 <= period - tasks[earlier].lag < iterations:  # a skipped task orders nothing
                 kinds.setdefault((period, earlier), "after")
+        if index in pairs:
+            if pairs[index] in last_message:
+                kinds.setdefault(last_message[pairs[index]], "message")
+            last_message[pairs[index]] = execution
         kinds.pop(execution, None)
         result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(kinds.items()))
     return result

@@ -96,7 +96,7 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     elif machine.of(plan.devices) is not machine:
         machine, model = machine.whole, model.whole
     plan.validate(machine)
-    dependencies = Dependencies(plan)
+    dependencies = Dependencies(plan, machine=machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     shares = Shares(**model.shares(plan, costs))

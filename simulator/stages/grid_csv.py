@@ -7,7 +7,7 @@ name the reduction of a stage's gradients (`0REDUCE_GRAD`); it follows the stage
 import re
 from pathlib import Path
 
-from simulator.stages.schedule import BACKWARD, BY_INPUT, FORWARD, Action, Schedule, ScheduleError, check, timed
+from simulator.stages.schedule import BACKWARD, BY_INPUT, FORWARD, UNITS, Action, Schedule, ScheduleError, check, timed
 from traces.errors import UnusableFileError
 from traces.files import read_text
 
@@ -66,7 +66,7 @@ def _actions(cell: str) -> list[Action]:
 
 
 def _action(text: str) -> Action:
-    if (action := Action.read(text)) is not None:
+    if (action := Action.read(text)) is not None and action.kind in UNITS:
         return action
     if _COMMUNICATION.fullmatch(text):
         raise ValueError(f"{text!r} is communication; expected a compute-only file (torch's _dump_csv with format='compute_only')")

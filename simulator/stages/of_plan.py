@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.stages.schedule import BY_INPUT, BY_WEIGHT, Action, Schedule, ScheduleError, check
+from simulator.stages.schedule import BY_INPUT, BY_WEIGHT, UNITS, Action, Schedule, ScheduleError, check
 from traces.errors import StepcastError
 
 
@@ -19,7 +19,7 @@ def schedule_of(plan: Plan) -> Schedule:
     ranks: dict[str, dict[Action, None]] = {}  # a dictionary keeps the order of first use
     for task in plan.tasks:
         action = Action.read(task.action) if task.phase in (FORWARD_PHASE, BACKWARD_PHASE) else None
-        if action is not None:
+        if action is not None and action.kind in UNITS:
             ranks.setdefault(task.device, {})[action] = None
     schedule = Schedule(tuple(tuple(_with_empty_halves(actions)) for actions in ranks.values()))
     try:

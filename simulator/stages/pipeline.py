@@ -51,7 +51,7 @@ class Pipeline:
                 self.build.first_of[parameter] = first[stage, half]
 
     def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
-        """The tasks of an action, with the transfers before and after it. `instead`: values to read in the place of parameters."""
+        """The tasks of an action, with the transfers before and after it. `instead`: values to use in the place of others."""
         stage, kind, micro_batch = action
         tasks = []
         indices = self.cut.chunks[stage, kind]

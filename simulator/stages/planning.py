@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
@@ -14,9 +15,11 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.stages import grid_csv
 from simulator.stages.cut import Cut
+from simulator.stages.granularity import by_action
 from simulator.stages.partition import balanced
 from simulator.stages.pipeline import Pipeline
-from simulator.stages.schedule import Schedule, linear
+from simulator.stages.rematerialize import Rematerialization, at_once
+from simulator.stages.schedule import FORWARD, Schedule, linear
 from simulator.stages.units import units
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
@@ -61,6 +64,10 @@ class ScheduledOptions(StageOptions):
     schedule: str = ""
     """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and micro-batches; empty: the
     strategy's own order."""
+    rematerialize: bool = False
+    """Keep only what each stage's forward reads, and repeat the forward before the backward, unless that follows at once."""
+    granularity: Literal["op", "stage"] = "op"
+    """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly."""
 
 
 def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
@@ -206,11 +213,18 @@ def scheduled(
         pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
+        forwards = Rematerialization(pipeline) if isinstance(options, ScheduledOptions) and options.rematerialize else None
+        instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
         for number, action in enumerate(actions):
-            tasks += pipeline.work(action)
+            work = action.stage, action.micro_batch
+            if forwards is not None and action.kind != FORWARD and work not in instead:
+                again, instead[work] = forwards.forward(*work)
+                tasks += again
+            tasks += pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)
             if last[action.stage] == number:
                 tasks += pipeline.updates(action.stage)
-        return pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
+        plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
+        return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
 
 
 def stage_notes(pipeline: Pipeline, micro_batches: int) -> dict[str, object]:

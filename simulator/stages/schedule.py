@@ -13,9 +13,11 @@ from traces.errors import StepcastError
 #: What an action computes, in the letters of torch.distributed.pipelining: a forward; a whole backward; and the halves of a backward, the
 #: gradient by the stage's input (which the stage before waits for) and the gradients by its weights (which only the update waits for).
 FORWARD, BACKWARD, BY_INPUT, BY_WEIGHT = "F", "B", "I", "W"
+#: The forward of a stage that repeats it before its backward (`stages.rematerialize`). Schedules do not list it.
+AGAIN = "R"
 #: Units of time that an action takes in a drawing.
 UNITS = {FORWARD: 1, BACKWARD: 2, BY_INPUT: 1, BY_WEIGHT: 1}
-_ACTION = re.compile(r"([0-9]{1,6})([FIWB])([0-9]{1,6})")
+_ACTION = re.compile(r"([0-9]{1,6})([FIWBR])([0-9]{1,6})")
 #: Waits that the message about a deadlock names.
 _MOST_WAITS = 6
 

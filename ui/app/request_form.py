@@ -26,7 +26,7 @@ def request_ui(choices: Choices) -> tuple[Request | None, bool]:
     settings = text(third.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
     first, second, third = st.columns(3)
     devices = number(first, "Devices", "devices", placeholder="all of the machine's; 1 for this CPU")
-    about = "alias, copy, or copy:GB/s such as copy:0.5"
+    about = "alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do"
     link = text(second.text_input, "Link between groups of this CPU's cores", "link", DEFAULT_PLACEMENT.link, help=about)
     partition = number(third, "Parts of one GPU", "partition", placeholder="1: the GPU is not split")
     asked = st.button("Predict", type="primary")

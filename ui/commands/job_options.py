@@ -41,7 +41,9 @@ def _options(
     link: Annotated[
         str,
         typer.Option(
-            metavar="alias|copy[:GB/s]", help="How groups of CPU cores exchange data: in shared memory, or by copies at a stated rate."
+            metavar="alias|copy[:GB/s][,blocking|,late]",
+            help="How groups of CPU cores exchange data: in shared memory, or by copies at a stated rate. With blocking (for a named"
+            " machine, by itself) receives hold their stream until the sender arrives, as NCCL's do; with late, they are also posted last.",
         ),
     ] = "alias",
     memory_limit: Annotated[

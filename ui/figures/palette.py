@@ -11,6 +11,7 @@ PHASE = MappingProxyType({
     "launch": "#5E6B78",
     "python": "#B4BAC2",
     "backward by weights": "#A65A12",
+    "forward again": "#0B3C68",
 })  # fmt: skip
 #: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({

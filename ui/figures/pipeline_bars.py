@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.stages.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
+from simulator.stages.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
 from traces.actions import LEAST_GAP, TRANSFER, is_pipeline, stretches
 from traces.timeline import Span
 
-#: The group of bars of gradients by the weights, where a backward is split.
-BY_WEIGHTS = "backward by weights"
+#: The groups of bars of gradients by the weights, where a backward is split, and of forwards that are repeated before it.
+BY_WEIGHTS, REPEATED = "backward by weights", "forward again"
 #: A lane whose transfers take less than this share of the step is left out, as where data stay in the memory that two devices share.
 _LEAST_TRANSFERS = 0.01
 
@@ -49,9 +49,9 @@ class PipelineBars:
         return f"{device} stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}{which}"
 
     def group_of(self, span: Span) -> str:
-        """The name that a span's bar has in the legend: its phase, or that it is the second half of a backward."""
+        """The name that a span's bar has in the legend: its phase, the second half of a backward, or a repeated forward."""
         action = _computed(span)
-        return BY_WEIGHTS if action is not None and action.kind == BY_WEIGHT else span.phase
+        return span.phase if action is None else {BY_WEIGHT: BY_WEIGHTS, AGAIN: REPEATED}.get(action.kind, span.phase)
 
     def merged(self, group: Sequence[Span]) -> Span:
         """A span in the place of all of a group; its name says what they are."""
@@ -114,5 +114,5 @@ def _computed(span: Span) -> Action | None:
 
 
 def _words(action: Action) -> str:
-    kinds = {FORWARD: "forward", BACKWARD: "backward", BY_INPUT: "backward by input", BY_WEIGHT: BY_WEIGHTS}
+    kinds = {FORWARD: "forward", BACKWARD: "backward", BY_INPUT: "backward by input", BY_WEIGHT: BY_WEIGHTS, AGAIN: REPEATED}
     return f"stage {action.stage}, {kinds[action.kind]}"

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
-from ui.figures.pipeline_bars import BY_WEIGHTS
+from ui.figures.pipeline_bars import BY_WEIGHTS, REPEATED
 from ui.figures.timeline_panels import CRITICAL, IDLE, X_LABEL, Bar, TimelinePanel, timeline_panel
 from ui.text.labels import headline
 
@@ -92,7 +92,7 @@ def _draw_bars(axes: Axes, bars: tuple[Bar, ...], top: float, height: float, col
 def _label_bars(axes: Axes, panel: TimelinePanel) -> None:
     """Write into each forward and backward bar the longest of its labels for which there is room."""
     ms_per_inch = axes.get_xlim()[1] / (axes.get_position().width * WIDTH_IN)
-    for phase in ("forward", "backward", BY_WEIGHTS):
+    for phase in ("forward", "backward", BY_WEIGHTS, REPEATED):
         for bar in panel.bars.get(phase, ()):
             color = INK if phase == "backward" or bar.shade else "white"
             room_in = bar.length_ms / (ROOM * ms_per_inch)

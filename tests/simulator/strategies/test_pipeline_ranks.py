@@ -2,10 +2,11 @@
 
 import pytest
 
-from simulator.collectives.local import between_devices, local_plan
+from simulator.collectives.local import local_plan
 from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.dependencies import Dependencies
+from simulator.plan.messages import between_devices
 from simulator.strategies import registry as strategies
 
 JOB = Job("lenet5", 8)

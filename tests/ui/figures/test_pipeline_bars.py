@@ -30,6 +30,14 @@ def test_the_ops_of_an_action_are_one_bar():
     assert shown(GPIPE, 1) == [("F0", 1, 1), ("F1", 2, 1), ("B0", 3, 2), ("B1", 5, 2)]
 
 
+def test_a_repeated_forward_has_bars_of_its_own():
+    """Here the first half of the first backward is one."""
+    spans = tuple(replace(span, action="0R0") if span.task == "0B0/a" else span for span in GPIPE.spans)
+    repeated = replace(GPIPE, spans=spans)
+    assert shown(repeated, 0) == [("F0", 0, 1), ("F1", 1, 1), ("R0", 5, 1), ("B0", 6, 1), ("B1", 7, 2)]
+    assert [bar.labels[0] for bar in timeline_panel(repeated).bars["forward again"]] == ["R0"]
+
+
 def test_the_bubble_of_gpipe_is_idle_time():
     """(S - 1) / (M + S - 1) of the step on each device: 3 of 9 ms with S = M = 2."""
     idle = [(row, round(start, 6), round(length, 6)) for row, start, length in timeline_panel(GPIPE).idle]
