@@ -117,7 +117,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
     for memory in machine.memories:
         peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
         resident = [
-            peak if f.timeline.mode == GRAPH or f.plan.largest_lag else _carried_bytes(f.plan, f.machine, memory)
+            peak if f.timeline.mode == GRAPH or any(part.largest_lag for part in f.plan.parts) else _carried_bytes(f.plan, f.machine, memory)
             for f, peak in zip(forecasts, peaks, strict=True)
         ]
         held[memory.name] = {"parameters and state of all strategies": sum(resident), "the largest peak of a running one": max(peaks)}
