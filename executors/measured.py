@@ -17,8 +17,9 @@ from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 class Measured:
     """One execution of a task.
 
-    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `anchor_s`: seconds spent on the anchor op just before the task, on the same core.
-    `device`: where the task ran, if the task does not say so (all devices of a collective run it).
+    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `anchor_s`: seconds spent on the
+    anchor op just before the task, on the same core. `device`: where the task ran, if the task does not say so (all devices of a collective
+    run it).
     """
 
     index: int

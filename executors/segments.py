@@ -15,6 +15,7 @@ from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s
 from executors.run import Executable
 from simulator.plan.plan import Plan
 
+
 @dataclass(frozen=True)
 class Start:
     """What a program starts with: the number of its first iteration, and the program whose carried tensors it goes on with, if any."""
@@ -112,7 +113,7 @@ class SegmentedExecutable:
         chunks = []
         for number, part in enumerate(self._parts):
             program, lead = self._programs[number], part.largest_lag
-            if self.unit > 1:  # a program of graphs begins with eager periods, and times whole graphs
+            if self.unit > 1:  # a program of graphs begins with eager periods, and only graphs are timed
                 lead = -(-program.prologue // self.unit) * self.unit
             chunk = self._chunk(number, program.run(lead + steps))
             of_steps = replace(chunk.segments[0], steps_s=chunk.steps_s[lead if self.unit == 1 else 0 :])

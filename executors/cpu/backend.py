@@ -93,7 +93,7 @@ class CpuBackend:
 
 
 class CpuExecutable:
-    """A plan of one segment bound to tensors. It keeps parameters, optimizer state and unfinished iterations between calls. See `Executable`."""
+    """A plan of one segment bound to tensors; see `Executable`. It keeps parameters, optimizer state and unfinished iterations."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own

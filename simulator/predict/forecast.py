@@ -34,9 +34,9 @@ from traces.timeline import Timeline
 class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
-    `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event.
-    `memory_bytes`: by the name of each memory of the machine, the most bytes that its devices hold together at one moment. `parts`: where
-    the time of a step goes.
+    `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
+    of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
+    its devices hold together at one moment. `parts`: where the time of a step goes.
     """
 
     plan: Plan

@@ -22,6 +22,8 @@ ABOUT = "a share of the iterations as stale-pipeline runs them, the others as a 
 USES_COSTS = True
 LEAST_DEVICES = 2
 
+#: Iterations of a run at most.
+_MOST_ITERATIONS = 10**9
 #: The orders of the synchronous part.
 _ORDERS = {"model-parallel": gpipe.order, "gpipe": gpipe.order, "1f1b": one_f_one_b.order}
 
@@ -45,8 +47,8 @@ class Options(stale_pipeline.Options):
                 f"pipelined is {self.pipelined:g}; expected a share of the iterations between 0 and 1, such as 0.67; use stale-pipeline or"
                 f" {self.then} for all of them"
             )
-        if self.iterations < 2:
-            raise StepcastError(f"iterations is {self.iterations}; expected at least 2, one for each part of {NAME}")
+        if not 2 <= self.iterations <= _MOST_ITERATIONS:
+            raise StepcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
         if self.then == "model-parallel" and self.microbatches > 1:
             raise StepcastError(f"model-parallel has one micro-batch, microbatches is {self.microbatches}; use then=gpipe for several")
 

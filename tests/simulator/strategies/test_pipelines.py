@@ -24,6 +24,7 @@ SYNCHRONOUS = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubb
 STALE = (
     "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
     "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",
+    "hybrid-pipeline", "hybrid-pipeline:then=gpipe,backward_weights=stashed", "hybrid-pipeline:on=simulated,stages=3,then=1f1b",
 )  # fmt: skip
 
 
@@ -169,6 +170,12 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
         ("stale-pipeline", {"accumulate": 2}, "use pipedream-2bw"),
         ("stale-pipeline:on=unfolded", {}, "needs an odd number of devices"),
         ("pipedream-2bw:microbatches=1", {}, "at least as many micro-batches as stages"),
+        ("hybrid-pipeline:pipelined=1", {}, "pipelined is 1; expected a share of the iterations between 0 and 1"),
+        ("hybrid-pipeline:pipelined=nan", {}, "expected a share of the iterations between 0 and 1"),
+        ("hybrid-pipeline:iterations=1", {}, "hybrid-pipeline has two parts, iterations is 1"),
+        ("hybrid-pipeline:microbatches=2", {}, "use then=gpipe for several"),
+        ("hybrid-pipeline:then=gpipe,microbatches=3", {}, "--batch 8 does not divide into 3 micro-batches"),
+        ("hybrid-pipeline", {"accumulate": 2}, "hybrid-pipeline updates after each mini-batch"),
     ],
 )
 def test_unusable_options_are_one_line(strategy, fields, said):
