@@ -237,7 +237,7 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "stale-pipeline"]:
+    for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline"]:
         strategy, options = strategies.parse(text)
         plan = strategy.plan(job, machine, None, options)
         with gpu():

@@ -18,13 +18,10 @@ from tests.support import staged_models
 from traces.profile import Identity, Profile
 
 TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline")
+UNFOLDED = "on=unfolded,stages=2,backward_weights=stashed"
 FOUR = (
-    "1f1b",
-    "stale-pipeline:stages=3",
-    "hybrid-pipeline:on=unfolded,stages=2,backward_weights=stashed,then=gpipe",
-    "stale-pipeline:on=unfolded,stages=2,backward_weights=stashed",
-    "zero-bubble:shape=v",
-)
+    "1f1b", "stale-pipeline:stages=3", f"stale-pipeline:{UNFOLDED}", f"hybrid-pipeline:{UNFOLDED},then=gpipe", "zero-bubble:shape=v",
+)  # fmt: skip
 CASES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
 
 
@@ -54,7 +51,7 @@ def test_a_drain_after_graphs_completes_every_iteration(steps):
     The last loss is computed in the drain.
     """
     machine, job = partitioned(4), Job(f"{staged_models.__file__}:chain", 8, precision="fp64")
-    text = "stale-pipeline:on=unfolded,stages=2,backward_weights=stashed"
+    text = f"stale-pipeline:{UNFOLDED}"
     with FakeGpu() as gpu:
         plan = plan_strategy(text, {}, job, machine, CostModel(machine))
         program = CudaBackend(machine, gpu, "graph").load(plan, job_tensors(job, job.build(), job.graph()))

@@ -6,7 +6,7 @@ from simulator.costs.cost import MEASURED, Cost
 from simulator.engine.segments import SimulatedSegment, shown_iterations, switching
 from simulator.engine.simulation import simulate
 from simulator.job import Job
-from simulator.plan.task import TRANSFER, UPDATE
+from simulator.plan.task import FORWARD
 from simulator.predict.forecast import forecast
 from simulator.reproduce import pipeline_bounds
 from tests.simulator.strategies.test_pipelines import costs, devices, planned
@@ -16,11 +16,12 @@ JOB = Job(f"{staged_models.__file__}:chain", 8)
 
 
 def equal_devices(part):
-    """Costs with which each device computes for 1 s per iteration, in the first op that it computes; all else takes nothing.
+    """Costs with which each device computes for 1 s per iteration, in one op; all else takes nothing.
 
-    So nothing of a stage runs beside another stage of the same iteration.
+    The op is not a gradient by weights, which could run beside other stages of the same iteration.
     """
-    first = {task.device: task.name for task in reversed(part.tasks) if task.phase not in (UPDATE, TRANSFER)}
+    on_path = [task for task in part.tasks if task.phase == FORWARD or ".dX" in task.name]
+    first = {task.device: task.name for task in reversed(on_path)}
     seconds = [float(first[task.device] == task.name) for task in part.tasks]
     return [Cost(task.name, s, s, MEASURED) for task, s in zip(part.tasks, seconds, strict=True)]
 
