@@ -6,7 +6,6 @@ from simulator.costs.cost import MEASURED, Cost
 from simulator.engine.segments import SimulatedSegment, shown_iterations, switching
 from simulator.engine.simulation import simulate
 from simulator.job import Job
-from simulator.plan.task import FORWARD
 from simulator.predict.forecast import forecast
 from simulator.reproduce import pipeline_bounds
 from tests.simulator.strategies.test_pipelines import costs, devices, planned
@@ -18,9 +17,9 @@ JOB = Job(f"{staged_models.__file__}:chain", 8)
 def equal_devices(part):
     """Costs with which each device computes for 1 s per iteration, in one op; all else takes nothing.
 
-    The op is not a gradient by weights, which could run beside other stages of the same iteration.
+    It is a product that needs the newest weights, or the gradient of the stage after: nothing of an iteration runs beside it.
     """
-    on_path = [task for task in part.tasks if task.phase == FORWARD or ".dX" in task.name]
+    on_path = [task for task in part.tasks if "/addmm" in task.name or "/mm.dX" in task.name]
     first = {task.device: task.name for task in reversed(on_path)}
     seconds = [float(first[task.device] == task.name) for task in part.tasks]
     return [Cost(task.name, s, s, MEASURED) for task, s in zip(part.tasks, seconds, strict=True)]
