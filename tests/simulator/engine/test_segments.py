@@ -8,8 +8,8 @@ from simulator.engine.simulation import simulate
 from simulator.job import Job
 from simulator.predict.forecast import forecast
 from simulator.reproduce import pipeline_bounds
-from tests.simulator.strategies.test_pipelines import costs, devices, planned
 from tests.support import staged_models
+from tests.support.pipeline_plans import costs, devices, planned
 
 JOB = Job(f"{staged_models.__file__}:chain", 8)
 

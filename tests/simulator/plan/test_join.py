@@ -7,8 +7,8 @@ from simulator.plan.join import in_turn
 from simulator.plan.json import dump, load
 from simulator.plan.text import parse, render
 from simulator.strategies import registry as strategies
-from tests.simulator.strategies.test_pipelines import devices
 from tests.support import staged_models
+from tests.support.pipeline_plans import devices
 
 JOB = Job(f"{staged_models.__file__}:chain", 8)
 

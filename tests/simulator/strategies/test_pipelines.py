@@ -8,17 +8,15 @@ from executors.cpu.backend import CpuBackend
 from simulator.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.job import Job
-from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.plan.plan import Plan
 from simulator.plan.task import TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
 from simulator.stages.orders import gpipe, one_f_one_b
 from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
+from tests.support.pipeline_plans import costs, devices, planned
 from traces.errors import StepcastError
-from traces.profile import Identity, KeyCost, Profile, Stats
 
 SYNCHRONOUS = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
 STALE = (
@@ -30,18 +28,6 @@ STALE = (
 
 def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
-
-
-def planned(strategy: str, training: Job, machine: Machine) -> Plan:
-    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
-
-
-def devices(count: int) -> Machine:
-    """A machine of `count` devices that add no time to tasks, with one memory. Sends are more urgent than ops."""
-    each = (Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e12, "fp64": 1e12}, "ram", priority_levels=2) for i in range(count))
-    return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e15, 1),))
 
 
 @pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
@@ -109,13 +95,6 @@ def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
     plan = planned(f"stale-pipeline:on=simulated,stages={pairs + 1}", job("chain", 2), devices(1))
     assert max(task.lag for task in plan.tasks) == 2 * pairs
     assert {task.lag for task in plan.tasks if task.phase == UPDATE} == {2 * pairs - stage for stage in range(pairs + 1)}
-
-
-def costs(plan: Plan, machine: Machine) -> CostModel:
-    """Each op takes a whole number of microseconds, transfers and what makes micro-batches one take nothing."""
-    all_s = {key: 1e-6 * (1 + number % 7) for number, key in enumerate(plan.keys(machine))}
-    known = {key: KeyCost(Stats.of([s]), Stats.of([s]), op_class="elementwise") for key, s in all_s.items()}
-    return CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=known))
 
 
 @pytest.mark.parametrize(("strategy", "order"), [("gpipe", gpipe.order), ("1f1b", one_f_one_b.order)])
