@@ -32,7 +32,7 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     keys = {
         cost.key: cost
         for forecast in forecasts.values()
-        for task, cost in zip(forecast.plan.tasks, forecast.costs, strict=True)
+        for task, cost in zip(forecast.plan.every_task, forecast.costs, strict=True)
         if measurable(task)
     }
     if not testbed.interleaved:

@@ -1,6 +1,6 @@
 """Compares the numbers of an executed plan with those of plain PyTorch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -17,6 +17,9 @@ from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
 from simulator.stages.staleness import Staleness, staleness
 from traces.comparison import ValidationResult
+
+#: How a segment trains: its micro-batches, and the staleness of the parameters that are stale.
+Trained = tuple[int, tuple[tuple[str, Staleness], ...]]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
@@ -102,10 +105,12 @@ def reference(
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
-    """Run `plan` for `steps` steps and compare its numbers with `expected`."""
+    """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`."""
     names = {operand.value for operand in plan.gradients.values()}
+    parts = len(plan.segments)
+    plan = plan.with_repeats(*(steps for _ in plan.segments)) if parts > 1 else plan
     program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
-    program.run(steps)
+    program.run(steps * parts)
     program.sync()
     parameters = {name: expected.parameters[name] for name in plan.gradients}
     worst = program.parameter_difference(parameters)
@@ -139,6 +144,7 @@ class Expected:
         backend: Backend | None = None,
         parts: int | None = None,
         stale: Mapping[str, Staleness] | None = None,
+        later: Sequence[Trained] = (),
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
@@ -146,12 +152,14 @@ class Expected:
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
         `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
-        statistics. `stale`: the staleness of the plan's weights, by parameter.
+        statistics. `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which
+        follows for as many steps.
         """
-        expected = _trained(job, built, steps, backend, parts, stale)
+        arguments = job, built, steps, backend, parts, stale, later
+        expected = _trained(*arguments)
         if backend is None or not backend.forms.cuda:
             return expected
-        again = _trained(job, built, steps, backend, parts, stale)
+        again = _trained(*arguments)
         return replace(
             expected,
             repeated_grad_error=_worst(again.gradients, expected.gradients),
@@ -167,24 +175,33 @@ class References:
 
     def __init__(self, job: Job, built: Built, steps: int, backend: Backend | None):
         self._arguments = job, built, steps, backend
-        self._newest: tuple[tuple, Expected] | None = None
+        self._newest: tuple[tuple[Trained, ...], Expected] | None = None
 
     @staticmethod
-    def key(plan: Plan) -> tuple[int, tuple[tuple[str, Staleness], ...]]:
-        """Micro-batches, and the staleness of the parameters that are stale: plans that have it in common have one reference."""
-        return len(plan.losses), tuple(sorted((name, each) for name, each in staleness(plan).items() if any(each)))
+    def key(plan: Plan) -> tuple[Trained, ...]:
+        """How each segment of the plan trains: plans that have it in common have one reference."""
+        return tuple(
+            (len(part.losses), tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
+        )
 
     def of(self, plan: Plan) -> Expected:
         """The numbers that `plan` should compute. Raises StepcastError as `Expected.of` does."""
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
             self._newest = None  # free them before the next ones are made
-            self._newest = key, Expected.of(*self._arguments, key[0], dict(key[1]))
+            (parts, stale), *later = key
+            self._newest = key, Expected.of(*self._arguments, parts, dict(stale), later)
         return self._newest[1]
 
 
 def _trained(
-    job: Job, built: Built, steps: int, backend: Backend | None, parts: int | None, stale: Mapping[str, Staleness] | None
+    job: Job,
+    built: Built,
+    steps: int,
+    backend: Backend | None,
+    parts: int | None,
+    stale: Mapping[str, Staleness] | None,
+    later: Sequence[Trained],
 ) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored."""
     with built.restored(), training_step(job.batch):
@@ -192,6 +209,12 @@ def _trained(
         torch.set_num_threads(1)
         for _ in range(steps):
             plain.step()
+        for parts_then, stale_then in later:
+            plain.split(parts_then)
+            if stale:
+                plain.stale(dict(stale_then))
+            for _ in range(steps):
+                plain.step()
         return Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
 
 

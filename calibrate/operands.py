@@ -106,7 +106,7 @@ def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
 
 def rectified(plan: Plan) -> set[str]:
     """Values that hold a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
-    tasks = [task for task in plan.tasks if getattr(task.body, "target", "") in _RECTIFIERS]
+    tasks = [task for task in plan.every_task if getattr(task.body, "target", "") in _RECTIFIERS]
     return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
 
 

@@ -117,7 +117,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
     for memory in machine.memories:
         peaks = [f.memory_bytes.get(memory.name, 0) for f in forecasts]
         resident = [
-            peak if f.timeline.mode == GRAPH or f.plan.largest_lag else _carried_bytes(f.plan, f.machine, memory)
+            peak if f.timeline.mode == GRAPH or _lags(f.plan) else _carried_bytes(f.plan, f.machine, memory)
             for f, peak in zip(forecasts, peaks, strict=True)
         ]
         held[memory.name] = {"parameters and state of all strategies": sum(resident), "the largest peak of a running one": max(peaks)}
@@ -144,6 +144,10 @@ def leaves_room_for_a_check(predicted: Forecast) -> bool:
         predicted.memory_bytes.get(memory.name, 0) + 3 * _carried_bytes(predicted.plan, machine, memory) <= memory.size_bytes
         for memory in machine.memories
     )
+
+
+def _lags(plan: Plan) -> bool:
+    return any(part.largest_lag for part in plan.parts)
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:

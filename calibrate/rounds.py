@@ -14,6 +14,7 @@ from calibrate.testbed import Progress, Testbed
 from executors.measured import Measured
 from executors.reference import Reference
 from executors.run import WARM_UP, Executable
+from executors.segments import sample
 from simulator.plan.plan import Plan
 
 #: Rounds that count, as a rule and in a quick validation; each gives every program some step times.
@@ -36,7 +37,7 @@ class Candidate:
 
     def run(self, steps: int) -> None:
         """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches."""
-        chunk = self.program.run(steps)
+        chunk = sample(self.program, steps)
         self.chunks.append(list(chunk.times))
         self.steps_s.append(list(chunk.steps_s))
 
@@ -84,7 +85,7 @@ def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Referen
     The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
     """
     for candidate in candidates:
-        candidate.program.run(WARM_UP + candidate.program.unit)
+        sample(candidate.program, WARM_UP + candidate.program.unit)
     testbed.time_plain(plain, WARM_UP)
     testbed.sample_keys(0)
     testbed.sample_loop_keys(0)

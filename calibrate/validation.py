@@ -171,7 +171,9 @@ def _compare(
         if timelines:
             times, predicted = candidate.typical_times(against.times.counted), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
-            parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, step_without_anchors_s(times))
+            switches = len(candidate.plan.segments) > 1  # then no one step is recorded: the timeline shows the switch
+            recorded_s = row.measured_step_s if switches else step_without_anchors_s(times)
+            parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, recorded_s)
             row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)
         rows.append(row)

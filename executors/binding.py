@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -86,7 +87,9 @@ class Binding:
         device: Callable[[str], torch.device],
         seed: int = 0,
         forms: Forms = PLAIN,
+        carried: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ):
+        """`carried`: tensors of carried values, by name, that another binding has made; the others are copies of `tensors`."""
         self.plan, self.device, self.seed, self.forms = plan, device, seed, forms
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
@@ -98,7 +101,7 @@ class Binding:
         self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
         for name, value in plan.values.items():
             if value.storage in plan.carried:
-                self.carried[name] = self._initial(value, tensors)
+                self.carried[name] = carried[name] if name in carried else self._initial(value, tensors)
             else:
                 self.slot[name] = len(self.slot)
                 if value.kind == INPUT:

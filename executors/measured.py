@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.engine.segments import one_after_another
 from simulator.memory.kinds import with_memory
 from simulator.memory.over_time import memory_over_time
 from simulator.plan.plan import Plan
@@ -16,8 +17,9 @@ from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 class Measured:
     """One execution of a task.
 
-    `index`: the task's position in the plan. `anchor_s`: seconds spent on the anchor op just before the task, on the same core.
-    `device`: where the task ran, if the task does not say so (all devices of a collective run it).
+    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `anchor_s`: seconds spent on the
+    anchor op just before the task, on the same core. `device`: where the task ran, if the task does not say so (all devices of a collective
+    run it).
     """
 
     index: int
@@ -30,17 +32,47 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class SegmentTimes:
+    """What was measured of one segment of a plan: step lengths, and how long it took to complete its last iterations, if that was done."""
+
+    number: int
+    steps_s: tuple[float, ...]
+    drain_s: float | None = None
+
+
+@dataclass(frozen=True)
 class ChunkTimes:
     """The times that one call of `Executable.run` or `sync` measured.
 
     `steps_s`: seconds per step, one for each period (in graph mode each graph) after the first, which starts with idle lanes.
     `times`: one entry per task execution; empty if the backend measures task times separately (`Executable.trace`).
-    `ends_s`: seconds from the start of the call to the end of each period.
+    `ends_s`: seconds from the start of the call to the end of each period. `segments`: of a plan of several segments, what was measured of
+    each, in the order of measuring.
     """
 
     steps_s: tuple[float, ...]
     times: tuple[Measured, ...] = ()
     ends_s: tuple[float, ...] = ()
+    segments: tuple[SegmentTimes, ...] = ()
+
+
+def run_steps_s(parts: Sequence[Plan], measured: Sequence[SegmentTimes], warm_up: int = 0) -> tuple[float, ...]:
+    """Seconds per step of whole runs of a plan of several segments, one for each step that was measured of every segment.
+
+    A run has as many steps of each segment as the plan says, and the drains at its switches: see `simulator.engine.segments`. `warm_up`:
+    how many steps of each segment to leave out at first. Returns nothing if a segment or a drain was not measured.
+    """
+    steps_s: list[list[float]] = [[] for _ in parts]
+    drains_s: list[list[float]] = [[] for _ in parts]
+    for segment in measured:
+        steps_s[segment.number] += segment.steps_s
+        drains_s[segment.number] += [] if segment.drain_s is None else [segment.drain_s]
+    counts = [part.segments[0].repeat or 1 for part in parts]
+    if len(parts) == 1 or not all(drains_s[:-1]):
+        return ()
+    drain_s = sum(sum(drains) / len(drains) for drains in drains_s[:-1])
+    counted = [steps[warm_up:] or steps for steps in steps_s]
+    return tuple((sum(n * s for n, s in zip(counts, steps, strict=True)) + drain_s) / sum(counts) for steps in zip(*counted, strict=False))
 
 
 def period_ends(times: Sequence[Measured]) -> dict[int, float]:
@@ -120,7 +152,11 @@ def timeline_of(
 
     `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the anchors are
     removed and later spans move earlier. Memory over time follows from the rule in `simulator.memory`, applied to the measured times.
+    Of a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of
+    the first of them.
     """
+    if len(plan.segments) > 1:
+        return _of_segments(plan, times, per_step, mode, peak_bytes or {})
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_anchors(times)
     zero = min(item.start_s - item.anchor_s for item in times)
@@ -157,3 +193,25 @@ def timeline_of(
     )
     timeline = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
     return with_memory(timeline, plan, memory_over_time(plan, spans))
+
+
+def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str, peak_bytes: Mapping[str, int]) -> Timeline:
+    """The timeline of a plan of several segments. Of later ones it shows the first full period."""
+    timelines, first = [], 0
+    for part in plan.parts:
+        own = [replace(item, index=item.index - first) for item in times if first <= item.index < first + len(part.tasks)]
+        first += len(part.tasks)
+        if own and timelines:
+            begin = min(item.period for item in own)
+            own = [item for item in own if item.period <= begin + part.largest_lag]
+        if own:
+            timeline = timeline_of(part, own, (), mode, peak_bytes)
+            timelines.append(replace(timeline, window_s=(timeline.window_s[0], max(span.end_s for span in timeline.spans))))
+    joined = one_after_another(timelines)
+    start_s, end_s = joined.window_s
+    uses = (
+        DeviceUse(name, busy_seconds([s for s in joined.spans if s.device == name], start_s, end_s) / (end_s - start_s), peak)
+        for name, peak in ((name, peak_bytes.get(name, 0)) for name in plan.devices)
+    )
+    step_s = statistics.median(per_step) if per_step else end_s - start_s
+    return replace(joined, step_s=step_s, devices=tuple(uses), period_lengths_s=per_step)

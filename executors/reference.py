@@ -72,7 +72,12 @@ class Reference:
 
     def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
         """Train on this batch from the next step on."""
-        arguments = inputs if isinstance(inputs, dict) else tuple(inputs)
+        self._batch = inputs if isinstance(inputs, dict) else tuple(inputs), target
+        self.split(self.accumulate)
+
+    def split(self, count: int) -> None:
+        """Train on `count` micro-batches from the next step on."""
+        (arguments, target), self.accumulate = self._batch, count
         self.micro_batches = list(zip(split(arguments, self.accumulate), split(target, self.accumulate), strict=True))
 
     def step(self) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from executors.binding import Binding
 from executors.errors import PeerLostError
 from executors.forms import Forms
-from executors.measured import ChunkTimes, Measured, timeline_of
+from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
 from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -108,6 +108,7 @@ class Execution:
         self._program = backend.load(plan, tensors, seed, keep)
         self._warm_up = self._program.warm_up
         self._lengths_s: list[float] = []
+        self._segments: list[SegmentTimes] = []  # of a plan of several segments, what was measured of each
         self._times: tuple[Measured, ...] = ()  # of the last chunk only, since those of all chunks would fill the memory
         self._losses: dict[int, float] = {}
         self.ends_s: list[float] = []
@@ -119,7 +120,12 @@ class Execution:
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """Seconds per step. Leaves out the first steps, which are not typical, unless there are no others."""
+        """Seconds per step. Leaves out the first steps, which are not typical, unless there are no others.
+
+        Of a plan of several segments, once all were measured, steps of a whole run (`run_steps_s`).
+        """
+        if whole := run_steps_s(self._plan.parts, self._segments, self._warm_up):
+            return whole
         return tuple(self._lengths_s[self._warm_up :] or self._lengths_s)
 
     def run(self, steps: int, feeds: "list[Feeds] | None" = None) -> None:
@@ -128,6 +134,7 @@ class Execution:
         before_s = self.ends_s[-1] if self.ends_s else 0.0
         self.ends_s += [before_s + end_s for end_s in chunk.ends_s]
         self._lengths_s += chunk.steps_s
+        self._segments += chunk.segments
         self._times = chunk.times
         self._take_losses()
 

@@ -20,7 +20,7 @@ class StaleReference(Reference):
     staleness: Mapping[str, Staleness]
 
     def stale(self, staleness: Mapping[str, Staleness]) -> "StaleReference":
-        """Train with this staleness from now on."""
+        """Train with this staleness from now on, beginning with the present weights."""
         self.staleness = staleness
         most = max((max(each) for each in staleness.values()), default=0)
         #: The weights after each of the last updates, the newest last.

@@ -43,7 +43,8 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
     copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
     plain = profile.model_copy(update=copied)  # with it the engine applies no multipliers
     model = CostModel(machine, plain)
-    pairs_by_plan = [(plan, concurrent_pairs(plan, machine, model.resolve(plan))) for plan in plans]
+    parts = [part for plan in plans for part in plan.parts]
+    pairs_by_plan = [(part, concurrent_pairs(part, machine, model.resolve(part))) for part in parts]
     pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - old.known
     backend = CpuBackend(machine) if pairs else None
     if backend is None or len(backend.workers.cores) < 2:

@@ -190,7 +190,7 @@ class GpuTestbed:
         if (
             profile.contention.co_runs
             or stalled(profile.notes)
-            or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for plan in plans)
+            or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for given in plans for plan in given.parts)
         ):
             return False
         try:

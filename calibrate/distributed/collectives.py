@@ -71,7 +71,7 @@ class Shape:
 def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
     """The collectives and messages of a plan, each alone in a plan of its own."""
     shapes: dict[Shape, Plan] = {}
-    for task in plan.tasks:
+    for task in plan.every_task:
         if isinstance(task.body, Collective):
             shape = Shape(task.body.name, len(task.body.devices), task.body.payload_bytes(task))
             if shape not in shapes:

@@ -24,7 +24,8 @@ from executors.forms import PLAIN
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
 from executors.replicas import gradient_difference, parameter_difference
-from executors.run import WARM_UP, failure
+from executors.run import WARM_UP, Executable, failure
+from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
@@ -68,9 +69,11 @@ class CpuBackend:
         """The torch device of a plan's device: always torch's CPU device."""
         return torch.device("cpu")
 
-    def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> "CpuExecutable":
-        """Bind a plan to copies of `tensors`."""
-        return CpuExecutable(self, plan, tensors, seed, keep)
+    def load(
+        self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
+    ) -> Executable:
+        """Bind a plan to copies of `tensors`, or to those to start with."""
+        return load_parts(plan, keep, lambda part, kept, begin: CpuExecutable(self, part, tensors, seed, kept, begin), start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for each device of the plan, in untimed steps that run one task at a time.
@@ -79,23 +82,35 @@ class CpuBackend:
         """
         if allocator.allocated_bytes() is None:
             return {}
-        program = CpuExecutable(self, plan, tensors, seed, ())
-        program.watch = MemoryWatch(plan, program.binding)
-        program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
-        return program.watch.peaks()
+
+        def peaks(part: Plan) -> dict[str, int]:
+            program = CpuExecutable(self, part, tensors, seed, ())
+            program.watch = MemoryWatch(part, program.binding)
+            program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
+            return program.watch.peaks()
+
+        return highest_of_parts(plan, peaks)
 
 
 class CpuExecutable:
-    """A plan bound to tensors. It keeps parameters, optimizer state and unfinished iterations between calls. See `Executable`."""
+    """A plan of one segment bound to tensors; see `Executable`. It keeps parameters, optimizer state and unfinished iterations."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
     twin_overhead = 0.0  # every step times its own tasks
 
-    def __init__(self, backend: CpuBackend, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+    def __init__(
+        self,
+        backend: CpuBackend,
+        plan: Plan,
+        tensors: Mapping[str, torch.Tensor],
+        seed: int,
+        keep: tuple[str, ...],
+        start: Start = AT_FIRST,
+    ):
         self.backend, self.plan = backend, plan
         self.tasks = plan.tasks
-        self.binding = Binding(plan, tensors, backend.device, seed)
+        self.binding = Binding(plan, tensors, backend.device, seed, carried=start.carried)
         self.dependencies = Dependencies(plan, machine=backend.machine)
         compile_by_kind = handlers()
         self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
@@ -111,7 +126,7 @@ class CpuExecutable:
         self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
         self._instances: dict[int, Instance] = {}
         self._period = 0  # the next period, counted from the last drain
-        self._first_iteration = 0  # the iteration of period 0
+        self._first_iteration = start.iteration  # the iteration of period 0
         self._calls = 0
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self.kept: dict[str, torch.Tensor] = {}

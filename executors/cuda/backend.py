@@ -9,7 +9,8 @@ from executors.cuda.graphs import GraphProgram
 from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
 from executors.cuda.program import EagerProgram, Site
 from executors.forms import Forms
-from executors.run import WARM_UP
+from executors.run import WARM_UP, Executable
+from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -37,13 +38,17 @@ class CudaBackend:
         driver.set_precision(precision)
 
     def load(
-        self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()
-    ) -> EagerProgram | GraphProgram:
-        """Bind a plan to copies of `tensors`."""
+        self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
+    ) -> Executable:
+        """Bind a plan to copies of `tensors`, or to those to start with."""
         site = Site(self.driver, self.partitions, self.forms)
-        if self.mode == EAGER:
-            return EagerProgram(site, plan, tensors, seed, keep)
-        return GraphProgram(site, plan, tensors, seed, keep, self.unit)
+
+        def load(part: Plan, kept: tuple[str, ...], begin: Start) -> Executable:
+            if self.mode == EAGER:
+                return EagerProgram(site, part, tensors, seed, kept, begin)
+            return GraphProgram(site, part, tensors, seed, kept, self.unit, begin)
+
+        return load_parts(plan, keep, load, start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Highest bytes that the allocator held for the plan in an untimed run.
@@ -52,6 +57,11 @@ class CudaBackend:
         There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
         memory's name.
         """
+        name = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
+        return highest_of_parts(plan, lambda part: {name: self._peak_bytes(part, tensors, seed)})
+
+    def _peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int) -> int:
+        """That of a plan of one segment."""
         self.driver.synchronize()
         self.driver.free_workspaces()
         before = self.driver.allocated_bytes()
@@ -59,8 +69,7 @@ class CudaBackend:
         program = self.load(plan, tensors, seed)
         program.run(2 if program.unit == 1 else WARM_UP + program.unit + 1)
         program.sync()
-        name = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
-        return {name: max(0, self.driver.peak_bytes() - before)}
+        return max(0, self.driver.peak_bytes() - before)
 
 
 def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:

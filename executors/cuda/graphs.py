@@ -20,6 +20,7 @@ from executors.cuda.program import EagerProgram, Site
 from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
+from executors.segments import AT_FIRST, Start
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
@@ -32,8 +33,17 @@ class GraphProgram(EagerProgram):
 
     warm_up = 0
 
-    def __init__(self, site: Site, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...], unit: int):
-        super().__init__(site, plan, tensors, seed, keep)
+    def __init__(
+        self,
+        site: Site,
+        plan: Plan,
+        tensors: Mapping[str, torch.Tensor],
+        seed: int,
+        keep: tuple[str, ...],
+        unit: int,
+        start: Start = AT_FIRST,
+    ):
+        super().__init__(site, plan, tensors, seed, keep, start)
         lag = self._compiled.dependencies.largest_lag
         if lag > unit:
             raise StepcastError(f"{plan.strategy} works {lag} iterations behind, more than the {unit} of a graph; use --mode eager")
@@ -62,7 +72,7 @@ class GraphProgram(EagerProgram):
         def feeds(begin: int, end: int) -> list[Mapping[str, torch.Tensor]] | None:
             return None if inputs is None else inputs[begin:end]
 
-        prologue = min(steps, max(0, self._prologue - self._period))
+        prologue = min(steps, max(0, self.prologue - self._period))
         first = super().run(prologue, feeds(0, prologue))
         graphs, rest = divmod(steps - prologue, self.unit)
         ends = self._replay(graphs, feeds(prologue, steps - rest)) if graphs else []
@@ -71,7 +81,7 @@ class GraphProgram(EagerProgram):
         return ChunkTimes(tuple(s / self.unit for s in lengths(ends)), ends_s=_concatenate(first.ends_s, replayed, last.ends_s))
 
     @property
-    def _prologue(self) -> int:
+    def prologue(self) -> int:
         """Eager periods before the first graph: until dependencies repeat, and every kernel has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
@@ -103,6 +113,8 @@ class GraphProgram(EagerProgram):
         self._graph_ends = []
         self._period += graphs * self.unit
         self._leave_border()
+        # Graphs leave no events that a later period could wait for, and they have ended.
+        self._issuer = Issuer(self._compiled, driver, self._streams, self._period)
         return [begin.elapsed_time(end) * 1e-3 for end in ends]
 
     def in_flight(self) -> str:
@@ -192,11 +204,13 @@ class GraphProgram(EagerProgram):
         """After replays: restore the instances of the last iterations, for the eager periods or the drain that come next."""
         self._instances.clear()
         self._reported.clear()
+        computed_at = max((task.lag for task in self.plan.tasks for o in task.writes if o.value in self.plan.losses), default=0)
         for age, instance in self._border.items():
             restored = _copy_of(instance)
             restored.iteration = self._first_iteration + self._period - age
             self._instances[self._period - age] = restored
-            self._reported.add(self._period - age)
+            if age > computed_at:  # an iteration so old had its losses computed, and reported, in a graph
+                self._reported.add(self._period - age)
         last_complete = self.unit - 1 - self._compiled.dependencies.largest_lag
         if last_complete >= 0:
             last = self._captured[last_complete]
@@ -223,7 +237,7 @@ class GraphProgram(EagerProgram):
 
     def trace(self) -> list[Measured]:
         """The task times of one graph's periods, from twins with an event after every k-th task."""
-        super().run(max(0, self._prologue - self._period))
+        super().run(max(0, self.prologue - self._period))
         self._wait()
         self._enter_border()
         if self._graph is None:

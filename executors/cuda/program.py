@@ -16,6 +16,7 @@ from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.replicas import gradient_difference, parameter_difference
 from executors.run import WARM_UP
+from executors.segments import AT_FIRST, Start
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 
@@ -39,15 +40,23 @@ class Site:
 
 
 class EagerProgram:
-    """A plan bound to tensors. It keeps parameters, optimizer state and unfinished iterations between calls. See `Executable`."""
+    """A plan of one segment bound to tensors; see `Executable`. It keeps parameters, optimizer state and unfinished iterations."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
 
-    def __init__(self, site: "Site", plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int, keep: tuple[str, ...]):
+    def __init__(
+        self,
+        site: "Site",
+        plan: Plan,
+        tensors: Mapping[str, torch.Tensor],
+        seed: int,
+        keep: tuple[str, ...],
+        start: Start = AT_FIRST,
+    ):
         driver = site.driver
         self.driver, self.plan = driver, plan
-        self.binding = Binding(plan, tensors, site.device, seed, site.forms)
+        self.binding = Binding(plan, tensors, site.device, seed, site.forms, start.carried)
         self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, driver)
         self._streams = make_streams(plan, driver, site.partitions)
         self._keep = tuple(name for name in keep if name in self.binding.slot)
@@ -55,7 +64,7 @@ class EagerProgram:
         self._inputs = self._feeds.place(tensors)  # the job's own inputs
         self._instances: dict[int, Instance] = {}
         self._period = 0  # the next period, counted from the last drain
-        self._first_iteration = 0  # the iteration of period 0
+        self._first_iteration = start.iteration  # the iteration of period 0
         self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
         self._issuer = Issuer(self._compiled, driver, self._streams)
         #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
@@ -150,6 +159,7 @@ class EagerProgram:
     def sync(self) -> ChunkTimes:
         """Run the lagging tasks, so that every iteration begun is complete."""
         self._wait()
+        begin_s = self.driver.now_s()
         end = self._period + self._compiled.dependencies.largest_lag
         drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
         unfinished = list(self._instances.values())  # no later period orders the lanes that share their memory: keep it until the wait
@@ -157,13 +167,14 @@ class EagerProgram:
             drain.period(period, self._instances)
             self._finish(period)
         self._wait()
+        drain_s = self.driver.now_s() - begin_s
         del unfinished
         self._first_iteration += self._period
         self._period = 0
         self._instances.clear()
         self._reported.clear()
         self._issuer = Issuer(self._compiled, self.driver, self._streams)
-        return ChunkTimes(())
+        return ChunkTimes((), ends_s=(drain_s,))
 
     def _finish(self, period: int) -> None:
         """Collect the losses that have been issued, and drop the iterations whose tensors are all unused."""

@@ -13,6 +13,7 @@ from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
+from executors.segments import Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
 from simulator.plan.messages import between_devices
@@ -78,12 +79,17 @@ class DistributedBackend:
         """The torch device of a plan's device in this process."""
         return self.local.device(name)
 
-    def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> "DistributedProgram":
+    def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
         """Bind every process's part of a plan to copies of `tensors`. Raises StepcastError if a process cannot run its part."""
+        return load_parts(plan, keep, lambda part, kept, start: self._load(part, tensors, seed, kept, start))
+
+    def _load(self, plan: Plan, tensors: Named, seed: int, keep: tuple[str, ...], start: Start) -> "DistributedProgram":
+        """Load a plan of one segment."""
         number = next(self._numbers)
         self._prepare(plan, tensors, self._drop_unused())
-        message = {"command": "load", "program": number, "seed": seed, "keep": keep}
-        local, _ = self.run_everywhere(lambda: self.loaded.load(number, seed, keep), message)
+        begin = {"iteration": start.iteration, "before": None if start.before is None else start.before.number}
+        message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
+        local, _ = self.run_everywhere(lambda: self.loaded.load(number, seed, keep, **begin), message)
         if local is None:
             raise StepcastError(f"plan {plan.strategy} has no task on {self.names[0]}, the device of rank 0; place at least one task there")
         program = DistributedProgram(self, plan, number, local)
@@ -104,6 +110,10 @@ class DistributedBackend:
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Highest bytes that each process's allocator held for its part, by device."""
+        return highest_of_parts(plan, lambda part: self._peak_bytes(part, tensors, seed))
+
+    def _peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, int]:
+        """Those of a plan of one segment."""
         self._prepare(plan, tensors)
         self.channel.send({"command": "peak_bytes", "seed": seed})
         answers = self.channel.gather(self.loaded.peak_bytes(seed))
@@ -111,14 +121,15 @@ class DistributedBackend:
 
 
 class DistributedProgram:
-    """A plan that all processes have loaded; see `Executable`. `local`: this process's part of it."""
+    """A plan of one segment that all processes have loaded; see `Executable`. `number`: its number, the same in all processes."""
 
     unit = 1
     warm_up = WARM_UP - 1
     twin_overhead = 0.0
 
     def __init__(self, backend: DistributedBackend, plan: Plan, number: int, local: Executable):
-        self._backend, self._plan, self._number, self._local = backend, plan, number, local
+        """`local`: this process's part of the plan."""
+        self._backend, self._plan, self.number, self._local = backend, plan, number, local
         self.binding = local.binding
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self._partial_losses: dict[int, dict[str, float]] = {}  # by iteration and value name, until every device has reported
@@ -148,8 +159,8 @@ class DistributedProgram:
 
     def _run(self, steps: int, feeds: list[str] | None, tensors: Named, inputs) -> ChunkTimes:
         channel, loaded = self._backend.channel, self._backend.loaded
-        channel.send({"command": "run", "program": self._number, "steps": steps, "feeds": feeds}, tensors)
-        answers = channel.gather(loaded.run(self._number, steps, inputs))
+        channel.send({"command": "run", "program": self.number, "steps": steps, "feeds": feeds}, tensors)
+        answers = channel.gather(loaded.run(self.number, steps, inputs))
         self._take_losses(answers)
         ends_s = _latest([answer["ends_s"] for answer in answers])
         return ChunkTimes(lengths(ends_s), tuple(self._times(answers)), ends_s)
@@ -200,8 +211,8 @@ class DistributedProgram:
     def trace(self) -> list[Measured]:
         """Task times of a few more periods, on all devices."""
         channel, loaded = self._backend.channel, self._backend.loaded
-        channel.send({"command": "trace", "program": self._number})
-        return self._times(channel.gather(loaded.trace(self._number)))
+        channel.send({"command": "trace", "program": self.number})
+        return self._times(channel.gather(loaded.trace(self.number)))
 
     def parameter_difference(self, expected: Named) -> float:
         """The largest difference on any device; see `Executable`."""
@@ -213,8 +224,8 @@ class DistributedProgram:
 
     def _difference(self, expected: Named, gradients: bool) -> float:
         backend = self._backend
-        message = {"command": "difference", "program": self._number, "gradients": gradients}
-        own, answers = backend.run_everywhere(lambda: backend.loaded.difference(self._number, expected, gradients), message, expected)
+        message = {"command": "difference", "program": self.number, "gradients": gradients}
+        own, answers = backend.run_everywhere(lambda: backend.loaded.difference(self.number, expected, gradients), message, expected)
         differences = [own["difference"], *(answer.get("difference", 0.0) for answer in answers)]
         return nan if any(map(isnan, differences)) else max(differences)
 

@@ -14,6 +14,7 @@ from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
 from executors.run import Backend, Executable
+from executors.segments import Start
 from simulator.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
@@ -64,13 +65,16 @@ class LoadedPlans:
         process_groups.make(groups_of(plan), self.devices, self.library)
         return local, tensors
 
-    def load(self, number: int, seed: int, keep: Sequence[str]) -> Executable | None:
-        """Load this device's part of the prepared plan as program `number`.
+    def load(self, number: int, seed: int, keep: Sequence[str], iteration: int = 0, before: int | None = None) -> Executable | None:
+        """Load this device's part of the prepared plan as program `number`, whose first iteration is `iteration`.
 
-        Returns None if the plan has no task on this device. Raises StepcastError if the part cannot run.
+        It goes on with the carried tensors of program `before`, if that is not None. Returns None if the plan has no task on this device.
+        Raises StepcastError if the part cannot run.
         """
         local, tensors = self._take_prepared()
-        program = None if local.empty else self.backend.load(local, tensors, seed, tuple(name for name in keep if name in local.values))
+        start = Start(iteration, None if before is None else self._programs[before][1])
+        kept = tuple(name for name in keep if name in local.values)
+        program = None if local.empty else self.backend.load(local, tensors, seed, kept, start)
         if hasattr(program, "max_over_ranks"):
             program.max_over_ranks = self.channel.max_over_ranks
         self._programs[number] = local, program

@@ -81,7 +81,7 @@ class RankServer:
             case "prepare":
                 loaded.prepare(load(message["plan"]), as_parameters(tensors, message["parameters"]))
             case "load":
-                loaded.load(message["program"], message["seed"], message["keep"])
+                loaded.load(message["program"], message["seed"], message["keep"], message["iteration"], message["before"])
             case "cpu_seconds":
                 return cpu_seconds()
             case "run":

@@ -87,7 +87,7 @@ def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_m
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
     if len(plan.segments) != 1:
-        raise ValueError(f"plan {plan.strategy!r} has {len(plan.segments)} segments; the engine takes one: simulate each by itself")
+        raise ValueError(f"plan {plan.strategy!r} has {len(plan.segments)} segments; the engine takes one: simulate each of `plan.parts`")
     if not plan.tasks:
         raise ValueError(f"plan {plan.strategy!r} has no tasks; expected at least one")
     if len(costs) != len(plan.tasks):

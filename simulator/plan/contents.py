@@ -1,8 +1,9 @@
 """The fields of a plan, and what follows from them without a machine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage, Task, Value
 
@@ -11,8 +12,10 @@ from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage,
 class PlanContents:
     """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
-    `losses` are the scalar values whose mean is the step's loss (one per micro-batch). `gradients` maps a parameter to the operand that
-    holds its complete gradient. `semantics` describes what differs from plain training.
+    A run repeats the first segment for its number of iterations, completes these, goes on with the next segment, and so on; the last one
+    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per micro-batch of each segment).
+    `gradients` maps a parameter to the operand that holds its complete gradient, in the last segment. `semantics` describes what differs
+    from plain training.
     """
 
     strategy: str
@@ -26,8 +29,36 @@ class PlanContents:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """The tasks of the last segment's period, the one that a step time refers to, in issue order."""
+        """The tasks of the last segment's period, in issue order; of most plans all tasks."""
         return self.segments[-1].tasks
+
+    @cached_property
+    def every_task(self) -> tuple[Task, ...]:
+        """The tasks of all segments, one segment after another."""
+        return tuple(task for segment in self.segments for task in segment.tasks)
+
+    @cached_property
+    def parts(self) -> tuple[Self, ...]:
+        """The plan's segments, each as a plan of its own. All parts have the values that live as long as the job."""
+        return (self,) if len(self.segments) == 1 else tuple(self._part(segment) for segment in self.segments)
+
+    def _part(self, segment: Segment) -> Self:
+        used = {operand.value for task in segment.tasks for operand in (*task.inputs, *task.writes)}
+        values = {name: value for name, value in self.values.items() if name in used or value.kind in CARRIED_KINDS}
+        storages = {value.storage for value in values.values()}
+        return replace(
+            self,
+            segments=(segment,),
+            values=values,
+            storages={name: storage for name, storage in self.storages.items() if name in storages},
+            losses=tuple(name for name in self.losses if name in values),
+            gradients={name: operand for name, operand in self.gradients.items() if operand.value in values},
+        )
+
+    def with_repeats(self, *repeats: int) -> Self:
+        """The same plan with other numbers of iterations of its segments."""
+        segments = (replace(segment, repeat=count) for segment, count in zip(self.segments, repeats, strict=True))
+        return replace(self, segments=tuple(segments))
 
     @cached_property
     def largest_lag(self) -> int:

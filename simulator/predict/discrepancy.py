@@ -11,8 +11,8 @@ the strategy slower by one factor. What does not cancel is the error that is a s
 predicted over measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run
 beside each other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
 
-Pipelines are a family apart in their step times too. Their devices wait for each other, so that a delay of one holds up all. Rows of pipelines
-say nothing of other strategies, and those of other strategies count for pipelines only where nothing else is known.
+Pipelines are a family apart in their step times too. Their devices wait for each other, so that a delay of one holds up all. Rows of
+pipelines say nothing of other strategies, and those of other strategies count for pipelines only where nothing else is known.
 """
 
 import math

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
-from simulator.engine.simulation import timed_simulation
+from simulator.engine.segments import SimulatedSegment, shown_iterations, switching, weights
+from simulator.engine.simulation import simulate, timed_simulation
 from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
@@ -19,6 +20,7 @@ from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_d
 from simulator.predict.intervals import Interval, Sensitivity, speedup_interval, step_interval
 from simulator.predict.parts import StepParts, step_parts, task_seconds
 from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.segments import WeightedSensitivity, highest, most, weighted_parts, weighted_shares
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
@@ -32,9 +34,9 @@ from traces.timeline import Timeline
 class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
-    `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event.
-    `memory_bytes`: by the name of each memory of the machine, the most bytes that its devices hold together at one moment. `parts`: where
-    the time of a step goes.
+    `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
+    of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
+    its devices hold together at one moment. `parts`: where the time of a step goes.
     """
 
     plan: Plan
@@ -43,7 +45,7 @@ class Forecast:
     timeline: Timeline
     shares: Shares
     simulate_wall_s: float
-    sensitivity: Sensitivity
+    sensitivity: Sensitivity | WeightedSensitivity
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
     parts: StepParts | None = None
@@ -96,6 +98,11 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     elif machine.of(plan.devices) is not machine:
         machine, model = machine.whole, model.whole
     plan.validate(machine)
+    return _forecast(plan, machine, model, mode) if len(plan.segments) == 1 else _forecast_segments(plan, machine, model, mode)
+
+
+def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
+    """Predict a plan of one segment."""
     dependencies = Dependencies(plan, machine=machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
@@ -103,11 +110,40 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
-    kept = workspace_bytes(plan, machine)
-    peak = at_peak(plan, timeline, memory, kept)
-    limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    timeline = with_memory(timeline, plan, memory, limits, kept)
+    peak = at_peak(plan, timeline, memory, workspace_bytes(plan, machine))
+    timeline = _with_kinds(timeline, plan, machine)
     return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, bytes_by_memory(memory, machine), peak, parts)
+
+
+def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
+    """Predict a plan of several segments, by predicting each; see `engine.segments`."""
+    forecasts = [_forecast(part, machine, model, mode) for part in plan.parts]
+    segments = []
+    for own in forecasts:
+        count, multipliers = shown_iterations(own.plan), model.pair_multipliers
+        short = simulate(own.plan, machine, own.costs, mode=mode, iterations=count, pair_multipliers=multipliers)
+        segments.append(SimulatedSegment(own.plan, own.timeline, short, last=own is forecasts[-1]))
+    shown = [_with_kinds(segment.at_switch, segment.part, machine) for segment in segments]
+    factors = weights(segments)
+    seconds = [segment.iterations * sum(cost.cold_s for cost in own.costs) for segment, own in zip(segments, forecasts, strict=True)]
+    return Forecast(
+        plan,
+        machine,
+        [cost for own in forecasts for cost in own.costs],
+        switching(segments, shown),
+        weighted_shares([(own_s, own.shares) for own_s, own in zip(seconds, forecasts, strict=True)]),
+        sum(own.simulate_wall_s for own in forecasts),
+        WeightedSensitivity([(factor, own.sensitivity) for factor, own in zip(factors, forecasts, strict=True)]),
+        most([own.memory_bytes for own in forecasts]),
+        highest([own.at_peak for own in forecasts]),
+        weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
+    )
+
+
+def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
+    """The timeline with its memory by kind, and the sizes of the devices' memories."""
+    limits = {device: machine.memory(device).size_bytes for device in plan.devices}
+    return with_memory(timeline, plan, timeline.memory, limits, workspace_bytes(plan, machine))
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:

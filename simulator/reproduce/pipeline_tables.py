@@ -38,14 +38,23 @@ def bounds_table(pairs: Iterable[int]) -> Table:
             _against("equal devices", bounds.of_equal_accelerators(count), bounds.equal_accelerators(count)),
             _against("equal stages", bounds.of_equal_stages(count), bounds.equal_stages(count)),
             _against("backward 2x", bounds.of_equal_layers(count, 2.0), bounds.double_backward(count)),
+            _against(
+                "half hybrid, equal devices", _half_of(bounds.of_equal_accelerators(count)), _half_of(bounds.equal_accelerators(count))
+            ),
+            _against("half hybrid, equal stages", _half_of(bounds.of_equal_stages(count)), _half_of(bounds.equal_stages(count))),
         )
         rows.append(Row(labels={"pairs": str(count)}, figures=figures))
     about = (
         "Published: 2K + 1, K + 1 and 1.5K + 1 for K pairs of registers. Predicted: all work over that of the busiest accelerator, if all"
         " 2K + 1 have the same work; if K + 1 stages have, on a device each; and for the best placement in a chain of equal layers whose"
-        " backward takes twice their forward, on 2K + 1."
+        " backward takes twice their forward, on 2K + 1. Half hybrid: half of the iterations are pipelined so, half run as on one"
+        " device; published: n / (p / X + n - p) for p of n iterations with the speed-up X, which is 1.33 for equal stages on two devices."
     )
     return Table(name="bounds", title="Bounds on the speed-up", about=about, rows=tuple(rows))
+
+
+def _half_of(speedup: float) -> float:
+    return bounds.hybrid(1, 2, speedup)
 
 
 def speedups_table(networks: Iterable[Network], predicted: Mapping[Network, Pipelined | Missing]) -> Table:

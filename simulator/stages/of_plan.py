@@ -14,7 +14,7 @@ def schedule_of(plan: Plan) -> Schedule:
 
     Raises StepcastError for a plan without actions, or of a pipeline that does not drain in every step.
     """
-    if any(task.lag for task in plan.tasks):
+    if any(task.lag for task in plan.every_task):
         raise StepcastError(f"{plan.strategy} works on several steps at once, which a schedule cannot say; use gpipe, 1f1b or another")
     ranks: dict[str, dict[Action, None]] = {}  # a dictionary keeps the order of first use
     for task in plan.tasks:

@@ -202,13 +202,25 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
 
 
 def scheduled(
-    name: str, job: Job, machine: Machine, options: StageOptions, schedule: Schedule, devices: Sequence[str], cut_graph: Cut
+    name: str,
+    job: Job,
+    machine: Machine,
+    options: StageOptions,
+    schedule: Schedule,
+    devices: Sequence[str],
+    cut_graph: Cut,
+    backward: Sequence[str] = (),
 ) -> Plan:
-    """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks."""
+    """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks.
+
+    `backward`: the devices of the ranks' backwards and updates, if they are others than those of their forwards.
+    """
     with gc_paused():
-        places = [devices[schedule.rank_of[stage]] for stage in range(schedule.stages)]
+        places, backward_places = (
+            [of_rank[schedule.rank_of[stage]] for stage in range(schedule.stages)] for of_rank in (devices, backward or devices)
+        )
         with named(name):
-            pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, places)
+            pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, backward_places)
         actions = linear(schedule)
         pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}

@@ -35,31 +35,43 @@ class Options(StageOptions):
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One mini-batch enters per period. Raises StepcastError for too few devices."""
-    forward, backward = _devices(machine, options)
+    return stale(NAME, job, machine, costs, options, *devices(NAME, machine, options))
+
+
+def stale(
+    name: str,
+    job: Job,
+    machine: Machine,
+    costs: PlanCosts | None,
+    options: Options,
+    forward: tuple[str, ...],
+    backward: tuple[str, ...],
+) -> Plan:
+    """Plan the pipeline for the strategy called `name`. `forward`, `backward`: as `devices` returns them."""
     stages = len(forward)
     cycle = Cycle(
         tuple(range(stages)),
         tuple(2 * (stages - 1) - stage for stage in range(stages)),
         options.first == "backward",
     )
-    return asynchronous(NAME, job, machine, costs, options, cycle, forward, backward, options.backward_weights)
+    return asynchronous(name, job, machine, costs, options, cycle, forward, backward, options.backward_weights)
 
 
-def _devices(machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The devices of each stage's forward, and of its backward."""
-    wanted = stages_in(options, 0, NAME)
+def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The devices of each stage's forward, and of its backward, for the strategy called `name`."""
+    wanted = stages_in(options, 0, name)
     if options.on == "simulated":
         alone = (machine.devices[0].name,) * (wanted or 2)
         return alone, alone
     if options.on == "folded":
-        folded = devices_of(machine, wanted, NAME)
+        folded = devices_of(machine, wanted, name)
         return folded, folded
     count = 2 * wanted - 1 if wanted else len(machine.devices)
     if count < 3 or count % 2 == 0:
         raise StepcastError(
-            f"{NAME}:on=unfolded needs an odd number of devices, 2S - 1 for S stages, and at least 3, not {count}; use --devices 3,"
+            f"{name}:on=unfolded needs an odd number of devices, 2S - 1 for S stages, and at least 3, not {count}; use --devices 3,"
             " or on=folded"
         )
-    devices = devices_of(machine, count, NAME)
+    names = devices_of(machine, count, name)
     stages = (count + 1) // 2
-    return devices[:stages], tuple(devices[count - 1 - stage] for stage in range(stages))
+    return names[:stages], tuple(names[count - 1 - stage] for stage in range(stages))

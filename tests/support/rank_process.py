@@ -169,7 +169,7 @@ STYLES = [f"image-parallel:update={u},overlap={o}" for u in ("baseline", "forwar
 FEW = [STYLES[0], STYLES[3], STYLES[4]]
 #: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
 #: a layer in two stages.
-PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline"]
+PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "hybrid-pipeline:then=gpipe"]
 PIPELINED = {
     f"{SUPPORT}/chain_models.py:every_layer": [*PIPELINES, "stale-pipeline:first=backward,backward_weights=stashed", "model-parallel"],
     f"{SUPPORT}/chain_models.py:residual": ["1f1b", "stale-pipeline:on=simulated"],
@@ -237,7 +237,7 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "stale-pipeline"]:
+    for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline"]:
         strategy, options = strategies.parse(text)
         plan = strategy.plan(job, machine, None, options)
         with gpu():

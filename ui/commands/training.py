@@ -59,6 +59,7 @@ def run(
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     folder = None if out is None else OutputFolder(out, TRAINING)
     chosen, shared = _chosen(text, beside, pairs)
+    shared = {"iterations": str(steps), **shared}  # of strategies that plan the whole run
     order = schedules.opened(schedule, chosen, shared)
     outputs = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
     check_outputs(outputs, [*requests.inputs(job.model, profile_path), *order.inputs])

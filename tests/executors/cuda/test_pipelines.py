@@ -7,6 +7,7 @@ import pytest
 
 from calibrate.numerics import References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
+from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Machine
@@ -16,8 +17,11 @@ from tests.fake_gpu import FakeGpu
 from tests.support import staged_models
 from traces.profile import Identity, Profile
 
-TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline")
-FOUR = ("1f1b", "stale-pipeline:stages=3", "stale-pipeline:on=unfolded,stages=2,backward_weights=stashed", "zero-bubble:shape=v")
+TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline")
+UNFOLDED = "on=unfolded,stages=2,backward_weights=stashed"
+FOUR = (
+    "1f1b", "stale-pipeline:stages=3", f"stale-pipeline:{UNFOLDED}", f"hybrid-pipeline:{UNFOLDED},then=gpipe", "zero-bubble:shape=v",
+)  # fmt: skip
 CASES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
 
 
@@ -38,3 +42,19 @@ def test_numbers_are_those_of_the_reference_trainer(count, strategy, mode):
         steps = steps_to_compare(backend)
         numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
     assert numerics.equal("fp64"), numerics
+
+
+@pytest.mark.parametrize("steps", [11, 13])
+def test_a_drain_after_graphs_completes_every_iteration(steps):
+    """Three eager periods, two graphs of four, and with 13 steps two more eager ones, which tasks of the graphs come before.
+
+    The last loss is computed in the drain.
+    """
+    machine, job = partitioned(4), Job(f"{staged_models.__file__}:chain", 8, precision="fp64")
+    text = f"stale-pipeline:{UNFOLDED}"
+    with FakeGpu() as gpu:
+        plan = plan_strategy(text, {}, job, machine, CostModel(machine))
+        program = CudaBackend(machine, gpu, "graph").load(plan, job_tensors(job, job.build(), job.graph()))
+        program.run(steps)
+        program.sync()
+    assert sorted(program.losses) == list(range(steps))

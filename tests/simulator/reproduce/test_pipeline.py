@@ -9,7 +9,7 @@ from simulator.reproduce import pipeline, pipeline_bounds, pipeline_trends
 from simulator.reproduce.pipeline_cases import ALEXNET, MEMORY, MIB, RESNET20, SPEEDUPS, VGG_LATER, Network, Scope
 from simulator.reproduce.pipeline_layers import NumberedLayer, cuts, numbered_layers
 from simulator.reproduce.pipeline_memory import one_f_one_b_increase, pipedream_increase, plain_bytes, stale_increase, stale_weights
-from simulator.reproduce.pipeline_tables import Pipelined, speedups_table
+from simulator.reproduce.pipeline_tables import Pipelined, bounds_table, speedups_table
 from simulator.reproduce.predicting import Missing, Steps
 from simulator.stages.units import units
 from traces.reproduction import OK
@@ -52,6 +52,9 @@ def test_the_speed_up_of_hybrid_training():
     assert pipeline_bounds.hybrid(1, 2, 2.0) == pytest.approx(4 / 3)
     assert pipeline_bounds.hybrid(0, 10, 2.0) == 1
     assert pipeline_bounds.hybrid(10, 10, 2.0) == 2
+    (row,) = bounds_table([1]).rows
+    assert row.predicted("half hybrid, equal stages") == pytest.approx(4 / 3)
+    assert row.predicted("half hybrid, equal devices") == pytest.approx(1.5)
 
 
 def test_the_published_hybrid_speed_ups_follow_from_the_pipelined_ones():

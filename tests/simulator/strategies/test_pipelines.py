@@ -8,39 +8,26 @@ from executors.cpu.backend import CpuBackend
 from simulator.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.job import Job
-from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.plan.plan import Plan
 from simulator.plan.task import TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
 from simulator.stages.orders import gpipe, one_f_one_b
 from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
+from tests.support.pipeline_plans import costs, devices, planned
 from traces.errors import StepcastError
-from traces.profile import Identity, KeyCost, Profile, Stats
 
 SYNCHRONOUS = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
 STALE = (
     "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
     "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",
+    "hybrid-pipeline", "hybrid-pipeline:then=gpipe,backward_weights=stashed", "hybrid-pipeline:on=simulated,stages=3,then=1f1b",
 )  # fmt: skip
 
 
 def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
-
-
-def planned(strategy: str, training: Job, machine: Machine) -> Plan:
-    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
-
-
-def devices(count: int) -> Machine:
-    """A machine of `count` devices that add no time to tasks, with one memory. Sends are more urgent than ops."""
-    each = (Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e12, "fp64": 1e12}, "ram", priority_levels=2) for i in range(count))
-    return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e15, 1),))
 
 
 @pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
@@ -110,13 +97,6 @@ def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
     assert {task.lag for task in plan.tasks if task.phase == UPDATE} == {2 * pairs - stage for stage in range(pairs + 1)}
 
 
-def costs(plan: Plan, machine: Machine) -> CostModel:
-    """Each op takes a whole number of microseconds, transfers and what makes micro-batches one take nothing."""
-    all_s = {key: 1e-6 * (1 + number % 7) for number, key in enumerate(plan.keys(machine))}
-    known = {key: KeyCost(Stats.of([s]), Stats.of([s]), op_class="elementwise") for key, s in all_s.items()}
-    return CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=known))
-
-
 @pytest.mark.parametrize(("strategy", "order"), [("gpipe", gpipe.order), ("1f1b", one_f_one_b.order)])
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 8)])
 def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, micro_batches):
@@ -169,6 +149,12 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
         ("stale-pipeline", {"accumulate": 2}, "use pipedream-2bw"),
         ("stale-pipeline:on=unfolded", {}, "needs an odd number of devices"),
         ("pipedream-2bw:microbatches=1", {}, "at least as many micro-batches as stages"),
+        ("hybrid-pipeline:pipelined=1", {}, "pipelined is 1; expected a share of the iterations between 0 and 1"),
+        ("hybrid-pipeline:pipelined=nan", {}, "expected a share of the iterations between 0 and 1"),
+        ("hybrid-pipeline:iterations=1", {}, "hybrid-pipeline has two parts, iterations is 1"),
+        ("hybrid-pipeline:microbatches=2", {}, "use then=gpipe for several"),
+        ("hybrid-pipeline:then=gpipe,microbatches=3", {}, "--batch 8 does not divide into 3 micro-batches"),
+        ("hybrid-pipeline", {"accumulate": 2}, "hybrid-pipeline updates after each mini-batch"),
     ],
 )
 def test_unusable_options_are_one_line(strategy, fields, said):

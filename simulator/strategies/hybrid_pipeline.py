@@ -1,0 +1,79 @@
+"""Hybrid training: some iterations in a pipeline with stale weights, then plain training on the same stages.
+
+"Pipelined Training with Stale Weights of Deep CNNs" (2019) trains so to win back the accuracy that stale weights may cost.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.options import option_values
+from simulator.plan.join import in_turn
+from simulator.plan.plan import Plan
+from simulator.stages.orders import gpipe, one_f_one_b
+from simulator.stages.planning import cut, micro_batches_in, named, scheduled
+from simulator.strategies import stale_pipeline
+from traces.errors import StepcastError
+
+NAME = "hybrid-pipeline"
+ABOUT = "a share of the iterations as stale-pipeline runs them, the others as a synchronous pipeline of the same stages"
+USES_COSTS = True
+LEAST_DEVICES = 2
+
+#: Iterations of a run at most.
+_MOST_ITERATIONS = 10**9
+#: The orders of the synchronous part.
+_ORDERS = {"model-parallel": gpipe.order, "gpipe": gpipe.order, "1f1b": one_f_one_b.order}
+
+
+@dataclass(frozen=True)
+class Options(stale_pipeline.Options):
+    """How the model is cut, where the stages run, and when the run goes over to synchronous training."""
+
+    pipelined: float = 0.5
+    """The share of the iterations that are pipelined with stale weights, more than 0 and less than 1."""
+    iterations: int = 100
+    """Iterations of the whole run; `stepcast run` takes them from --steps."""
+    then: Literal["model-parallel", "gpipe", "1f1b"] = "model-parallel"
+    """What the other iterations follow; `microbatches` is the number of its micro-batches."""
+
+    def __post_init__(self):
+        """Raise StepcastError if one of the two parts would have no iteration."""
+        super().__post_init__()
+        if not 0 < self.pipelined < 1:
+            raise StepcastError(
+                f"pipelined is {self.pipelined:g}; expected a share of the iterations between 0 and 1, such as 0.67; use stale-pipeline or"
+                f" {self.then} for all of them"
+            )
+        if not 2 <= self.iterations <= _MOST_ITERATIONS:
+            raise StepcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
+        if self.then == "model-parallel" and self.microbatches > 1:
+            raise StepcastError(f"model-parallel has one micro-batch, microbatches is {self.microbatches}; use then=gpipe for several")
+
+    @property
+    def before_switch(self) -> int:
+        """Iterations of the pipeline with stale weights."""
+        return min(max(1, round(self.pipelined * self.iterations)), self.iterations - 1)
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises StepcastError as both do."""
+    forward, backward = stale_pipeline.devices(NAME, machine, options)
+    stale = stale_pipeline.stale(NAME, job, machine, costs, replace(options, microbatches=0), forward, backward)
+    then = _then(job, machine, costs, replace(options, placement=stale.semantics["placement"]), forward, backward)
+    switch = options.before_switch
+    semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "micro_batches": then.semantics["micro_batches"]}
+    return in_turn(NAME, [(stale, switch), (then, options.iterations - switch)], option_values(options), semantics)
+
+
+def _then(
+    job: Job, machine: Machine, costs: PlanCosts | None, options: Options, forward: tuple[str, ...], backward: tuple[str, ...]
+) -> Plan:
+    """The synchronous part. Parameters stay where they are, so its placement, in `options`, must be that of the first part."""
+    stages = len(forward)
+    micro_batches = 1 if options.then == "model-parallel" else micro_batches_in(job, options, stages)
+    with named(NAME):
+        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
+    return scheduled(NAME, job, machine, options, _ORDERS[options.then](stages, micro_batches), forward, cut_graph, backward)

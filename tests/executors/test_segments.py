@@ -1,0 +1,123 @@
+"""Plans of several segments run: each segment goes on with the parameters, buffers and optimizer state that the one before has left."""
+
+import pytest
+import torch
+
+from calibrate.numerics import reference
+from executors.cpu.backend import CpuBackend
+from executors.measured import SegmentTimes, run_steps_s
+from executors.run import Execution
+from executors.segments import sample
+from executors.tensors import job_tensors
+from executors.trainer import Trainer
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.this_cpu import this_cpu
+from simulator.predict.forecast import plan_strategy
+from simulator.stages.staleness import staleness
+from tests.support import staged_models
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return this_cpu(devices=2)
+
+
+@pytest.fixture(scope="module")
+def job():
+    """A model with dropout and batch-norm, whose masks and statistics must go on at the switch."""
+    return Job(f"{staged_models.__file__}:residual", 8, precision="fp64", optimizer="adam")
+
+
+@pytest.fixture
+def plan(job, machine):
+    """Five iterations with stale weights, and then three plain ones."""
+    return plan_strategy("hybrid-pipeline:iterations=8,pipelined=0.6", {}, job, machine, CostModel(machine))
+
+
+def trained_plainly(plan, job, built, backend, steps):
+    """(losses, parameters) of plain PyTorch: with stale weights up to the switch, then without."""
+    with built.restored():
+        plain = reference(job, built, same_masks=True, backend=backend, stale=staleness(plan.parts[0]))
+        torch.set_num_threads(1)
+        losses = []
+        for iteration in range(steps):
+            if iteration == plan.segments[0].repeat:
+                plain.stale({})
+            losses.append(float(plain.step()))
+        return losses, {name: tensor.clone() for name, tensor in plain.parameters().items()}
+
+
+@pytest.mark.parametrize("turns", [(10,), (5, 5), (2, 1, 4, 3)])
+def test_numbers_are_those_of_stale_and_then_plain_training(turns, plan, job, machine):
+    """However the run is divided into calls; it may go on for longer than planned."""
+    backend, built = CpuBackend(machine), job.build()
+    execution = Execution(plan, job_tensors(job, built, job.graph()), backend, job.seed)
+    for steps in turns:
+        execution.run(steps)
+    assert len(execution.ends_s) == 10
+    assert execution.ends_s == sorted(execution.ends_s)
+    run = execution.finish()
+    losses, parameters = trained_plainly(plan, job, built, backend, 10)
+    assert list(run.losses) == losses
+    assert all(torch.equal(run.tensors[name], parameters[name]) for name in parameters)
+
+
+def test_without_the_switch_the_numbers_would_be_others(plan, job, machine):
+    backend, built = CpuBackend(machine), job.build()
+    _, parameters = trained_plainly(plan, job, built, backend, 10)
+    _, stale = trained_plainly(plan.with_repeats(10, 1), job, built, backend, 10)
+    assert any(not torch.equal(stale[name], parameters[name]) for name in parameters)
+
+
+def test_the_segments_share_their_tensors(plan, job, machine):
+    """Nothing is copied at a switch, and what the first segment alone needs is freed."""
+    program = CpuBackend(machine).load(plan, job_tensors(job, job.build(), job.graph()))
+    program.run(5)
+    before = program.binding
+    program.run(1)
+    assert program.binding is not before
+    assert before.carried.keys() == program.binding.carried.keys()
+    assert all(tensor is before.carried[name] for name, tensor in program.binding.carried.items())
+
+
+def test_a_trainer_may_stop_to_evaluate_in_both_segments(plan, job, machine):
+    built, other = job.build(), job.build()
+    trainer = Trainer(plan, job, built, CpuBackend(machine))
+    for _ in range(8):
+        trainer.step(built.inputs, built.target)
+        trainer.sync()  # without any iteration under way, no weights are stale
+    backend = CpuBackend(machine)
+    plain = reference(job, other, same_masks=True, backend=backend)
+    torch.set_num_threads(1)
+    for _ in range(8):
+        plain.step()
+    assert all(torch.equal(a, b) for a, b in zip(built.module.parameters(), other.module.parameters(), strict=True))
+
+
+def test_a_run_counts_each_segment_as_often_as_the_plan_does(plan):
+    """5 iterations of 2 s, a drain of 4 s, and 3 iterations of 6 s: 32 s for 8. The first step of each segment is not typical."""
+    measured = [SegmentTimes(0, (9.0, 2.0, 2.0)), SegmentTimes(0, (), 4.0), SegmentTimes(1, (9.0, 6.0, 6.0, 6.0))]
+    assert run_steps_s(plan.parts, measured, warm_up=1) == (4.0, 4.0)
+    assert run_steps_s(plan.parts, measured[:1]) == ()
+
+
+def test_steps_are_sampled_of_every_segment(plan, job, machine):
+    """A validation takes some steps of each in every round, whatever the plan's numbers of iterations."""
+    program = CpuBackend(machine).load(plan, job_tensors(job, job.build(), job.graph()))
+    for _ in range(3):
+        chunk = sample(program, 4)
+        assert len(chunk.steps_s) == 3
+        assert {item.index for item in chunk.times} == set(range(len(plan.every_task)))
+        assert [segment.drain_s is None for segment in chunk.segments] == [True, False, True, False]
+
+
+def test_the_measured_timeline_shows_the_switch(plan, job, machine):
+    execution = Execution(plan, job_tensors(job, job.build(), job.graph()), CpuBackend(machine))
+    execution.run(8)
+    timeline = execution.finish().timeline
+    assert {span.task for span in timeline.spans} == {task.name for task in plan.every_task}
+    assert {span.iteration for span in timeline.window()} >= {4, 5}
+    before = max(span.end_s for span in timeline.spans if not span.task.endswith("'"))
+    assert before <= min(span.start_s for span in timeline.spans if span.task.endswith("'"))
+    assert max(span.iteration for span in timeline.spans) == 5

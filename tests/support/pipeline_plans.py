@@ -1,0 +1,27 @@
+"""Plans of pipelines on machines that are made up, and their costs."""
+
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import plan_strategy
+from traces.profile import Identity, KeyCost, Profile, Stats
+
+
+def planned(strategy: str, training: Job, machine: Machine) -> Plan:
+    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
+    plan.validate(machine)
+    return plan
+
+
+def devices(count: int) -> Machine:
+    """A machine of `count` devices that add no time to tasks, with one memory. Sends are more urgent than ops."""
+    each = (Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e12, "fp64": 1e12}, "ram", priority_levels=2) for i in range(count))
+    return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e15, 1),))
+
+
+def costs(plan: Plan, machine: Machine) -> CostModel:
+    """Each op takes a whole number of microseconds, transfers and what makes micro-batches one take nothing."""
+    all_s = {key: 1e-6 * (1 + number % 7) for number, key in enumerate(plan.keys(machine))}
+    known = {key: KeyCost(Stats.of([s]), Stats.of([s]), op_class="elementwise") for key, s in all_s.items()}
+    return CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=known))
