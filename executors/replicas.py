@@ -40,3 +40,16 @@ def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
         if worst != worst:
             break
     return worst
+
+
+def current_tensors(binding: Binding, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Copies in host memory of the parameters and buffers that the binding has, by the job's names, as they are now.
+
+    A tensor that is divided among several values is put together; of several copies, such as those of replicas, the first one is taken.
+    Parts that the binding lacks, because another process has them, are NaN.
+    """
+    wanted, parts = set(names), {}
+    for name, value in binding.plan.values.items():
+        if value.source is not None and value.source.value in wanted and value.kind in (PARAMETER, BUFFER) and name in binding.carried:
+            parts.setdefault(value.source.value, {}).setdefault(value.source.views, (value.source, binding.carried[name]))
+    return {name: _assembled(list(of_value.values())) for name, of_value in parts.items()}
