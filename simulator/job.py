@@ -98,6 +98,12 @@ class Job:
 
         return find_factory(self.model, self.image_size)
 
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed. Captured graphs, which do not depend on it, are shared."""
+        seeded = replace(self, seed=seed)
+        seeded._graphs.update(self._graphs)
+        return seeded
+
     def build(self, batch: int | None = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
         from simulator.models.factory import call_factory

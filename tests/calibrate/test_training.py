@@ -14,7 +14,8 @@ from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from traces.errors import UnusableFileError
-from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
+from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.training import TrainingRun
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn

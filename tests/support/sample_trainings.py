@@ -1,6 +1,7 @@
 """A sample training for the tests of pages, pictures and the app."""
 
-from traces.training import Curve, TrainingRun, largest_difference
+from traces.curves import Curve, largest_difference
+from traces.training import TrainingRun
 
 
 def training(iterations: int, *names: str, worst: float | None = 0.5, **changes) -> TrainingRun:

@@ -22,7 +22,8 @@ from simulator.strategies import registry as strategies
 from traces.errors import StepcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
-from traces.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference
+from traces.curves import AUTOGRAD, largest_difference
+from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests, schedules

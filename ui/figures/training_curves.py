@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.training import Curve, TrainingRun
+from traces.curves import Curve
+from traces.training import TrainingRun
 from ui.figures import palette
 from ui.text import trainings
 

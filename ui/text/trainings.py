@@ -4,7 +4,8 @@ import statistics
 from itertools import pairwise
 
 from traces import units
-from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
+from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.training import TrainingRun
 
 #: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
