@@ -15,8 +15,8 @@ ONE_BATCH = "one batch, repeated"
 class TrainingRun(Document):
     """The document of `stepcast run`.
 
-    `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy with its first seed, which is the first of `curves`. The curves of
-    a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
+    `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy with its first seed, which is the first of `curves`. The curves
+    of a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
     run early. `step_s` is null if only the first step was completed.
     `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
     `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the

@@ -42,7 +42,6 @@ class Batches:
         epochs, positions = np.divmod(np.arange(iteration * self.batch, (iteration + 1) * self.batch), self.samples)
         return np.concatenate([_order(self.samples, self.seed, int(epoch))[positions[epochs == epoch]] for epoch in np.unique(epochs)])
 
-
     def parts(self, numbers: range, most: int) -> "Iterator[tuple[tuple[Tensor, ...], Tensor]]":
         """Yield the samples with these numbers, in order, at most `most` at a time."""
         import numpy as np

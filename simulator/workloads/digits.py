@@ -34,7 +34,10 @@ def digits(channels: int, batch: int, image_size: int, seed: int) -> Batches:
 
 @cache
 def _pictures() -> "tuple[Tensor, Tensor]":
-    """Images [1797, 1, 8, 8] and labels [1797], shuffled: neighbors in the collection are by one writer. Raises StepcastError without scikit-learn."""
+    """Images [1797, 1, 8, 8] and labels [1797], shuffled: neighbors in the collection are by one writer.
+
+    Raises StepcastError without scikit-learn.
+    """
     import numpy as np
     import torch
 

@@ -30,7 +30,10 @@ def planned(job: Job, text: str, machine):
 @pytest.mark.parametrize("optimizer", STATE)
 def test_the_reference_changes_the_rate_before_the_step(optimizer):
     job = Job(MODEL, 6, precision="fp64", optimizer=optimizer, lr_schedule="2:0.02,4:0.003")
-    scheduled, by_hand = reference(job, job.build(), False), reference(Job(MODEL, 6, precision="fp64", optimizer=optimizer), job.build(), False)
+    scheduled, by_hand = (
+        reference(job, job.build(), False),
+        reference(Job(MODEL, 6, precision="fp64", optimizer=optimizer), job.build(), False),
+    )
     for step in range(6):
         for group in by_hand.optimizer.param_groups:
             group["lr"] = {2: 0.02, 4: 0.003}.get(step, group["lr"])

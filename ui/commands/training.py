@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
 from calibrate.profiles import warn_if_foreign
-from calibrate.testbed import Testbed
-from calibrate.testbeds import testbed_for
 from calibrate.repeated import Repeated
 from calibrate.sources import costs_for
+from calibrate.testbed import Testbed
+from calibrate.testbeds import testbed_for
 from calibrate.training import finite
 from executors.run import WARM_UP
 from simulator.costs.model import CostModel
@@ -24,17 +25,17 @@ from simulator.predict.elsewhere import step_s_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH
+from traces.curves import AUTOGRAD, largest_difference
 from traces.errors import StepcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
-from traces.curves import AUTOGRAD, largest_difference
 from traces.targets import reached, wins
 from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
-from ui.commands.training_goals import Goals
+from ui.commands.training_goals import PLAIN_GOALS, Goals
 from ui.reports import training as training_report
 from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words
@@ -54,7 +55,7 @@ def run(
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
     schedule: Path | None = None,
-    goals: Goals = Goals(),
+    goals: Goals = PLAIN_GOALS,
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
@@ -236,5 +237,7 @@ def _print(document: TrainingRun, as_json: bool) -> None:
         return
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
     print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
+    if any(curve.evaluations for curve in document.curves):
+        Console().print(training_words.training_table(document))
     for line in training_words.sentences(document):
         print(line)

@@ -27,7 +27,9 @@ class Goals:
 
     def __post_init__(self):
         if self.eval_every is not None and (self.eval_every < 0 or self.eval_every == 1):
-            raise StepcastError(f"--eval-every is {self.eval_every}; expected at least 2 (a single iteration has no step time), or 0 for never")
+            raise StepcastError(
+                f"--eval-every is {self.eval_every}; expected at least 2 (a single iteration has no step time), or 0 for never"
+            )
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise StepcastError(f"--seeds is {self.seeds}; expected 1 to {MOST_SEEDS}")
         if self.target is not None and not 0 < self.target <= 1:
@@ -47,3 +49,7 @@ class Goals:
         elif steps < SHORT or job.factory.data is None:
             return 0
         return max(min(APART, steps // 4), -(-steps // TIMES), 2)
+
+
+#: The losses alone.
+PLAIN_GOALS = Goals()
