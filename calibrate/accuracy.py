@@ -8,13 +8,16 @@ from simulator.workloads.data import Batches
 from traces.curves import Evaluation
 from traces.errors import StepcastError
 
+#: Samples that are evaluated at once, unless the job's batch is larger.
+AT_ONCE = 64
+
 
 class Accuracy:
     """Evaluates weights in a copy of the job's module, in evaluation mode: the training that they come from is not touched."""
 
     def __init__(self, job: Job, batches: Batches, device: torch.device):
         """`device`: where the copy is evaluated."""
-        self._batches, self._most, self._device = batches, job.batch, device
+        self._batches, self._most, self._device = batches, max(AT_ONCE, job.batch), device
         self._module = job.build().module.eval().requires_grad_(False).to(device)
 
     @property

@@ -12,7 +12,7 @@ from simulator.machine.presets import load_machine
 from simulator.stages.staleness import staleness
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import mlp
+from tests.support import mlp, norm_models
 
 JOB = Job(f"{mlp.__file__}:make", 4, precision="fp64", lr_schedule="0:0.1,3:0.02")
 
@@ -44,6 +44,22 @@ def test_a_stale_pipelines_stages_have_all_updates_that_they_have_made():
     for parameters, lag in stages.items():
         for name in parameters:
             assert torch.equal(newest[name], expected[5 - lag][name]), name
+
+
+def test_the_running_statistics_of_batch_norm_are_read_too():
+    job, machine = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64"), load_machine("this-cpu")
+    strategy, options = strategies.parse("backward-fusion")
+    built = job.build()
+    program = CpuBackend(machine).load(strategy.plan(job, machine, None, options), job_tensors(job, built, job.graph()))
+    program.run(3)
+    newest = {name: torch.zeros_like(tensor) for name, tensor in built.module.state_dict().items() if tensor.is_floating_point()}
+    program.copy_current(newest)
+    trainer = reference(job, built, False)
+    for _ in range(3):
+        trainer.step()
+    assert any("running_var" in name for name in newest)
+    for name, tensor in newest.items():
+        torch.testing.assert_close(tensor, built.module.state_dict()[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -24,7 +24,7 @@ def training(iterations: int, *names: str, worst: float | None = 0.5, **changes)
 def evaluated(*names: str, seeds: int = 1, target: float = 0.9) -> TrainingRun:
     """A training of 20 iterations with several seeds and a target, predicted for another machine.
 
-    A curve's last accuracy is 94 % for the first name and 97 % for the second, in the second seed; 1 % less and more in the first and third.
+    A curve's last accuracy is 94 % for the first name and 97 % for the second, with the middle seed; a percent differs between two seeds.
     Each curve's steps take 0.01 s more than those of the curve before.
     """
     curves = []

@@ -131,7 +131,8 @@ def test_words_of_accuracy_and_target():
     assert stale["test accuracy"] == "94.0 % (93.0 to 95.0)"
     assert (stale["iterations to 90 %"], plain["predicted s to 90 %"]) == ("20 (20 to 20)", "0.400 (0.400 to 0.400)")
     alone = evaluated("stale", seeds=1)
-    assert "stale reaches a test accuracy of 90 % after 20 iterations, 0.200 s, 0.200 s predicted for 2xgtx1060" in training_words.sentences(alone)
+    words = "stale reaches a test accuracy of 90 % after 20 iterations, 0.200 s, 0.200 s predicted for 2xgtx1060"
+    assert words in training_words.sentences(alone)
     never = evaluated("stale", seeds=1, target=0.99)
     assert "stale does not reach a test accuracy of 99 %" in training_words.sentences(never)
     assert training_words.training_table(document).row_count == 2
