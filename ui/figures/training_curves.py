@@ -87,9 +87,9 @@ def _lines(document: TrainingRun, values_of: Callable[[Curve], tuple[np.ndarray,
 
 def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]], smooths: bool) -> Line:
     """One line from the curves of all seeds, as far as all of them go."""
-    found = [values_of(curve) for curve in curves]
-    count = min(len(iterations) for iterations, _ in found)
-    iterations, values = found[0][0][:count], np.array([values[:count] for _, values in found])
+    of_seeds = [values_of(curve) for curve in curves]
+    count = min(len(iterations) for iterations, _ in of_seeds)
+    iterations, values = of_seeds[0][0][:count], np.array([values[:count] for _, values in of_seeds])
     finite = np.flatnonzero(np.isfinite(values).all(axis=0))
     iterations, values = iterations[finite], values[:, finite]
     smooth = smooths and len(finite) >= MANY
