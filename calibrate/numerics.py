@@ -100,6 +100,7 @@ def reference(
         draws=forms.draws,
         seed_generator=forms.seed if forms.cuda else None,
         capturable=same_masks and forms.capturable,
+        rates=job.rates,
     )
     return trainer.stale(stale) if stale else trainer
 

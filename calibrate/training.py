@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from calibrate.accuracy import Accuracy
 from calibrate.numerics import Numerics, References, compare, reference, steps_to_compare
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.binding import draws_numbers, op_tasks
@@ -22,7 +23,7 @@ from simulator.models.built import Built
 from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
-from traces.training import AUTOGRAD, Curve
+from traces.curves import AUTOGRAD, Curve, Evaluation
 
 #: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
 CHECKED_STEPS = 2
@@ -40,6 +41,12 @@ class Learner(Protocol):
 
     def run(self, steps: int, feeds: list[dict[str, torch.Tensor]] | None) -> None:
         """Train `steps` more iterations, on the batches in `feeds` or, if it is None, on the job's own batch."""
+
+    def drain(self) -> None:
+        """Complete every iteration begun, so that all have a loss."""
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the newest parameters and buffers into `targets`, by name, without any effect on the training."""
 
 
 class PlainLearner:
@@ -59,6 +66,15 @@ class PlainLearner:
         for length_s in lengths_s:
             self.ends_s.append((self.ends_s[-1] if self.ends_s else 0.0) + length_s)
         self.losses += map(float, batches.losses)
+
+    def drain(self) -> None:
+        """Do nothing: a step completes its iteration."""
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the module's parameters and buffers into `targets`, by name."""
+        module = self.plain.module
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            targets[name].detach().copy_(tensor.detach())
 
     def _fed(self, feed: dict[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         device = self._testbed.backend.torch_device
@@ -87,6 +103,7 @@ class Training:
 
     `turns` trains them, then `finish` completes the first one. `about` describes in words how some of them train. If `batches` is None, the
     job's own batch is repeated. `numerics` says, for the plans that were checked, how far their first steps are from plain PyTorch's.
+    `evaluate_every`: measure accuracy before the first iteration, after every so many, and after the last; 0: never.
     """
 
     job: Job
@@ -96,9 +113,13 @@ class Training:
     batches: Batches | None
     built: Built
     numerics: dict[str, Numerics] = field(default_factory=dict)
+    evaluate_every: int = 0
+    evaluations: dict[str, list[Evaluation]] = field(default_factory=dict)
 
     @staticmethod
-    def begin(job: Job, testbed: Testbed, plans: Mapping[str, Plan], autograd: bool, check: Collection[str] = ()) -> "Training":
+    def begin(
+        job: Job, testbed: Testbed, plans: Mapping[str, Plan], autograd: bool, check: Collection[str] = (), evaluate_every: int = 0
+    ) -> "Training":
         """Load plans on the testbed's backend and, with `autograd`, plain PyTorch.
 
         The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises StepcastError if
@@ -118,12 +139,17 @@ class Training:
             plain = reference(job, built, same_masks=masks, backend=testbed.backend)
             learners[AUTOGRAD] = PlainLearner(plain, testbed, job.batch, len(built.inputs))
             about[AUTOGRAD] = f"plain PyTorch{threads and ', '}{threads}"
-        return Training(job, testbed, learners, about, batches, built, numerics)
+        return Training(job, testbed, learners, about, batches, built, numerics, evaluate_every)
 
     def turns(self, steps: int, progress: Progress = no_progress) -> Iterator[int]:
-        """Train `steps` iterations. After each turn of all learners, yields how many iterations all of them have completed."""
+        """Train `steps` iterations. After each turn of all learners, yields how many iterations all of them have been given.
+
+        At the end, all learners have completed them. Only then does a pipeline drain: accuracy is measured with what it has learnt so far.
+        """
         names = list(self.learners)
-        done, count = 0, self._turn_length(FIRST, steps)
+        accuracy = Accuracy(self.job, self.batches, self.testbed.backend.torch_device) if self.evaluate_every else None
+        self._evaluate(accuracy, 0)
+        done, count = 0, self._turn_length(FIRST, self._next_stop(0, steps))
         while done < steps:
             feeds = None if self.batches is None else [self._feeds(done + i) for i in range(count)]
             for place in range(len(names)):
@@ -131,9 +157,23 @@ class Training:
                 progress(done * len(names) + place * count, steps * len(names), name)
                 self.learners[name].run(count, feeds)
             done += count
+            if done == self._next_stop(done - 1, steps):
+                self._evaluate(accuracy, done)
             yield done
             slowest_s = max(learner.ends_s[-1] for learner in self.learners.values()) / done
-            count = self._turn_length(min(MOST, int(TURN_S / slowest_s)) if slowest_s else MOST, steps - done)
+            count = self._turn_length(min(MOST, int(TURN_S / slowest_s)) if slowest_s else MOST, self._next_stop(done, steps) - done)
+
+        for learner in self.learners.values():
+            learner.drain()
+
+    def _next_stop(self, done: int, steps: int) -> int:
+        """The first iteration after `done` at which accuracy is measured, or the last one."""
+        return min(steps, (done // self.evaluate_every + 1) * self.evaluate_every) if self.evaluate_every else steps
+
+    def _evaluate(self, accuracy: Accuracy | None, iteration: int) -> None:
+        for name, learner in self.learners.items() if accuracy is not None else ():
+            learner.copy_current(accuracy.tensors)
+            self.evaluations.setdefault(name, []).append(accuracy.evaluation(iteration))
 
     def differences(self) -> list[str]:
         """A line for each checked plan whose numbers are not those of plain PyTorch."""
@@ -168,6 +208,8 @@ class Training:
                 about=self.about.get(name, ""),
                 losses=tuple(map(finite, learner.losses[:done])),
                 seconds=tuple(learner.ends_s[:done]),
+                seed=self.job.seed,
+                evaluations=tuple(each for each in self.evaluations.get(name, ()) if each.iteration <= done),
             )
             for name, learner in self.learners.items()
         )

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from executors.dropout import DeterministicDraws, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
+from simulator.bodies.update import rate_at
 from traces.errors import StepcastError
 
 
@@ -40,6 +41,7 @@ class Reference:
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
+    `rates`: learning rates by phase, as in `simulator.bodies.update.Update`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Reference:
         draws: str = "keyed",
         seed_generator: Callable[[int], None] | None = None,
         capturable: bool = False,
+        rates: Sequence[tuple[int, float]] = (),
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
@@ -67,6 +70,7 @@ class Reference:
         self.steps = 0
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
+        self.rates = rates
         self.accumulate = accumulate
         self.feed(inputs, target)
 
@@ -94,9 +98,16 @@ class Reference:
             losses.append(loss.detach())
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
+        self._update()
+        return losses[0] if count == 1 else torch.stack(losses).mean()
+
+    def _update(self) -> None:
+        """Update the parameters at the step's learning rate, and count the step."""
+        rate = rate_at(self.rates, self.steps)
+        for group in self.optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
         self.optimizer.step()
         self.steps += 1
-        return losses[0] if count == 1 else torch.stack(losses).mean()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context for each forward pass of the step."""

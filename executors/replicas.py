@@ -1,11 +1,12 @@
-"""Compares the parameters and gradients that a program has on its devices with expected ones."""
+"""Reads the parameters that a program has on its devices, and compares them and its gradients with expected ones."""
 
 from collections.abc import Iterable, Mapping
 
 import torch
 
 from executors.binding import Binding, apply_views
-from simulator.plan.task import PARAMETER
+from simulator.plan.plan import Plan
+from simulator.plan.task import BUFFER, PARAMETER, Operand, Value
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:
@@ -40,3 +41,20 @@ def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
         if worst != worst:
             break
     return worst
+
+
+def current_values(plan: Plan) -> list[Value]:
+    """The parameters and buffers of a plan that hold the job's, or shards of them. Of several replicas, only the first."""
+    first: dict[Operand, Value] = {}
+    for value in plan.values.values():
+        if value.kind in (PARAMETER, BUFFER) and value.source is not None:
+            first.setdefault(value.source, value)
+    return list(first.values())
+
+
+def copy_current(plan: Plan, carried: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> None:
+    """Copy parameters and buffers, as they are now, into `targets`, by the job's names. `carried`: those of the plan, by value name."""
+    with torch.no_grad():
+        for value in current_values(plan):
+            if value.source.value in targets and value.name in carried:
+                apply_views(targets[value.source.value].detach(), value.source).copy_(carried[value.name])

@@ -63,6 +63,12 @@ class Executable(Protocol):
     def trace(self) -> list[Measured]:
         """The times of every task in some typical periods. Runs more periods for them."""
 
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the current parameters and buffers into `targets`, by the job's names, between two runs. Nothing is drained.
+
+        They are the newest ones: where stages work on different iterations, each stage's have all updates that it has made.
+        """
+
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.replicas`."""
 
@@ -138,19 +144,28 @@ class Execution:
         self._times = chunk.times
         self._take_losses()
 
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the current parameters and buffers into `targets`, by the job's names. See `Executable`."""
+        self._program.copy_current(targets)
+
     def _take_losses(self) -> None:
         losses = self._program.losses
         for iteration in list(losses):
             of_micro_batches = [float(loss) for loss in losses.pop(iteration)]
             self._losses[iteration] = sum(of_micro_batches) / len(of_micro_batches)
 
+    def drain(self) -> None:
+        """Complete every iteration begun, so that all have a loss. The next run starts a new prologue."""
+        self._times = (*self._times, *self._program.sync().times)
+        self._take_losses()
+
     def finish(self, timeline: bool = True) -> Run:
         """Complete every iteration begun, and return the result of the run. Task times are those of the last chunk.
 
         Peak bytes come from an extra run, and so do task times if the backend measures them separately from steps.
         """
-        times = [*self._times, *self._program.sync().times]
-        self._take_losses()
+        self.drain()
+        times = list(self._times)
         program, self._program = self._program, None
         kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
         carried = dict(program.binding.carried)

@@ -136,6 +136,10 @@ class SegmentedExecutable:
         """See `Executable`: those of the current program."""
         return self._program.gradient_difference(expected)
 
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """See `Executable`."""
+        self._program.copy_current(targets)
+
     def _left(self) -> int | None:
         """Iterations before the next switch; None if there is none."""
         return None if self._current == len(self._switches) else self._switches[self._current] - self.iterations

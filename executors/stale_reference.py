@@ -52,7 +52,6 @@ class StaleReference(Reference):
             parameter.data.copy_(self._versions[-1][name])
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
-        self.optimizer.step()
+        self._update()
         self._versions.append(self._weights())
-        self.steps += 1
         return torch.stack(losses).mean()

@@ -158,7 +158,7 @@ class PlanBuilder:
             for state in STATE[job.optimizer]:
                 shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
                 mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value))
-        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper)
+        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper, job.rates)
         reads = tuple(self.gradient(parameter) for parameter in parameters)
         name, device = self._own(name), self.place.home(parameters[0])
         return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)

@@ -29,11 +29,13 @@ class Job:
     image_size: int | None = None
     """Side of the input image, or sequence length; None for the model's own."""
     optimizer: str = "momentum"
-    """sgd, momentum, adagrad, rmsprop, adadelta, adam or adamw."""
+    """sgd, momentum, nesterov, adagrad, rmsprop, adadelta, adam or adamw."""
     form: str = "foreach"
     """PyTorch's form of the update: for, foreach or fused."""
     lr: float | None = None
     """Learning rate; None for the optimizer's default."""
+    lr_schedule: str | None = None
+    """Learning rates by phase, as ITERATION:RATE,...: each from its iteration (from 0) on; None for one rate."""
     clip_norm: float | None = None
     """Largest global norm of the gradients; None for no clipping."""
     accumulate: int = 1
@@ -66,6 +68,8 @@ class Job:
             raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
         if self.lr is not None and not 0 <= self.lr < float("inf"):
             raise StepcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
+        if self.rates and not self.rates[0][0] and self.lr is not None:
+            raise StepcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
 
     @property
     def micro_batch(self) -> int:
@@ -83,11 +87,22 @@ class Job:
         return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
 
     @cached_property
+    def rates(self) -> tuple[tuple[int, float], ...]:
+        """(first iteration, learning rate) of the phases of `lr_schedule`. Raises StepcastError if it is unusable."""
+        return _rates(self.lr_schedule) if self.lr_schedule is not None else ()
+
+    @cached_property
     def factory(self):
         """The model's factory (`models.factory.Factory`)."""
         from simulator.models.find import find_factory
 
         return find_factory(self.model, self.image_size)
+
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed. Captured graphs, which do not depend on it, are shared."""
+        seeded = replace(self, seed=seed)
+        seeded._graphs.update(self._graphs)
+        return seeded
 
     def build(self, batch: int | None = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
@@ -164,3 +179,20 @@ class Job:
     def digest(self) -> str:
         """A short hash of everything that decides the plan."""
         return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()
+
+
+def _rates(text: str) -> tuple[tuple[int, float], ...]:
+    """Read ITERATION:RATE,... with increasing iterations. Raises StepcastError for anything else."""
+    rates: list[tuple[int, float]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9}):([^\s:]{1,40})\s*", part)
+        try:
+            first, rate = int(match[1]), float(match[2])
+        except (TypeError, ValueError):
+            first, rate = 0, float("nan")
+        if not 0 <= rate < float("inf"):
+            raise StepcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
+        if rates and first <= rates[-1][0]:
+            raise StepcastError(f"--lr-schedule {text[:60]!r}: iteration {first} does not come after {rates[-1][0]}; list them in order")
+        rates.append((first, rate))
+    return tuple(rates)

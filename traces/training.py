@@ -1,48 +1,28 @@
 """The document of `stepcast run`: losses and times of a training, and of others on the same batches."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator
 
-from traces.documents import Data, Document
+from traces.curves import Curve
+from traces.documents import Document
+from traces.targets import Reached, Wins
 
 #: The data of a model without a data set.
 ONE_BATCH = "one batch, repeated"
-#: The name of the curve of plain PyTorch's own training loop.
-AUTOGRAD = "autograd"
-
-
-class Curve(Data):
-    """One training: the loss of every iteration (null if not finite) and the time at which the iteration ended.
-
-    `seconds` count from the start of training and include steps only, not the work between them, such as making data. `about` says how it
-    was trained.
-    """
-
-    name: str
-    about: str = ""
-    losses: tuple[float | None, ...]
-    seconds: tuple[float, ...]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(self.losses) != len(self.seconds):
-            raise ValueError(f"{len(self.losses)} losses, {len(self.seconds)} seconds; expected one of each per iteration")
-        if any(after < before for before, after in pairwise((0.0, *self.seconds))):
-            raise ValueError("seconds run backward")
-        return self
 
 
 class TrainingRun(Document):
     """The document of `stepcast run`.
 
-    `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy, which is the first of `curves`. `steps` is the number of
-    completed steps; `complete` is False if Ctrl-C ended the run early. `step_s` is null if only the first step was completed.
+    `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy with its first seed, which is the first of `curves`. The curves
+    of a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
+    run early. `step_s` is null if only the first step was completed.
     `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
     `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the
-    `largest_difference` of the other curves from the first. `mode_reason` says why the mode is not the one asked for, if it is not.
+    `largest_difference` of the other curves of the first seed from the first. `mode_reason` says why the mode is not the one asked for, if
+    it is not. `predicted_on` is the machine of the curves' `predicted_step_s`. `reached` says when each curve had a test accuracy of
+    `target`, and `wins` how often the strategy had it earlier than the others.
     """
 
     schema_name: ClassVar[str] = "stepcast.run/1"
@@ -68,6 +48,10 @@ class TrainingRun(Document):
     max_loss_difference: float | None = None
     complete: bool = True
     mode_reason: str = ""
+    predicted_on: str = ""
+    target: float | None = Field(default=None, gt=0, le=1)
+    reached: tuple[Reached, ...] = ()
+    wins: tuple[Wins, ...] = ()
 
     @field_validator("job")
     @classmethod
@@ -75,22 +59,3 @@ class TrainingRun(Document):
         if not isinstance(job.get("lr"), int | float | None):
             raise ValueError(f"the learning rate is {job['lr']!r}, expected a number")
         return job
-
-
-def first_difference(curve: Curve, other: Curve, tolerance: float) -> int | None:
-    """The first iteration, counted from 1, whose losses differ by more than `tolerance` times the largest loss of `curve`, or None."""
-    limit = tolerance * max((abs(loss) for loss in curve.losses if loss is not None), default=0.0)
-    for iteration, (a, b) in enumerate(zip(curve.losses, other.losses, strict=False), start=1):
-        if (a is None) != (b is None) or (a is not None and abs(a - b) > limit):
-            return iteration
-    return None
-
-
-def largest_difference(curve: Curve, others: Sequence[Curve]) -> float | None:
-    """max|a - b| / max|a| over the iterations in which all curves have a finite loss; None without such iterations or other curves."""
-    rows = [row for row in zip(curve.losses, *(other.losses for other in others), strict=False) if None not in row]
-    if not others or not rows:
-        return None
-    difference = max(abs(loss - row[0]) for row in rows for loss in row)
-    largest_loss = max(abs(row[0]) for row in rows)
-    return difference / largest_loss if largest_loss else difference

@@ -169,6 +169,19 @@ def run(
     beside: Annotated[
         list[str] | None, typer.Option(metavar="autograd|STRATEGY", help="Also train by plain PyTorch or another strategy; repeatable.")
     ] = None,
+    lr_schedule: Annotated[
+        str | None,
+        typer.Option(metavar="ITERATION:RATE,...", help="Learning rates by phase, as in 0:0.1,300:0.01; --lr before the first."),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Measure accuracy every N steps (0: never). Default: some 20 times in 100 steps or more."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="K", help="Train with K seeds, which give other initial parameters and batches.")] = 1,
+    target: Annotated[float | None, typer.Option(metavar="SHARE", help="Say when the test accuracy reaches this, such as 0.9.")] = None,
+    predict_on: Annotated[
+        str | None, typer.Option(metavar="MACHINE", help="Also draw the curves over the seconds predicted for this machine.")
+    ] = None,
     metrics: Annotated[Path | None, typer.Option(help="Write step times, losses and peak memory to this JSON file.")] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
@@ -184,8 +197,18 @@ def run(
     completed are still written.
 
       stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
+
+    Accuracy is measured on held-out samples, with the newest weights. Stale against plain training, and when each has 90 % right:
+
+      stepcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside autograd --steps 500 \
+        --seeds 3 --target 0.9 --predict-on 2xgtx1060 --out stale
     """
-    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], (metrics, timeline, out), json, schedule)
+    from dataclasses import replace
+
+    goals = _commands("training_goals").Goals(eval_every, seeds, target, predict_on)
+    job = replace(job, lr_schedule=lr_schedule)
+    places = metrics, timeline, out
+    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], places, json, schedule, goals)
 
 
 @app.command(cls=OnceCommand)

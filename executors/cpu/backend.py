@@ -23,7 +23,7 @@ from executors.cpu.workers import Callers, Workers
 from executors.forms import PLAIN
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
-from executors.replicas import gradient_difference, parameter_difference
+from executors.replicas import copy_current, gradient_difference, parameter_difference
 from executors.run import WARM_UP, Executable, failure
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
@@ -162,6 +162,10 @@ class CpuExecutable:
     def trace(self) -> list[Measured]:
         """Task times of a few more periods."""
         return list(self.run(WARM_UP).times)
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """See `Executable`."""
+        copy_current(self.binding.plan, self.binding.carried, targets)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """See `Executable`."""

@@ -8,7 +8,7 @@ graph reads them at its start, and at its end it copies the values of its own la
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 
@@ -21,6 +21,7 @@ from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
+from simulator.bodies.update import Update, rate_at
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
@@ -50,6 +51,10 @@ class GraphProgram(EagerProgram):
         _check_draws(plan)
         self.unit = unit
         self._graph: Graph | None = None
+        self._graph_rates: tuple[float | None, ...] = ()  # the learning rates that the graph has captured
+        updates = [task for task in plan.tasks if isinstance(task.body, Update)]
+        self._rates = updates[0].body.rates if updates else ()
+        self._update_lags = sorted({task.lag for task in updates})
         self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs
         self._captured: dict[int, Instance] = {}  # the instances of the graph's own iterations, by offset from its first period
         self._stacked: torch.Tensor | None = None  # the losses of one replay
@@ -75,7 +80,12 @@ class GraphProgram(EagerProgram):
         prologue = min(steps, max(0, self.prologue - self._period))
         first = super().run(prologue, feeds(0, prologue))
         graphs, rest = divmod(steps - prologue, self.unit)
-        ends = self._replay(graphs, feeds(prologue, steps - rest)) if graphs else []
+        ends: list[float] = []
+        done = prologue
+        for count in self._alike(graphs):
+            first_s = ends[-1] if ends else 0.0
+            ends += [first_s + end_s for end_s in self._replay(count, feeds(done, done + count * self.unit))]
+            done += count * self.unit
         last = super().run(rest, feeds(steps - rest, steps))
         replayed = [begin + (end - begin) * (i + 1) / self.unit for begin, end in pairwise([0.0, *ends]) for i in range(self.unit)]
         return ChunkTimes(tuple(s / self.unit for s in lengths(ends)), ends_s=_concatenate(first.ends_s, replayed, last.ends_s))
@@ -85,8 +95,20 @@ class GraphProgram(EagerProgram):
         """Eager periods before the first graph: until dependencies repeat, and every kernel has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
+    def _alike(self, graphs: int) -> list[int]:
+        """Divide the next `graphs` graphs into successive ones that update at the same learning rates: how many there are of each."""
+        firsts = [self._period + number * self.unit for number in range(graphs)]
+        return [len(list(alike)) for _, alike in groupby(firsts, self._rates_from)]
+
+    def _rates_from(self, period: int) -> tuple[float | None, ...]:
+        """The learning rates of the updates in a graph that begins with `period`, which are part of what it captures."""
+        if not self._rates:
+            return ()
+        iterations = (self._first_iteration + period + i - lag for i in range(self.unit) for lag in self._update_lags)
+        return tuple(rate_at(self._rates, iteration) for iteration in iterations)
+
     def _replay(self, graphs: int, inputs: list[Mapping[str, torch.Tensor]] | None) -> list[float]:
-        """Run `graphs` graphs. Returns the seconds from the start of the first to the end of each."""
+        """Run `graphs` graphs at one learning rate. Returns the seconds from the start of the first to the end of each."""
         driver = self.driver
         self._wait()
         self._enter_border()
@@ -94,8 +116,10 @@ class GraphProgram(EagerProgram):
             driver.use(self._main_stream)
             self._graph_inputs = [self._feeds.copies(self._inputs) for _ in range(self.unit)]
             self._graph = None  # a graph captured earlier reads the job's own inputs
-        if self._graph is None:
-            self._graph = self._capture()
+        rates = self._rates_from(self._period)
+        if self._graph is None or self._graph_rates != rates:
+            self._graph = None  # frees the one before
+            self._graph, self._graph_rates = self._capture(), rates
         driver.use(self._main_stream)
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
         self._wait()
@@ -134,6 +158,8 @@ class GraphProgram(EagerProgram):
         """Capture `unit` periods from the current one on. With `marks` the graph is a twin, which is used for its times only."""
         driver, first, streams = self.driver, self._period, list(self._streams.values())
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
+        for period, instance in instances.items():
+            instance.iteration = self._first_iteration + period
         issuer = Issuer(self._compiled, driver, self._streams, first)
         driver.use(self._main_stream)
         with driver.capture(self._main_stream) as graph:
@@ -141,7 +167,7 @@ class GraphProgram(EagerProgram):
                 marks.begin(self._main_stream)
             fork(driver, self._main_stream, streams)
             for period in range(first, first + self.unit):
-                instances[period] = Instance(period, len(self.binding.slot), [])
+                instances[period] = Instance(self._first_iteration + period, len(self.binding.slot), [])
                 self._feeds.put(instances[period], self._graph_inputs[period - first] if self._graph_inputs else self._inputs)
                 issuer.period(period, instances, marks)
             join(driver, streams, self._main_stream)
@@ -241,7 +267,7 @@ class GraphProgram(EagerProgram):
         self._wait()
         self._enter_border()
         if self._graph is None:
-            self._graph = self._capture()
+            self._graph, self._graph_rates = self._capture(), self._rates_from(self._period)
         step_s = self._step_s(self._graph)
 
         def run_twin(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:

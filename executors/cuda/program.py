@@ -14,7 +14,7 @@ from executors.cuda.lanes import make_streams
 from executors.cuda.twins import EagerMarks, repeat_period, run_twins
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.replicas import gradient_difference, parameter_difference
+from executors.replicas import copy_current, gradient_difference, parameter_difference
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
 from simulator.machine.machine import HOST
@@ -212,6 +212,10 @@ class EagerProgram:
 
         task_times, self.twin_overhead = run_twins(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_twin)
         return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """See `Executable`."""
+        copy_current(self.binding.plan, self.binding.carried, targets)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """See `Executable`."""

@@ -12,6 +12,7 @@ import torch
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
+from executors.replicas import copy_current, current_values
 from executors.run import WARM_UP, Executable
 from executors.segments import Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
@@ -213,6 +214,18 @@ class DistributedProgram:
         channel, loaded = self._backend.channel, self._backend.loaded
         channel.send({"command": "trace", "program": self.number})
         return self._times(channel.gather(loaded.trace(self.number)))
+
+    def copy_current(self, targets: Named) -> None:
+        """Copy the parameters and buffers of all processes; see `Executable`."""
+        channel, values = self._backend.channel, current_values(self._plan)
+        channel.send({"command": "current", "program": self._number, "names": [value.name for value in values]})
+        carried = dict(self.binding.carried)
+        for value in values:
+            if value.device != self._backend.names[0]:
+                empty = torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype))
+                carried[value.name] = channel.take(empty, self._backend.names.index(value.device))
+        channel.gather({})
+        copy_current(self._plan, carried, targets)
 
     def parameter_difference(self, expected: Named) -> float:
         """The largest difference on any device; see `Executable`."""

@@ -92,6 +92,19 @@ class ControlChannel:
                 raise StepcastError(f"process {rank} of {self.ranks.world}: {sent['error']}")
         return answers
 
+    def give(self, tensor: torch.Tensor) -> None:
+        """Send a tensor to rank 0, which must `take` it."""
+        if tensor.numel():
+            with _peer_errors():
+                dist.send(_bytes_of(tensor), 0)
+
+    def take(self, empty: torch.Tensor, rank: int) -> torch.Tensor:
+        """Receive a tensor that `rank` gives, into a dense CPU tensor of its shape and strides."""
+        if empty.numel():
+            with _peer_errors():
+                dist.recv(_as_bytes(empty), rank)
+        return empty
+
     def max_over_ranks(self, value: float) -> float:
         """The largest `value` of all processes. Every process must call this."""
         largest = torch.tensor([value], dtype=torch.float64)

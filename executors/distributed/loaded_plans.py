@@ -114,6 +114,13 @@ class LoadedPlans:
             return {"difference": 0.0}
         return {"difference": program.gradient_difference(expected) if gradients else program.parameter_difference(expected)}
 
+    def send_current(self, number: int, names: Sequence[str]) -> None:
+        """Send those of the named carried values that lie on this device to rank 0, in order."""
+        local, program = self._programs[number]
+        for name in names:
+            if program is not None and name in program.binding.carried and local.values[name].device == local.device:
+                self.channel.give(program.binding.carried[name])
+
     def peak_bytes(self, seed: int) -> dict[str, Any]:
         """Highest bytes that this process's allocator held for its part of the prepared plan. Returns the answer for rank 0."""
         local, tensors = self._take_prepared()

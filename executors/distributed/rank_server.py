@@ -18,7 +18,7 @@ from traces.errors import StepcastError
 from traces.interrupts import ignore_stopping, stopped_status, terminated
 
 #: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
-COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes")
+COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes", "current")
 
 
 def serve_rank(ranks: Ranks) -> int:
@@ -92,6 +92,8 @@ class RankServer:
                 return loaded.trace(message["program"])
             case "difference":
                 return loaded.difference(message["program"], tensors, message["gradients"])
+            case "current":
+                loaded.send_current(message["program"], message["names"])
             case "peak_bytes":
                 return loaded.peak_bytes(message["seed"])
         return {}

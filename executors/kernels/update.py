@@ -23,14 +23,15 @@ from simulator.plan.task import Task
 
 KIND = "update"
 
-#: Adds to many tensors in one launch. It is the only private PyTorch function used here.
-_add_to_all = torch._foreach_add_
+#: Add to many tensors, and multiply them into new ones, in one launch. They are the only private PyTorch functions used here.
+_add_to_all, _times = torch._foreach_add_, torch._foreach_mul
 
 _CAPTURABLE = frozenset({"rmsprop", "adadelta", "adam", "adamw"})  # the optimizers that have the argument `capturable`
 
 _OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "momentum": torch.optim.SGD,
+    "nesterov": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop,
     "adadelta": torch.optim.Adadelta,
@@ -57,9 +58,16 @@ def _adagrad(
                 step.add_(1)
 
 
+def _nesterov(parameters: list[Tensor], grads: list[Tensor], buffers: list[Tensor], **options: object) -> None:
+    """SGD with Nesterov's momentum. Without weight decay, torch.optim's foreach form adds the momentum to the gradients themselves."""
+    changed = options["foreach"] and not options["weight_decay"]
+    sgd(parameters, list(_times(grads, 1.0)) if changed else grads, buffers, **options)
+
+
 _KERNELS: dict[str, Callable] = {
     "sgd": lambda parameters, grads, **options: sgd(parameters, grads, [None] * len(parameters), **options),
     "momentum": sgd,
+    "nesterov": _nesterov,
     "adagrad": _adagrad,
     "rmsprop": lambda parameters, grads, squares, steps, **options: rmsprop(parameters, grads, squares, [], [], steps, **options),
     "adadelta": adadelta,
@@ -71,6 +79,7 @@ _KERNELS: dict[str, Callable] = {
 _FIXED = {
     "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False},
     "momentum": {"dampening": 0.0, "nesterov": False, "maximize": False},
+    "nesterov": {"dampening": 0.0, "nesterov": True, "maximize": False},
     "adagrad": {"lr_decay": 0.0, "maximize": False},
     "rmsprop": {"momentum": 0.0, "centered": False, "maximize": False},
     "adadelta": {"maximize": False},
@@ -95,15 +104,15 @@ def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], ca
     return {**options, "capturable": capturable} if optimizer == "adagrad" else options
 
 
-def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False) -> None:
-    """Update parameters and state in place.
+def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False, iteration: int = 0) -> None:
+    """Update parameters and state in place, at the learning rate of `iteration`.
 
     `grads` and `tensors`: the task's reads and mutates, in the order that `Update` documents, all on one device. Gradients are not
     changed; those listed by `misplaced` must have been copied before. `capturable`: use the form that a CUDA graph can replay.
     """
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
-    options = _options(body.optimizer, body.form, body.hyper, capturable)
+    options = _options(body.optimizer, body.form, body.hyper_at(iteration), capturable)
     with torch.no_grad():
         _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
 
@@ -142,7 +151,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
             copied = misplaced(body, grads, operands)
         for i in copied:
             grads[i] = with_strides(grads[i], operands[i * width].stride())
-        apply_update(body, grads, operands, capturable)
+        apply_update(body, grads, operands, capturable, instance.iteration)
 
     return run
 
@@ -175,6 +184,8 @@ def torch_optimizer(
     arguments: dict = dict(hyper_parameters(optimizer, **dict(hyper)))
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
+    if optimizer == "nesterov":
+        arguments["nesterov"] = True
     return _OPTIMIZERS[optimizer](parameters, **arguments, **_form_options(optimizer, form, capturable))
 
 

@@ -1,6 +1,6 @@
 """An optimizer update of some parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from traces.errors import StepcastError, UnknownNameError
 STATE: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "sgd": (),
     "momentum": ("momentum_buffer",),
+    "nesterov": ("momentum_buffer",),
     "adagrad": ("sum", "step"),
     "rmsprop": ("square_avg", "step"),
     "adadelta": ("square_avg", "acc_delta", "step"),
@@ -22,10 +23,11 @@ STATE: Mapping[str, tuple[str, ...]] = MappingProxyType({
 })  # fmt: skip
 
 #: Hyper-parameters that may be set, with their defaults. They are torch.optim's, except for weight decay, which is that of the
-#: optimizer-fusion paper (none for sgd), and the learning rate of sgd and momentum, which is 0.01.
+#: optimizer-fusion paper (none for sgd), and the learning rate of sgd, momentum and nesterov, which is 0.01.
 DEFAULTS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "sgd": MappingProxyType({"lr": 0.01, "weight_decay": 0.0}),
     "momentum": MappingProxyType({"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}),
+    "nesterov": MappingProxyType({"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}),
     "adagrad": MappingProxyType({"lr": 0.01, "eps": 1e-10, "weight_decay": 5e-4}),
     "rmsprop": MappingProxyType({"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "weight_decay": 5e-4}),
     "adadelta": MappingProxyType({"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 5e-4}),
@@ -40,6 +42,7 @@ _WITHOUT_FUSED = frozenset({"rmsprop", "adadelta"})
 _LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
     "sgd": (2, 2, 1),
     "momentum": (4, 4, 1),
+    "nesterov": (5, 5, 1),
     "adagrad": (6, 7, 2),
     "rmsprop": (7, 7, 0),
     "adadelta": (13, 13, 0),
@@ -86,6 +89,11 @@ def hyper_parameters(optimizer: str, **values: float) -> tuple[tuple[str, float]
     return tuple({**defaults, **values}.items())
 
 
+def rate_at(rates: Sequence[tuple[int, float]], iteration: int) -> float | None:
+    """The learning rate of an iteration among `rates`, as in `Update.rates`; None before the first of them."""
+    return next((rate for first, rate in reversed(rates) if first <= iteration), None)
+
+
 def state_shape(optimizer: str, name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of the state tensor `name` of a parameter of `shape` and `dtype`. The step count is a float32 scalar."""
     if name not in STATE[optimizer]:
@@ -99,6 +107,7 @@ class Update(Body):
 
     Operands: `reads` are the gradients, in the order of `parameters`; `mutates` are, parameter by parameter, the parameter followed by
     its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; a name that it lacks has its default.
+    `rates`: learning rates by phase, each with the iteration (from 0) from which on it replaces that of `hyper`, in order.
     `capturable`: on CUDA in the form that graphs can replay, as executors run it; PyTorch's own loop keeps step counts on the host.
     """
 
@@ -106,6 +115,7 @@ class Update(Body):
     form: str
     parameters: tuple[str, ...]
     hyper: tuple[tuple[str, float], ...] = ()
+    rates: tuple[tuple[int, float], ...] = ()
     capturable: bool = True
     kind: Literal["update"] = "update"
 
@@ -116,11 +126,18 @@ class Update(Body):
         if self.form == "fused":
             return fused
         saved = 0 if self._all_hyper()["weight_decay"] else 1  # the kernel that adds the decay
+        if self.optimizer == "nesterov" and self.form == "foreach":
+            saved = 0  # instead of the sum with the decay, the gradients are copied: the foreach form changes them
         return (per_parameter - saved) * len(self.parameters) if self.form == "for" else foreach - saved
 
     def least_kernels(self, device_kind: str) -> int:
         """The launches; on a CPU, PyTorch's foreach form is a loop over the parameters."""
         return self.launches * (len(self.parameters) if device_kind == "cpu" and self.form == "foreach" else 1)
+
+    def hyper_at(self, iteration: int) -> tuple[tuple[str, float], ...]:
+        """`hyper` with the learning rate of an iteration."""
+        rate = rate_at(self.rates, iteration)
+        return self.hyper if rate is None else tuple({**dict(self.hyper), "lr": rate}.items())
 
     def _all_hyper(self) -> dict[str, float]:
         return {**DEFAULTS[self.optimizer], **dict(self.hyper)}

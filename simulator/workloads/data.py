@@ -1,6 +1,6 @@
 """Data sets of built-in models: which samples are in which batch. Samples are generated from their numbers; nothing is downloaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ class Batches:
     """The batches of a data set, indexed by iteration: `batches[i]` is `((input [batch, ...], ...), target [batch])`.
 
     Objects with equal fields have equal batches. Every epoch contains all samples once, in an order of its own; one batch may hold the end
-    of one epoch and the beginning of the next. `name` describes the data set in words.
+    of one epoch and the beginning of the next. `name` describes the data set in words. `samples` are trained on, from number 0 on;
+    `held_out` more, the next numbers, are in no batch: accuracy is measured on them.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Batches:
     batch: int
     seed: int
     make: "Make"
+    held_out: int = 0
 
     def __getitem__(self, iteration: int) -> "tuple[tuple[Tensor, ...], Tensor]":
         """Return the batch of an iteration, counted from 0."""
@@ -39,6 +41,13 @@ class Batches:
             raise IndexError(f"iteration is {iteration}; expected at least 0: iterations are counted from 0")
         epochs, positions = np.divmod(np.arange(iteration * self.batch, (iteration + 1) * self.batch), self.samples)
         return np.concatenate([_order(self.samples, self.seed, int(epoch))[positions[epochs == epoch]] for epoch in np.unique(epochs)])
+
+    def parts(self, numbers: range, most: int) -> "Iterator[tuple[tuple[Tensor, ...], Tensor]]":
+        """Yield the samples with these numbers, in order, at most `most` at a time."""
+        import numpy as np
+
+        for first in range(numbers.start, numbers.stop, most):
+            yield self.make(np.arange(first, min(first + most, numbers.stop)))
 
 
 @lru_cache(maxsize=4)

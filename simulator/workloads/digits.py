@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def digits(channels: int, batch: int, image_size: int, seed: int) -> Batches:
     """Return the batches of an image classifier with at least 10 classes: images [batch, channels, image_size, image_size] and labels.
 
-    Pixels have mean 0 and standard deviation 1; then the pictures are enlarged bilinearly. All channels are equal.
+    Pixels have mean 0 and standard deviation 1; then the pictures are enlarged bilinearly. All channels are equal. One picture in five, the
+    same ones for every seed, is held out.
     """
     import torch
     from torch.nn import functional as F
@@ -26,13 +27,18 @@ def digits(channels: int, batch: int, image_size: int, seed: int) -> Batches:
         large = F.interpolate(images[chosen], (image_size, image_size), mode="bilinear", align_corners=False)
         return (large.expand(-1, channels, -1, -1).contiguous(),), labels[chosen]
 
-    name = f"handwritten digits, {len(labels):,} pictures of 8x8 enlarged to {image_size}x{image_size}"
-    return Batches(name, len(labels), batch, seed, make)
+    held_out = len(labels) // 5
+    name = f"handwritten digits, {len(labels) - held_out:,} pictures of 8x8 enlarged to {image_size}x{image_size}"
+    return Batches(name, len(labels) - held_out, batch, seed, make, held_out)
 
 
 @cache
 def _pictures() -> "tuple[Tensor, Tensor]":
-    """Images [1797, 1, 8, 8] and labels [1797]. Raises StepcastError without scikit-learn."""
+    """Images [1797, 1, 8, 8] and labels [1797], shuffled: neighbors in the collection are by one writer.
+
+    Raises StepcastError without scikit-learn.
+    """
+    import numpy as np
     import torch
 
     try:
@@ -41,4 +47,5 @@ def _pictures() -> "tuple[Tensor, Tensor]":
         raise StepcastError("the handwritten digits come with scikit-learn, which is not installed; pip install scikit-learn") from error
     pictures = load_digits()
     images = torch.from_numpy(pictures.images).float().unsqueeze(1)
-    return (images - images.mean()) / images.std(), torch.from_numpy(pictures.target).long()
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
+    return ((images - images.mean()) / images.std())[order], torch.from_numpy(pictures.target).long()[order]

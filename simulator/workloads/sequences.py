@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 #: Length and features per step of the paper's sets S, M and L.
 _SETS = ((259, 38), (517, 24), (1034, 12))
+#: Further samples of each set, on which accuracy is measured.
+HELD_OUT = 500
 
 
 def bit_streams(batch: int, image_size: int, seed: int) -> Batches:
@@ -29,7 +31,7 @@ def bit_streams(batch: int, image_size: int, seed: int) -> Batches:
             bits.append(draw.random((image_size, 1), np.float32) < np.float32(0.05 + 0.1 * labels[-1]))
         return (stacked(bits).float(),), torch.tensor(labels)
 
-    return Batches(f"bit streams of {image_size:,} bits, 32,000 samples of 10 classes", 32_000, batch, seed, make)
+    return Batches(f"bit streams of {image_size:,} bits, 32,000 samples of 10 classes", 32_000, batch, seed, make, HELD_OUT)
 
 
 def features_of(steps: int) -> int:
@@ -64,4 +66,4 @@ def audio_clips(batch: int, image_size: int, seed: int) -> Batches:
             clips.append((means + oscillation + draw.standard_normal((image_size, features))).astype(np.float32))
         return (stacked(clips),), torch.tensor(labels)
 
-    return Batches(f"synthetic clips of {image_size}x{features} features, 6,705 samples of 11 classes", 6_705, batch, seed, make)
+    return Batches(f"synthetic clips of {image_size}x{features} features, 6,705 samples of 11 classes", 6_705, batch, seed, make, HELD_OUT)

@@ -2,19 +2,24 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from calibrate.accuracy import check_evaluable
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.numerics import reference
+from calibrate.repeated import Repeated
 from calibrate.training import Training
 from executors.kernels.update import torch_optimizer
 from simulator.job import Job
 from simulator.strategies import registry as strategies
+from simulator.workloads.data import Batches
 from tests.support import mlp
-from traces.errors import UnusableFileError
-from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
+from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.errors import StepcastError, UnusableFileError
+from traces.training import TrainingRun
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn
@@ -170,3 +175,73 @@ def test_a_reference_can_be_fed_another_batch():
     first = plain.step()
     plain.feed((torch.zeros(6, 4),), torch.zeros(6, dtype=torch.int64))
     assert plain.step() != first
+
+
+def evaluated(job: Job, *names: str, steps: int = 12, every: int = 5) -> tuple[Curve, ...]:
+    """The curves of a training whose accuracy is measured."""
+    testbed = CpuTestbed()
+    machine = testbed.machine(None)
+    testbed.open(machine, [])
+    plans = {}
+    for name in (name for name in names if name != AUTOGRAD):
+        strategy, options = strategies.parse(name)
+        plans[name] = strategy.plan(job, machine, None, options)
+    training = Training.begin(job, testbed, plans, AUTOGRAD in names, evaluate_every=every)
+    list(training.turns(steps))
+    return training.curves()
+
+
+def share_right(module: torch.nn.Module, data: Batches, numbers: range) -> float:
+    """The share of these samples that a module classifies correctly, in evaluation mode."""
+    (inputs,), target = data.make(np.array(numbers))
+    with torch.no_grad():
+        return float((module.eval()(inputs).argmax(1) == target).double().mean())
+
+
+def test_accuracy_is_that_of_held_out_samples_in_evaluation_mode():
+    job = Job("lenet5", 8, 16, optimizer="nesterov", lr_schedule="0:0.05,3:0.01")
+    ours, plain = evaluated(job, "forward-fusion", AUTOGRAD, steps=6, every=4)
+    built, data = job.build(), job.data()
+    trainer = reference(job, built, same_masks=False)
+    for iteration in range(4):
+        trainer.feed(*data[iteration])
+        trainer.step()
+    seen, held_out = range(data.held_out), range(data.samples, data.samples + data.held_out)
+    shares = share_right(built.module, data, seen), share_right(built.module, data, held_out)
+    assert [each.iteration for each in plain.evaluations] == [each.iteration for each in ours.evaluations] == [0, 4, 6]
+    assert (plain.evaluations[1].train_accuracy, plain.evaluations[1].test_accuracy) == pytest.approx(shares, abs=0.01)
+    assert ours.evaluations[0] == plain.evaluations[0]  # later, the plan's newest weights lack the update that its next forward makes
+
+
+@pytest.mark.parametrize("strategy", ["baseline", "stale-pipeline:on=simulated,stages=3"])
+def test_measuring_accuracy_changes_no_loss(strategy):
+    job = Job("lenet5", 4, 16)
+    (with_accuracy,), (without,) = evaluated(job, strategy), evaluated(job, strategy, every=0)
+    assert with_accuracy.losses == without.losses
+    assert len(with_accuracy.losses) == 12  # also those of the iterations that a pipeline has not completed before it drains
+    assert [each.iteration for each in with_accuracy.evaluations] == [0, 5, 10, 12]
+    assert without.evaluations == ()
+
+
+def test_every_seed_has_parameters_and_batches_of_its_own():
+    job, testbed, told = Job("lenet5", 4, 16), CpuTestbed(), []
+    machine = testbed.machine(None)
+    testbed.open(machine, [])
+    strategy, options = strategies.parse("baseline")
+    repeated = Repeated(job, testbed, {"baseline": strategy.plan(job, machine, None, options)}, True, ["baseline"], seeds=2)
+    repeated.begin()
+    repeated.train(8, progress=lambda done, total, text: told.append((done, total, text)))
+    curves = repeated.curves()
+    assert [(curve.name, curve.seed) for curve in curves] == [("baseline", 0), (AUTOGRAD, 0), ("baseline", 1), (AUTOGRAD, 1)]
+    assert curves[0].losses != curves[2].losses
+    assert curves[2].losses == pytest.approx(curves[3].losses, abs=1e-5)
+    assert curves[2].losses == trained(job.with_seed(1), "baseline", steps=8).curves()[0].losses
+    assert (repeated.differences, len(repeated.done.losses)) == ([], 8)
+    assert [at for at, *_ in told] == sorted(at for at, *_ in told)
+    assert {(total, text) for _, total, text in told} == {(32, f"{n}, seed {s}") for n in ("baseline", AUTOGRAD) for s in (0, 1)}
+
+
+def test_only_models_with_a_data_set_have_an_accuracy():
+    with pytest.raises(StepcastError, match=r"--target 0\.9 needs classes to tell apart, and resnet18 has no data set"):
+        check_evaluable(Job("resnet18", 2), "--target 0.9")
+    check_evaluable(Job("rnn_bitstream", 4, 6), "--target 0.9")

@@ -16,7 +16,7 @@ from simulator.machine.this_gpu import gpu_machine
 from simulator.predict.forecast import forecast
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons
-from tests.support.sample_trainings import training
+from tests.support.sample_trainings import evaluated
 from tests.support.small_plans import forward_fused
 from traces.comparison import Comparison, Prediction, Validation, phase_seconds
 from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
@@ -32,6 +32,7 @@ from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
 from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_chart import timelines_figure
 from ui.figures.training_chart import training_figure
+from ui.figures.training_curves import measures
 from ui.reports import gpu_first as gpu_firsts
 from ui.reports import gpu_report as gpu_reports
 from ui.reports import reproduction as reproductions
@@ -85,7 +86,8 @@ def use_training(path: Path) -> None:
     """Load a training, print it, draw it and write its page."""
     document = TrainingRun.load(path)
     printed(training_words.title(document), *training_words.sentences(document), training_words.cells(document))
-    training_figure(document)
+    for measure in measures(document):
+        training_figure(document, measure)
     trainings.page(document)
     json.dumps(document.document(), allow_nan=False)
 
@@ -214,7 +216,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "small timeline": ({"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
         "prediction": (prediction().document(), use_prediction),
         "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),
-        "training": (training(4, "baseline", "autograd").document(), use_training),
+        "training": (evaluated("baseline", "autograd", seeds=2).document(), use_training),
         "profile": (_profile(), use_profile),
         "gpu report": (_gpu_report().document(), use_gpu_report),
         "gpu first": (_gpu_first().document(), use_gpu_first),

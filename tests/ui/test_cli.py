@@ -157,7 +157,7 @@ def test_run(stepcast, profile, tmp_path):
     assert done.document == json.loads(metrics.read_text())
     assert done.document["schema"] == "stepcast.run/1"
     assert len(done.document["losses"]) == 6
-    assert finite({key: item for key, item in done.document.items() if key not in ("job", "max_loss_difference")})
+    assert finite({key: item for key, item in done.document.items() if key not in ("job", "max_loss_difference", "target")})
     assert Timeline.load(timeline).kind == "measured"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "t.json"]
     shown = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 4)
@@ -185,6 +185,24 @@ def test_run_beside_others(stepcast, tmp_path):
     assert shown.status == 0
     assert "data: bit streams" in shown.out
     assert " with plain PyTorch (" in shown.out
+
+
+def test_run_until_a_target_with_two_seeds(stepcast, tmp_path):
+    job = ("--model", "lenet5", "--batch", 8, "--image-size", 16, "--lr-schedule", "0:0.05,20:0.01", "--optimizer", "nesterov")
+    goals = ("--steps", 22, "--seeds", 2, "--target", 0.3, "--eval-every", 12, "--predict-on", "2xgtx1060")
+    asked = ("run", *job, "--strategy", "stale-pipeline:on=simulated", "--beside", "autograd", *goals)
+    done = stepcast.call(*asked, "--metrics", tmp_path / "m.json", "--out", tmp_path / "page")
+    assert done.status == 0
+    document = TrainingRun.load(tmp_path / "m.json")
+    assert [(curve.name.partition(":")[0], curve.seed) for curve in document.curves] == [
+        (name, seed) for seed in (0, 1) for name in ("stale-pipeline", "autograd")
+    ]
+    assert {tuple(each.iteration for each in curve.evaluations) for curve in document.curves} == {(0, 12, 22)}
+    assert document.predicted_on == "2xgtx1060"
+    assert all(curve.predicted_step_s > 0 for curve in document.curves)
+    assert (len(document.reached), len(document.wins), document.target) == (4, 1, 0.3)
+    assert "a test accuracy of 30 %" in done.out
+    assert "test accuracy" in (tmp_path / "page" / "index.html").read_text()
 
 
 def test_run_without_a_data_set_says_so(stepcast):

@@ -7,6 +7,7 @@ import streamlit as st
 from traces.errors import StepcastError
 from traces.training import TrainingRun
 from ui.figures.training_chart import training_figure
+from ui.figures.training_curves import measures
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
 from ui.text.labels import markdown_escaped
@@ -27,7 +28,8 @@ def training_ui(document: Path) -> None:
         return
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
     st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
-    st.plotly_chart(training_figure(run), key="training")
+    measure = st.radio("over", list(measures(run)), horizontal=True, key="measure")
+    st.plotly_chart(training_figure(run, measure), key="training")
     st.dataframe(training_words.cells(run), hide_index=True)
 
 

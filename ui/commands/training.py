@@ -3,30 +3,39 @@
 import logging
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
 from calibrate.profiles import warn_if_foreign
+from calibrate.repeated import Repeated
+from calibrate.sources import costs_for
 from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
-from calibrate.training import Training, finite
-from executors.run import WARM_UP, Run
+from calibrate.training import finite
+from executors.run import WARM_UP
 from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.predict.forecast import Forecast
+from simulator.predict.elsewhere import step_s_elsewhere
+from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
+from traces.comparison import PYTORCH
+from traces.curves import AUTOGRAD, largest_difference
 from traces.errors import StepcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
-from traces.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference
+from traces.targets import reached, wins
+from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
+from ui.commands.training_goals import PLAIN_GOALS, Goals
 from ui.reports import training as training_report
 from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words
@@ -46,6 +55,7 @@ def run(
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
     schedule: Path | None = None,
+    goals: Goals = PLAIN_GOALS,
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
@@ -57,6 +67,7 @@ def run(
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
+    every = goals.evaluate_every(job, steps)
     folder = None if out is None else OutputFolder(out, TRAINING)
     chosen, shared = _chosen(text, beside, pairs)
     shared = {"iterations": str(steps), **shared}  # of strategies that plan the whole run
@@ -69,21 +80,26 @@ def run(
         require_memory_together(forecasts.values(), calibrate=False)
     if profile is not None:
         warn_if_foreign(profile, profile_path, testbed.identity)
-    training = _begun(job, testbed, forecasts, AUTOGRAD in beside, steps, mode)
-    predicted_s = forecasts[text].timeline.step_s if profile is not None else None
+    autograd = AUTOGRAD in beside
+    seconds = _predicted(job, forecasts, order.options, autograd, goals.predict_on, profile, mode)
+    training = _begun(job, testbed, forecasts, autograd, steps, mode, every, goals.seeds)
+
+    def document(complete: bool) -> TrainingRun:
+        drawn = _document(training, forecasts[text], mode, complete)
+        expected = forecasts[text].timeline.step_s if profile is not None else None
+        return _judged(drawn.model_copy(update={"predicted_step_s": expected}), seconds, goals)
+
     try:
         with jobs.progress(f"training {job.label}", as_json) as progress:
-            for _ in training.turns(steps, progress):
-                pass
-        done = training.finish(timeline is not None)
+            training.train(steps, timeline is not None, progress)
     except KeyboardInterrupt:
-        if training.curves()[0].losses:
-            print_then_write(lambda: None, *_writers(_document(training, forecasts[text], mode, None, predicted_s), metrics, out))
+        if training.curves():
+            print_then_write(lambda: None, *_writers(document(False), metrics, out))
         raise
-    document = _document(training, forecasts[text], mode, done, predicted_s)
-    save = [lambda: done.timeline.save(timeline)] if timeline is not None else []
-    print_then_write(lambda: _print(document, as_json), *_writers(document, metrics, out), *save, *order.writers(forecasts))
-    if training.differences():
+    finished = document(True)
+    save = [lambda: training.done.timeline.save(timeline)] if timeline is not None else []
+    print_then_write(lambda: _print(finished, as_json), *_writers(finished, metrics, out), *save, *order.writers(forecasts))
+    if training.differences:
         raise typer.Exit(1)
 
 
@@ -112,25 +128,77 @@ def _planned(
     return forecasts
 
 
-def _begun(job: Job, testbed: Testbed, forecasts: dict[str, Forecast], autograd: bool, steps: int, mode: str) -> Training:
+@dataclass(frozen=True)
+class Seconds:
+    """Predicted step times by the name of a curve, and the machine that they are predicted for."""
+
+    machine: str = ""
+    by_curve: Mapping[str, float] = field(default_factory=dict)
+
+
+def _predicted(
+    job: Job,
+    forecasts: Mapping[str, Forecast],
+    shared: Mapping[str, str],
+    autograd: bool,
+    predict_on: str | None,
+    profile: Profile | None,
+    mode: str,
+) -> Seconds:
+    """The step times of the curves on the machine `predict_on`, or else on this one, if there is a profile.
+
+    Raises StepcastError if that machine cannot run a strategy. Plain PyTorch has none if it cannot be predicted.
+    """
+    if predict_on is None and profile is None:
+        return Seconds()
+    if predict_on is not None:
+        machine, model = costs_for(job, None, predict_on)
+        by_curve = {text: step_s_elsewhere(text, shared, f.plan, job, machine, model) for text, f in forecasts.items()}
+    else:
+        machine = next(iter(forecasts.values())).machine
+        model = CostModel(machine, profile)
+        by_curve = {text: each.timeline.step_s for text, each in forecasts.items()}
+    if autograd:
+        try:
+            by_curve[AUTOGRAD] = forecast(plan_strategy(PYTORCH, {}, job, machine, model), machine, model, mode).timeline.step_s
+        except StepcastError as error:
+            logging.getLogger("stepcast").warning(str(error))
+    return Seconds(predict_on or "this machine", by_curve)
+
+
+def _judged(document: TrainingRun, seconds: Seconds, goals: Goals) -> TrainingRun:
+    """The document with the predicted step times of its curves, and when they reach the target."""
+    curves = tuple(curve.model_copy(update={"predicted_step_s": seconds.by_curve.get(curve.name)}) for curve in document.curves)
+    changes: dict[str, object] = {"curves": curves, "predicted_on": seconds.machine}
+    if goals.target is not None:
+        times = tuple(reached(curve, goals.target) for curve in curves)
+        changes |= {"target": goals.target, "reached": times, "wins": wins(curves, goals.target)}
+    return document.model_copy(update=changes)
+
+
+def _begun(
+    job: Job, testbed: Testbed, forecasts: dict[str, Forecast], autograd: bool, steps: int, mode: str, every: int, seeds: int
+) -> Repeated:
     testbed.open(next(iter(forecasts.values())).machine, [])
     unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
     checked = [name for name, forecast in forecasts.items() if leaves_room_for_a_check(forecast)]
-    training = Training.begin(job, testbed, {name: forecast.plan for name, forecast in forecasts.items()}, autograd, checked)
+    plans = {name: forecast.plan for name, forecast in forecasts.items()}
+    training = Repeated(job, testbed, plans, autograd, checked, every, seeds)
+    training.begin()
     log = logging.getLogger("stepcast")
     for name in (name for name in forecasts if name not in checked):
         log.warning("%s is not compared with plain PyTorch: there is not enough memory for both", name)
-    for line in training.differences():
+    for line in training.differences:
         log.warning(line)
     return training
 
 
-def _document(training: Training, predicted: Forecast, mode: str, done: Run | None, predicted_s: float | None) -> TrainingRun:
-    """The document of a run. `done` is None after Ctrl-C; `predicted_s` is None without a profile."""
-    curves = training.curves()
-    step_runs_s = training.first.steps_s
+def _document(training: Repeated, predicted: Forecast, mode: str, complete: bool) -> TrainingRun:
+    """The document of a run, without what is predicted. `complete` is False after Ctrl-C."""
+    curves, done, step_runs_s = training.curves(), training.done, training.step_runs_s
+    of_first_seed = [curve for curve in curves if curve.seed == curves[0].seed]
     numerics = training.numerics.get(curves[0].name)
     return TrainingRun(
         job=training.job.describe(),
@@ -143,15 +211,14 @@ def _document(training: Training, predicted: Forecast, mode: str, done: Run | No
         losses=tuple(map(finite, done.losses)) if done is not None else curves[0].losses,
         peak_bytes=done.peak_bytes if done is not None else {},
         semantics=dict(predicted.plan.semantics),
-        predicted_step_s=predicted_s,
         max_grad_error=finite(numerics.max_grad_error) if numerics is not None else None,
         max_param_error=finite(numerics.max_param_error) if numerics is not None else None,
         reference_grad_error=finite(numerics.reference_grad_error) if numerics is not None else None,
         reference_param_error=finite(numerics.reference_param_error) if numerics is not None else None,
-        data=training.batches.name if training.batches is not None else ONE_BATCH,
+        data=training.data or ONE_BATCH,
         curves=curves,
-        max_loss_difference=largest_difference(curves[0], curves[1:]),
-        complete=done is not None,
+        max_loss_difference=largest_difference(curves[0], of_first_seed[1:]),
+        complete=complete,
         mode_reason=str(training.testbed.about().get("mode_reason", "")),
     )
 
@@ -171,5 +238,7 @@ def _print(document: TrainingRun, as_json: bool) -> None:
         return
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
     print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
+    if any(curve.evaluations for curve in document.curves):
+        Console().print(training_words.training_table(document))
     for line in training_words.sentences(document):
         print(line)

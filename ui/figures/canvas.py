@@ -35,11 +35,18 @@ def new_figure(height_in: float, title: str) -> Figure:
     return figure
 
 
-def add_legend(figure: Figure, marks: Sequence[Artist], top_in: float = LEGEND_TOP_IN, **spacing: float) -> None:
-    """Add one row of labelled marks below the title, `top_in` inches from the top edge."""
+def add_legend(figure: Figure, marks: Sequence[Artist], top_in: float = LEGEND_TOP_IN, columns: int = 0, **spacing: float) -> None:
+    """Add labelled marks below the title, `top_in` inches from the top edge. `columns`: marks in a row; 0: all of them."""
     corner = (0.005, 1 - top_in / figure.get_figheight())
     legend = figure.legend(
-        handles=marks, loc="upper left", bbox_to_anchor=corner, ncols=len(marks), frameon=False, fontsize=11, labelcolor=INK, **spacing
+        handles=marks,
+        loc="upper left",
+        bbox_to_anchor=corner,
+        ncols=columns or len(marks),
+        frameon=False,
+        fontsize=11,
+        labelcolor=INK,
+        **spacing,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -32,7 +32,7 @@ def page(document: TrainingRun) -> str:
     rows = training_words.cells(document)
     return render(
         "training.html", title=training_words.title(document), about=_about(document), rows=rows, text_columns=first_and_last(rows),
-        document=DOCUMENT,
+        document=DOCUMENT, accuracy=any(curve.evaluations for curve in document.curves), target=document.target is not None,
     )  # fmt: skip
 
 

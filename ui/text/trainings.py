@@ -1,14 +1,23 @@
 """A training in sentences and as a table, the same for the terminal, the page and the app."""
 
 import statistics
+from collections.abc import Sequence
 from itertools import pairwise
+from textwrap import fill
+
+from rich.table import Table
+from rich.text import Text
 
 from traces import units
-from traces.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
+from traces.curves import AUTOGRAD, Curve, by_name, first_difference, largest_difference
+from traces.training import TrainingRun
+from ui.text import accuracies
 
 #: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
 CLOSE = {"tf32": 0.03, "bf16": 0.03}
 USUAL = 1e-3
+#: Beginnings of the names of columns that do not fit a terminal, or that sentences repeat, and characters of a line in a column's head.
+FOR_PAGES, HEAD_WIDTH = ("iterations", "against", "seconds", "first loss", "loss, mean", "losses against", "train accuracy"), 13
 #: The loss at the end is the mean over this last share of the iterations.
 LAST = 0.05
 
@@ -18,29 +27,33 @@ def title(document: TrainingRun) -> str:
     job = document.job
     size = f", image size {job['image_size']}" if job.get("image_size") else ""
     optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
+    optimizer += f" {job['lr_schedule']}" if job.get("lr_schedule") else ""
     return f"{job.get('model')}, batch {job.get('batch')}{size}, {optimizer}, {job.get('precision')}, {document.mode}"
 
 
 def sentences(document: TrainingRun) -> list[str]:
-    """One line each on every other curve compared with the first (`ordered`), on the data and on the losses."""
+    """One line each on every other training compared with the first (`groups`), by its first seed, on the data and on the losses."""
     if not document.curves:
         return []
-    first, *others = ordered(document)
+    trainings = groups(document)
+    first, *others = (group[0] for group in trainings)
     lines = [_compared(first, other, close(document)) for other in others]
-    lines.append(f"data: {document.data}")
+    lines += accuracies.sentences(document)
+    lines.append(f"data: {document.data}" + (f"; {len(trainings[0])} seeds" if len(trainings[0]) > 1 else ""))
     if not document.complete:
         lines.append(f"stopped after {document.steps} steps")
     losses = document.curves[0].losses
     if losses:
         lines.append(f"loss {_loss(losses[0])} at the first step, {_loss(losses[-1])} at the last")
-    if document.job.get("precision") != "fp64" and any(first_difference(first, other, close(document)) for other in others):
+    alike = not document.semantics.get("staleness")  # otherwise losses differ for another reason
+    if alike and document.job.get("precision") != "fp64" and any(first_difference(first, other, close(document)) for other in others):
         lines.append("rounding errors grow from step to step: train with --precision fp64 to see whether they alone make the losses differ")
     return lines
 
 
-def ordered(document: TrainingRun) -> list[Curve]:
-    """The curves, plain PyTorch's first."""
-    return sorted(document.curves, key=lambda curve: curve.name != AUTOGRAD)
+def groups(document: TrainingRun) -> list[list[Curve]]:
+    """The curves of each training, one per seed; plain PyTorch's first."""
+    return sorted(by_name(document.curves).values(), key=lambda group: group[0].name != AUTOGRAD)
 
 
 def name_of(curve: Curve) -> str:
@@ -85,13 +98,14 @@ def step_s(curve: Curve) -> float | None:
 
 
 def cells(document: TrainingRun) -> list[dict[str, str]]:
-    """One row per curve, column name to text; plain PyTorch first."""
-    curves = ordered(document)
-    return [_row(curve, curves[0], close(document)) for curve in curves]
+    """One row per training, column name to text; plain PyTorch first. The loss at the end and accuracies are medians over the seeds."""
+    trainings = groups(document)
+    return [_row(document, curves, trainings[0][0], close(document)) for curves in trainings]
 
 
-def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
-    last = [loss for loss in curve.losses[-max(1, round(LAST * len(curve.losses))) :] if loss is not None]
+def _row(document: TrainingRun, curves: Sequence[Curve], first: Curve, tolerance: float) -> dict[str, str]:
+    curve = curves[0]
+    ends = [end for end in map(_end, curves) if end is not None]
     rival = "PyTorch" if first.name == AUTOGRAD else first.name
     return {
         "trained by": name_of(curve),
@@ -99,10 +113,30 @@ def _row(curve: Curve, first: Curve, tolerance: float) -> dict[str, str]:
         "ms per step": units.ms(step_s(curve)),
         f"against {rival}": units.speedup(gain(first, curve)),
         "seconds": units.digits(curve.seconds[-1]) if curve.seconds else units.NONE,
+        **({f"predicted ms, {document.predicted_on}": units.ms(curve.predicted_step_s)} if document.predicted_on else {}),
         "first loss": _loss(curve.losses[0]) if curve.losses else units.NONE,
-        f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.mean(last) if last else None),
+        f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.median(ends) if ends else None),
+        **accuracies.cells(document, curves),
         f"losses against {rival}": units.NONE if curve is first else agreement(first, curve, tolerance),
     }
+
+
+def _end(curve: Curve) -> float | None:
+    """The mean of the last losses, if there are any finite ones."""
+    last = [loss for loss in curve.losses[-max(1, round(LAST * len(curve.losses))) :] if loss is not None]
+    return statistics.mean(last) if last else None
+
+
+def training_table(document: TrainingRun) -> Table:
+    """The rows that a terminal has room for: times and accuracies."""
+    table = Table(header_style="bold")
+    rows = cells(document)
+    heads = [head for head in rows[0] if not head.startswith(FOR_PAGES) or " to " in head]
+    for head in heads:
+        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "trained by" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[head].replace(" (", "\n(").replace(",", ",\n" if head == "trained by" else ",")) for head in heads))
+    return table
 
 
 def _loss(loss: float | None) -> str:

@@ -238,3 +238,15 @@ def two_device_program():
 )
 def test_only_dense_tensors_are_sent_without_a_copy(tensor, is_dense):
     assert dense(tensor) is is_dense
+
+
+def test_accuracy_is_measured_with_the_weights_of_all_processes(tmp_path):
+    """The second stage's weights lie in the second process; in one process the accuracy is the same."""
+    job = ("--model", "lenet5", "--batch", 32, "--image-size", 16, "--lr", 0.05, "--strategy", "1f1b", "--steps", 12, "--eval-every", 6)
+    rank_0, _ = stepcast(2, "run", *job, "--json", folder=tmp_path)
+    one_process = [sys.executable, "-m", "ui.cli", "run", *map(str, job), "--devices", "2", "--json"]
+    alone = subprocess.run(one_process, env=environment(tmp_path), capture_output=True, timeout=HANGS_S, check=True)
+    (ours,), (theirs,) = (document["curves"] for document in (rank_0.document, json.loads(alone.stdout)))
+    assert [each["iteration"] for each in ours["evaluations"]] == [0, 6, 12]
+    assert ours["evaluations"] == theirs["evaluations"]
+    assert len({each["test_accuracy"] for each in ours["evaluations"]}) > 1

@@ -56,6 +56,26 @@ def test_batches_are_in_the_jobs_precision_and_layout(precision, dtype):
     assert labels.dtype == torch.int64
 
 
+@pytest.mark.parametrize("job", SETS, ids=lambda job: job[0])
+def test_held_out_samples_are_in_no_batch(job):
+    data = Job(job[0], 50, job[1]).data()
+    trained = {int(number) for iteration in range(-(-data.samples // 50)) for number in data.numbers(iteration)}
+    assert trained == set(range(data.samples))
+    held_out = range(data.samples, data.samples + data.held_out)
+    parts = list(data.parts(held_out[:120], 50))
+    assert [len(target) for _, target in parts] == [50, 50, 20]
+    assert parts[0][0][0].shape[1:] == data[0][0][0].shape[1:]
+    assert len(torch.cat([target for _, target in parts]).unique()) == SETS[job][1]
+
+
+def test_the_same_digits_are_held_out_for_every_seed():
+    first, other = (Job("lenet5", 50, 16, seed=seed).data() for seed in (0, 1))
+    assert (first.samples, first.held_out) == (1438, 359)
+    held_out = range(first.samples, first.samples + 50)
+    ((((a,), _),), (((b,), _),)) = (list(data.parts(held_out, 50)) for data in (first, other))
+    assert torch.equal(a, b)
+
+
 def test_a_model_without_a_data_set_has_none():
     assert Job("resnet18", 2).data() is None
 

@@ -274,7 +274,7 @@ def test_a_training_is_shown_with_its_curves(start, tmp_path):
     training_report.write(tmp_path / "lenet", training(300, "baseline", "autograd"))
     app = start(tmp_path / "lenet")
     assert not app.exception
-    assert titles(app) == ["Loss over iterations and over seconds"]
+    assert titles(app) == ["Loss over iterations"]
     assert list(app.dataframe[0].value["trained by"]) == ["plain PyTorch", "baseline"]
     (tmp_path / "lenet" / "run.json").write_text("{")
     app = start(tmp_path / "lenet")

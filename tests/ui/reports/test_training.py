@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.support.sample_trainings import training
+from tests.support.sample_trainings import evaluated, training
 from traces.training import TrainingRun
 from ui.figures import training_curves
 from ui.figures.training_chart import training_figure
@@ -55,7 +55,7 @@ def test_long_curves_are_means_over_neighbors_with_few_points():
     assert (line.iterations[0], line.seconds[0]) == (1, pytest.approx(0.01))
     (short,) = training_curves.lines(training(20, "a"))
     assert not short.smooth
-    assert list(short.means) == list(short.losses)
+    assert list(short.means) == list(short.values)
 
 
 def test_words():
@@ -85,8 +85,67 @@ def test_plain_pytorch_is_the_first_row_with_its_threads():
     assert [row["losses against PyTorch"] for row in rows] == ["-", "losses identical, bit for bit"]
 
 
-def test_the_apps_chart_has_all_curves_twice():
-    figure = training_figure(training(300, "baseline", "autograd"))
+def test_the_apps_chart_has_all_curves_over_the_chosen_measure():
+    document = training(300, "baseline", "autograd")
+    figure = training_figure(document)
     named = [trace.name for trace in figure.data if trace.name]
-    assert named == ["plain PyTorch", "plain PyTorch", "baseline", "baseline"]
-    assert len(figure.data) == 8  # and the faint losses of each
+    assert named == ["plain PyTorch", "baseline"]
+    assert len(figure.data) == 4  # and the faint losses of each
+    assert list(training_curves.measures(document)) == ["iterations", "measured seconds"]
+    over_seconds = training_figure(document, "measured seconds")
+    assert over_seconds.layout.title.text == "Loss over measured seconds"
+    assert over_seconds.data[-1].x[-1] == pytest.approx(3.0)
+    assert figure.data[-1].x[-1] == 300
+
+
+def test_accuracies_and_predicted_seconds_are_drawn(tmp_path):
+    document = evaluated("stale", "autograd", seeds=3)
+    figure = training_figure(document, "predicted seconds")
+    assert figure.layout.title.text == "Loss and test accuracy over predicted seconds"
+    assert figure.layout.xaxis.title.text == "seconds predicted for 2xgtx1060"
+    shares = [trace for trace in figure.data if trace.yaxis == "y2" and trace.name]
+    assert [trace.name for trace in shares] == ["plain PyTorch", "stale"]
+    assert [list(trace.x) for trace in shares] == [pytest.approx([0.0, 0.2, 0.4]), pytest.approx([0.0, 0.1, 0.2])]
+    picture = imread(training_picture(tmp_path / "loss.png", document))
+    assert picture.shape[0] > 1.6 * imread(training_picture(tmp_path / "one.png", training(20, "a"))).shape[0]
+    assert "successive evaluations" in training_report.page(document)
+
+
+def test_a_line_of_several_seeds_is_their_median_in_a_band():
+    (plain, stale) = training_curves.accuracies(evaluated("stale", "autograd", seeds=3))
+    assert (plain.name, plain.seeds) == ("plain PyTorch", 3)
+    assert [list(values) for values in (plain.low, plain.means, plain.high)] == [[10, 86, 96], [10, 87, 97], [10, 88, 98]]
+    assert stale.seconds[-1] == pytest.approx(0.2)
+    (losses, _) = training_curves.lines(evaluated("stale", "autograd", seeds=3))
+    assert list(losses.low) == list(losses.high) == list(losses.means)  # of equal curves
+
+
+def test_words_of_accuracy_and_target():
+    document = evaluated("stale", "autograd", seeds=3)
+    assert training_words.sentences(document)[1:3] == [
+        "stale reaches a test accuracy of 90 % earlier than plain PyTorch: of 3 seeds, in 0 by iterations, 3 by measured seconds, 3 by the"
+        " seconds predicted for 2xgtx1060",
+        "data: digits <8x8>; 3 seeds",
+    ]
+    plain, stale = training_words.cells(document)
+    assert stale["test accuracy"] == "94.0 % (93.0 to 95.0)"
+    assert (stale["iterations to 90 %"], plain["predicted s to 90 %"]) == ("20 (20 to 20)", "0.400 (0.400 to 0.400)")
+    alone = evaluated("stale", seeds=1)
+    words = "stale reaches a test accuracy of 90 % after 20 iterations, 0.200 s, 0.200 s predicted for 2xgtx1060"
+    assert words in training_words.sentences(alone)
+    never = evaluated("stale", seeds=1, target=0.99)
+    assert "stale does not reach a test accuracy of 99 %" in training_words.sentences(never)
+    assert training_words.training_table(document).row_count == 2
+
+
+def test_losses_that_differ_by_design_are_no_rounding():
+    first, other = training(10, "stale", "autograd").curves
+    apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
+    stale = training(10, "stale", curves=(first, apart), semantics={"staleness": 2})
+    assert not any("rounding" in line for line in training_words.sentences(stale))
+
+
+def test_names_that_do_not_fit_one_row_of_the_legend_get_several(tmp_path):
+    long = [f"stale-pipeline:on=simulated,placement=3-5-7-9-{i}" for i in range(4)]
+    wrapped, short = (imread(training_picture(tmp_path / f"{len(names[0])}.png", training(5, *names))) for names in (long, list("abcd")))
+    assert wrapped.shape[0] > short.shape[0]
