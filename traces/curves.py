@@ -29,7 +29,8 @@ class Curve(Data):
 
     `seconds` count from the start of training and include steps only, not the work between them, such as making data. `about` says how it
     was trained. `seed` is that of its initial parameters and batches. `predicted_step_s` is its step time as predicted for the document's
-    `predicted_on`, if it was.
+    `predicted_on`, if it was. If the schedule changes during the training, it is the mean, and `predicted_phases` are the phases: the first
+    iteration of each, and the seconds of its steps.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Curve(Data):
     seed: int = 0
     evaluations: tuple[Evaluation, ...] = ()
     predicted_step_s: Duration | None = None
+    predicted_phases: tuple[tuple[int, Duration], ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -57,7 +59,11 @@ class Curve(Data):
 
     def predicted_s(self, iteration: int) -> float | None:
         """The same as predicted; None without a prediction."""
-        return None if self.predicted_step_s is None else iteration * self.predicted_step_s
+        if self.predicted_step_s is None:
+            return None
+        phases = self.predicted_phases or ((0, self.predicted_step_s),)
+        ends = [first for first, _ in phases[1:]] + [iteration]
+        return sum(max(0, min(end, iteration) - first) * step_s for (first, step_s), end in zip(phases, ends, strict=True))
 
 
 def by_name(curves: Sequence[Curve]) -> dict[str, list[Curve]]:

@@ -11,6 +11,7 @@ The periods in which a pipeline fills count as whole ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from simulator.plan.plan import Plan
 from traces.memory_use import HeldByKind
@@ -51,6 +52,12 @@ class SimulatedSegment:
         lengths = self.short.period_lengths_s
         window_s = (0.0, lengths[0]) if self.last else (sum(lengths[: shown_iterations(self.part) - 1]), sum(lengths))
         return replace(self.short, window_s=window_s)
+
+
+def phases(segments: Sequence[SimulatedSegment]) -> tuple[tuple[int, float], ...]:
+    """By segment: its first iteration, and the mean seconds of its iterations, the drain included."""
+    firsts = accumulate((segment.iterations for segment in segments[:-1]), initial=0)
+    return tuple((first, segment.seconds / segment.iterations) for first, segment in zip(firsts, segments, strict=True))
 
 
 def shown_iterations(part: Plan) -> int:

@@ -7,13 +7,15 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast
+from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
 
 
-def step_s_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, machine: Machine, model: CostModel) -> float:
-    """Return the predicted step time on `machine` of the strategy `text`, whose plan `trained` is what trains on this machine.
+def forecast_elsewhere(
+    text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, machine: Machine, model: CostModel
+) -> Forecast:
+    """Return the forecast on `machine` of the strategy `text`, whose plan `trained` is what trains on this machine.
 
     The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
     A pipeline that is simulated on one device has its devices there. Raises StepcastError if the machine cannot run it.
@@ -31,4 +33,4 @@ def step_s_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None,
         raise StepcastError(f"--predict-on {machine.name}: {error}") from error
     if not predicted.fits:
         raise StepcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
-    return predicted.timeline.step_s
+    return predicted

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
-from simulator.engine.segments import SimulatedSegment, shown_iterations, switching, weights
+from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import simulate, timed_simulation
 from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
@@ -36,7 +36,8 @@ class Forecast:
 
     `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
-    its devices hold together at one moment. `parts`: where the time of a step goes.
+    its devices hold together at one moment. `parts`: where the time of a step goes. `phases`: of a plan of several segments, the first
+    iteration and the seconds per step of each.
     """
 
     plan: Plan
@@ -49,6 +50,7 @@ class Forecast:
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
     parts: StepParts | None = None
+    phases: tuple[tuple[int, float], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -137,6 +139,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         most([own.memory_bytes for own in forecasts]),
         highest([own.at_peak for own in forecasts]),
         weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
+        phases(segments),
     )
 
 

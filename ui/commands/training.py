@@ -21,7 +21,7 @@ from calibrate.training import finite
 from executors.run import WARM_UP
 from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.predict.elsewhere import step_s_elsewhere
+from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH
@@ -130,10 +130,10 @@ def _planned(
 
 @dataclass(frozen=True)
 class Seconds:
-    """Predicted step times by the name of a curve, and the machine that they are predicted for."""
+    """Forecasts by the name of a curve, and the machine that they are for."""
 
     machine: str = ""
-    by_curve: Mapping[str, float] = field(default_factory=dict)
+    by_curve: Mapping[str, Forecast] = field(default_factory=dict)
 
 
 def _predicted(
@@ -153,22 +153,27 @@ def _predicted(
         return Seconds()
     if predict_on is not None:
         machine, model = costs_for(job, None, predict_on)
-        by_curve = {text: step_s_elsewhere(text, shared, f.plan, job, machine, model) for text, f in forecasts.items()}
+        by_curve = {text: forecast_elsewhere(text, shared, f.plan, job, machine, model) for text, f in forecasts.items()}
     else:
         machine = next(iter(forecasts.values())).machine
         model = CostModel(machine, profile)
-        by_curve = {text: each.timeline.step_s for text, each in forecasts.items()}
+        by_curve = dict(forecasts)
     if autograd:
         try:
-            by_curve[AUTOGRAD] = forecast(plan_strategy(PYTORCH, {}, job, machine, model), machine, model, mode).timeline.step_s
+            by_curve[AUTOGRAD] = forecast(plan_strategy(PYTORCH, {}, job, machine, model), machine, model, mode)
         except StepcastError as error:
             logging.getLogger("stepcast").warning(str(error))
     return Seconds(predict_on or "this machine", by_curve)
 
 
+def _expected(predicted: Forecast | None) -> dict[str, object]:
+    """The fields of a curve that a forecast gives."""
+    return {} if predicted is None else {"predicted_step_s": predicted.timeline.step_s, "predicted_phases": predicted.phases}
+
+
 def _judged(document: TrainingRun, seconds: Seconds, goals: Goals) -> TrainingRun:
     """The document with the predicted step times of its curves, and when they reach the target."""
-    curves = tuple(curve.model_copy(update={"predicted_step_s": seconds.by_curve.get(curve.name)}) for curve in document.curves)
+    curves = tuple(curve.model_copy(update=_expected(seconds.by_curve.get(curve.name))) for curve in document.curves)
     changes: dict[str, object] = {"curves": curves, "predicted_on": seconds.machine}
     if goals.target is not None:
         times = tuple(reached(curve, goals.target) for curve in curves)

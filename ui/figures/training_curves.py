@@ -96,14 +96,13 @@ def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tupl
     drawn = np.array([smoothed(row) for row in values]) if smooth else values
     times = np.array([[0.0, *curve.seconds[: iterations[-1] if len(iterations) else 0]] for curve in curves])
     seconds = np.median(times, axis=0)[iterations]
-    step_s = curves[0].predicted_step_s
     thin = slice(None, None, -(-len(finite) // POINTS) or 1)
     return Line(
         name=trainings.name_of(curves[0]),
         color=color,
         iterations=iterations[thin],
         seconds=seconds[thin],
-        predicted=iterations[thin] * step_s if step_s is not None else None,
+        predicted=None if curves[0].predicted_step_s is None else np.array([curves[0].predicted_s(int(i)) for i in iterations[thin]]),
         values=values[0][thin],
         means=np.median(drawn, axis=0)[thin],
         low=drawn.min(axis=0)[thin],
