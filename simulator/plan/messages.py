@@ -4,7 +4,7 @@ Two devices pass messages to each other, both ways, on one stream of each, which
 message occupies both streams: it starts when both devices have got to it. A device issues its sends where the plan has the transfers. If it
 issues its receives there too, both devices have the order of the plan, and messages run in this order: a message may wait for one that it
 does not need, and none deadlocks. Receives that are issued late, right before the first task that reads what arrives, may come in another
-order than the other device has. Then either device waits for ever for a message that the other one issues only afterwards.
+order than the other device has. Then either device waits forever for a message that the other one issues only afterwards.
 
 Not modeled: the host's time to issue a receive, messages that are small enough for the library to buffer, and that PyTorch lets a message
 wait for all ops that were issued before it.
