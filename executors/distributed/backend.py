@@ -48,7 +48,7 @@ class DistributedBackend:
             check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
         self.local = self.loaded.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
-        self._numbers, self._unused = count(), []
+        self.numbers, self._unused = count(), []
 
     def run_everywhere(
         self, on_rank_0: Callable[[], Any], message: Mapping[str, Any], tensors: Named | None = None
@@ -86,7 +86,7 @@ class DistributedBackend:
 
     def _load(self, plan: Plan, tensors: Named, seed: int, keep: tuple[str, ...], start: Start) -> "DistributedProgram":
         """Load a plan of one segment."""
-        number = next(self._numbers)
+        number = next(self.numbers)
         self._prepare(plan, tensors, self._drop_unused())
         begin = {"iteration": start.iteration, "before": None if start.before is None else start.before.number}
         message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
@@ -218,7 +218,7 @@ class DistributedProgram:
     def copy_current(self, targets: Named) -> None:
         """Copy the parameters and buffers of all processes; see `Executable`."""
         channel, values = self._backend.channel, current_values(self._plan)
-        channel.send({"command": "current", "program": self._number, "names": [value.name for value in values]})
+        channel.send({"command": "current", "program": self.number, "names": [value.name for value in values]})
         carried = dict(self.binding.carried)
         for value in values:
             if value.device != self._backend.names[0]:

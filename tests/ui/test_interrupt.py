@@ -48,7 +48,7 @@ HANGS_S = 120
 def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT) -> tuple[int, str, str]:
     """Start the command line, send the signal `by` when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
-    process = start(code, *arguments, folder=folder)
+    process = start(code, *arguments, folder=folder, STEPCAST_CACHE=str(folder / "cache"))  # an empty one: some are stopped while capturing
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)

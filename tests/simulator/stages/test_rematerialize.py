@@ -95,7 +95,7 @@ def test_it_takes_less_memory_and_more_time():
 
 def test_the_executor_holds_less_too():
     """As much as predicted, within a tenth."""
-    training, backend = job("chain", 1 << 15), CpuBackend(MACHINE)
+    training, backend = job("chain", 1 << 13), CpuBackend(MACHINE)
     tensors = job_tensors(training, training.build(), training.graph())
     measured, predicted = {}, {}
     for option in ("off", "on"):
