@@ -112,8 +112,9 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
-    peak = at_peak(plan, timeline, memory, workspace_bytes(plan, machine))
-    timeline = _with_kinds(timeline, plan, machine)
+    kept = workspace_bytes(plan, machine)
+    peak = at_peak(plan, timeline, memory, kept)
+    timeline = _with_kinds(timeline, plan, machine, kept)
     return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, bytes_by_memory(memory, machine), peak, parts)
 
 
@@ -125,7 +126,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         count, multipliers = shown_iterations(own.plan), model.pair_multipliers
         short = simulate(own.plan, machine, own.costs, mode=mode, iterations=count, pair_multipliers=multipliers)
         segments.append(SimulatedSegment(own.plan, own.timeline, short, last=own is forecasts[-1]))
-    shown = [_with_kinds(segment.at_switch, segment.part, machine) for segment in segments]
+    shown = [_with_kinds(segment.at_switch, segment.part, machine, workspace_bytes(segment.part, machine)) for segment in segments]
     factors = weights(segments)
     seconds = [segment.iterations * sum(cost.cold_s for cost in own.costs) for segment, own in zip(segments, forecasts, strict=True)]
     return Forecast(
@@ -143,10 +144,10 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
     )
 
 
-def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
-    """The timeline with its memory by kind, and the sizes of the devices' memories."""
+def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine, kept: Mapping[str, int]) -> Timeline:
+    """The timeline with its memory by kind, and the sizes of the devices' memories. `kept`: the `workspace_bytes`."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    return with_memory(timeline, plan, timeline.memory, limits, workspace_bytes(plan, machine))
+    return with_memory(timeline, plan, timeline.memory, limits, kept)
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:

@@ -47,7 +47,7 @@ def usual_loop(job: Job, steps: int) -> list[float]:
     return losses
 
 
-def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
+def trained(job: Job, *names: str, steps: int = STEPS, evaluate_every: int = 0) -> Training:
     """`job` trained by plans, and by autograd if it is among the names."""
     testbed = CpuTestbed()
     machine = testbed.machine(None)
@@ -56,7 +56,7 @@ def trained(job: Job, *names: str, steps: int = STEPS) -> Training:
     for name in (name for name in names if name != AUTOGRAD):
         strategy, options = strategies.parse(name)
         plans[name] = strategy.plan(job, machine, None, options)
-    training = Training.begin(job, testbed, plans, AUTOGRAD in names)
+    training = Training.begin(job, testbed, plans, AUTOGRAD in names, evaluate_every=evaluate_every)
     assert list(training.turns(steps))[-1] == steps
     return training
 
@@ -179,16 +179,7 @@ def test_a_reference_can_be_fed_another_batch():
 
 def evaluated(job: Job, *names: str, steps: int = 12, every: int = 5) -> tuple[Curve, ...]:
     """The curves of a training whose accuracy is measured."""
-    testbed = CpuTestbed()
-    machine = testbed.machine(None)
-    testbed.open(machine, [])
-    plans = {}
-    for name in (name for name in names if name != AUTOGRAD):
-        strategy, options = strategies.parse(name)
-        plans[name] = strategy.plan(job, machine, None, options)
-    training = Training.begin(job, testbed, plans, AUTOGRAD in names, evaluate_every=every)
-    list(training.turns(steps))
-    return training.curves()
+    return trained(job, *names, steps=steps, evaluate_every=every).curves()
 
 
 def share_right(module: torch.nn.Module, data: Batches, numbers: range) -> float:
