@@ -1,0 +1,181 @@
+"""Boxes: parts of a tensor, as a half-open range for each dimension, and where they come from if the tensor is a view."""
+
+import json
+from itertools import product
+from math import prod
+
+from simulator.plan.task import Operand, ViewStep
+
+#: (first, end) for each dimension. A range may go beyond the tensor: what lies outside is padding.
+Box = tuple[tuple[int, int], ...]
+
+
+class NotABoxError(ValueError):
+    """A box of a view is no box of the tensor that is viewed."""
+
+
+def whole(shape: tuple[int, ...]) -> Box:
+    """The box of a whole tensor."""
+    return tuple((0, extent) for extent in shape)
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    """The extents of a box."""
+    return tuple(end - first for first, end in box)
+
+
+def elements(box: Box) -> int:
+    """The number of elements of a box."""
+    return prod(shape_of(box))
+
+
+def overlap(a: Box, b: Box) -> Box | None:
+    """What two boxes have in common; None if that is nothing."""
+    common = tuple((max(first, other), min(end, last)) for (first, end), (other, last) in zip(a, b, strict=True))
+    return common if all(first < end for first, end in common) else None
+
+
+def within(box: Box, outer: Box) -> Box:
+    """`box` in coordinates that start where `outer` starts."""
+    return tuple((first - origin, end - origin) for (first, end), (origin, _) in zip(box, outer, strict=True))
+
+
+def parts(shape: tuple[int, ...], degrees: tuple[int, ...]) -> list[Box]:
+    """`shape` in equal parts: `degrees` of them along each dimension, the last dimension changing fastest.
+
+    Raises ValueError if a degree does not divide its extent.
+    """
+    if any(extent % degree for extent, degree in zip(shape, degrees, strict=True)):
+        raise ValueError(f"{shape} does not divide into {degrees}")
+    steps = [extent // degree for extent, degree in zip(shape, degrees, strict=True)]
+    return [
+        tuple((place * step, (place + 1) * step) for place, step in zip(places, steps, strict=True))
+        for places in product(*map(range, degrees))
+    ]
+
+
+def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Box, tuple[ViewStep, ...]]:
+    """The box of a value of `shape` that `box` of an operand views, and the view steps that turn the one into the other.
+
+    Raises NotABoxError if what the operand's box views is no box of the value, or a view step is of another kind than those known here.
+    """
+    shapes = [shape]
+    for step in operand.views:
+        shapes.append(_shape_after(step, shapes[-1]))
+    if shapes[-1] != operand.shape:
+        raise NotABoxError(f"{operand.value} is viewed as {operand.shape} in a way that is not known")
+    steps: list[ViewStep] = []
+    for step, before in zip(reversed(operand.views), reversed(shapes[:-1]), strict=True):
+        box, local = _behind(step, before, box)
+        if local is not None:
+            steps.append(local)
+    return box, tuple(reversed(steps))
+
+
+def _arguments(step: ViewStep) -> tuple[str, list]:
+    if step.output is not None:
+        raise NotABoxError(f"{step.target} has several results")
+    return step.target.split(".")[1], json.loads(step.args)
+
+
+def _shape_after(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
+    name, arguments = _arguments(step)
+    if name in ("view", "_unsafe_view", "reshape"):
+        return _inferred(tuple(arguments[0]), prod(shape))
+    if name == "expand":
+        return tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
+    if name in ("t", "transpose", "permute"):
+        return tuple(shape[d] for d in _order(name, arguments, len(shape)))
+    if name == "unsqueeze":
+        at = arguments[0] % (len(shape) + 1)
+        return (*shape[:at], 1, *shape[at:])
+    if name == "slice":
+        dim, first, end, step_size = _slice(arguments, shape)
+        return (*shape[:dim], -(-(end - first) // step_size), *shape[dim + 1 :])
+    raise NotABoxError(f"{step.target} is not known")
+
+
+def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, ViewStep | None]:
+    """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
+    name, arguments = _arguments(step)
+    if name in ("view", "_unsafe_view", "reshape"):
+        return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
+    if name == "expand":
+        kept = box[len(box) - len(shape) :]
+        inner = tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
+        return inner, _step("aten.expand.default", list(shape_of(box)))
+    if name in ("t", "transpose", "permute"):
+        order = _order(name, arguments, len(shape))
+        return tuple(box[order.index(d)] for d in range(len(shape))), step
+    if name == "unsqueeze":
+        at = arguments[0] % (len(shape) + 1)
+        return (*box[:at], *box[at + 1 :]), step
+    dim, start, _, by = _slice(arguments, shape)
+    first, end = box[dim]
+    inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
+    return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
+
+
+def _step(target: str, *arguments: object) -> ViewStep:
+    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))
+
+
+def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    known = prod(extent for extent in shape if extent != -1)
+    return tuple(count // known if extent == -1 else extent for extent in shape)
+
+
+def _order(name: str, arguments: list, rank: int) -> list[int]:
+    """The dimension of the tensor behind each dimension of a permuted one."""
+    order = list(range(rank))
+    if name == "permute":
+        return [d % rank for d in arguments[0]]
+    a, b = (d % rank for d in arguments) if name == "transpose" else (0, rank - 1)
+    order[a], order[b] = order[b], order[a]
+    return order
+
+
+def _slice(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    dim, first, end, by = (*arguments, *(0, None, None, 1)[len(arguments) :])
+    dim, extent = dim % len(shape), shape[dim]
+    first, end = 0 if first is None else first, extent if end is None else end
+    first, end = (min(max(0, place + extent if place < 0 else place), extent) for place in (first, end))
+    return dim, first, max(first, end), by
+
+
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
+    """The box of a contiguous tensor of shape `before` whose elements are those of `box` if it is seen as shape `after`."""
+    result: list[tuple[int, int]] = []
+    a = b = 0
+    while a < len(before) or b < len(after):
+        first_a, first_b = a, b
+        count_a = count_b = 1
+        while a == first_a or b == first_b or count_a != count_b:  # the fewest dimensions of both that hold as many elements
+            if a < len(before) and (count_a <= count_b or b == len(after)):
+                count_a *= before[a]
+                a += 1
+            elif b < len(after):
+                count_b *= after[b]
+                b += 1
+            else:
+                break
+        result += _regrouped(before[first_a:a], after[first_b:b], box[first_b:b])
+    return tuple(result)
+
+
+def _regrouped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
+    if before == after:
+        return box
+    if box == whole(after):
+        return whole(before)
+    leading = next(d for d, extent in enumerate(after) if extent > 1)
+    first, end = box[leading]
+    if box[leading + 1 :] != whole(after[leading + 1 :]):
+        raise NotABoxError(f"{box} of {after} is no box of {before}")
+    inner = prod(after[leading + 1 :])
+    first, end = first * inner, end * inner
+    split = next(d for d, extent in enumerate(before) if extent > 1)
+    row = prod(before[split + 1 :])
+    if first % row or end % row:
+        raise NotABoxError(f"{box} of {after} is no box of {before}")
+    return (*whole(before[:split]), (first // row, end // row), *whole(before[split + 1 :]))

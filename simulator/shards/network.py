@@ -1,0 +1,161 @@
+"""The layers of a captured model as DeePa configures them, and the tensors that go from one to another.
+
+A layer here is one op with weights, a pooling, a sum, a concatenation, or the loss, together with the batch-norm, activation and dropout
+that follow it on a tensor of the same shape: they are divided alike, so that nothing moves between them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from simulator.graph import Op, TrainingGraph
+from simulator.plan.task import BUFFER, FORWARD, PARAMETER
+from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
+from simulator.shards.configuration import Configuration
+from simulator.shards.regions import divided_dimensions, divided_shape, needed, output_of, rule_of
+
+_CARRIED = (PARAMETER, BUFFER)
+_SOFTMAX, _LOSS = "_log_softmax", "nll_loss_forward"
+#: Ops with a rule that begin a layer, though they have a single input.
+_OWN_LAYERS = frozenset({
+    "convolution", "addmm", "mm", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "mean", "cat", _SOFTMAX, _LOSS,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Forward ops that are divided alike, as indices of the graph's ops. `name`: the module path of the first, numbered if it repeats.
+
+    `main`: the op that the layer is named after. `shape`: what is divided among the workers.
+    """
+
+    name: str
+    ops: tuple[int, ...]
+    main: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Op `reader` of layer `target` reads, at `position` of its inputs, what layer `source` makes. None: an input of the model."""
+
+    source: int | None
+    target: int
+    reader: int
+    position: int
+
+
+class Network:
+    """The layers of a graph in forward order, and the edges between them."""
+
+    def __init__(self, graph: TrainingGraph):
+        self.graph = graph
+        maker: dict[str, int] = {}  # by storage: the layer that made or last changed it
+        groups: list[list[int]] = []
+        before: list[int] = []  # ops that only count, until the op that they belong to
+        edges: list[Edge] = []
+        for index, op in enumerate(graph.ops):
+            if op.phase != FORWARD:
+                continue
+            if self._only_counts(op):
+                before.append(index)
+                continue
+            sources = {p: maker.get(graph.values[o.value].storage) for p, o in enumerate(op.inputs) if not self._is_carried(o.value)}
+            number = self._joined(op, sources, groups)
+            if number is None:
+                number = len(groups)
+                groups.append([])
+            groups[number] += [*before, index]
+            before = []
+            edges += [Edge(source, number, index, position) for position, source in sources.items() if source != number]
+            for operand in (*op.writes, *op.mutates):
+                if not self._is_carried(operand.value):
+                    maker[graph.values[operand.value].storage] = number
+        self.edges = tuple(edges)
+        self.layers = self._layers(groups)
+        #: The layer of each forward op.
+        self.layer_of = {op: number for number, layer in enumerate(self.layers) for op in layer.ops}
+
+    def legal(self, layer: int, workers: int) -> Iterator[Configuration]:
+        """Yield the configurations of a layer for at most this many workers. One worker is always possible."""
+        own = self.layers[layer]
+        ops = [self.graph.ops[index] for index in own.ops]
+        dimensions = frozenset.intersection(*(divided_dimensions(op) for op in ops if not self._only_counts(op)))
+        if len(own.shape) not in (1, 2, 4):
+            dimensions &= {0}  # sequences: their other dimensions have no names here
+        ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
+        for degrees in product(*ranges[:4]):
+            configuration = Configuration(*degrees)
+            if configuration.workers <= workers and (configuration.workers == 1 or self._has_boxes(own, configuration)):
+                yield configuration
+
+    def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
+        """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""
+        shape = self.layers[layer].shape
+        degrees = configuration.degrees
+        if any(degree > 1 for degree in degrees[len(shape) :]):
+            raise ValueError(f"{shape} has no dimension for {configuration}")
+        return parts(shape, (*degrees[: len(shape)], *(1,) * (len(shape) - 4)))
+
+    def of_op(self, op: int, box: Box) -> Box:
+        """The part of an op's output in `box` of its layer. A softmax is divided with the loss that follows: by images."""
+        return (*box, *whole(divided_shape(self.graph.ops[op])[len(box) :]))
+
+    def needed(self, op: int, box: Box) -> list[Box | None]:
+        """By input of a forward op, the box of the value, without views, that `box` of its layer needs; None: nothing of it.
+
+        Raises NotABoxError if views make it more than a box.
+        """
+        own = self.graph.ops[op]
+        return [
+            None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
+            for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
+        ]
+
+    def _has_boxes(self, layer: Layer, configuration: Configuration) -> bool:
+        """Whether every worker's inputs are boxes, also behind views."""
+        number = self.layers.index(layer)
+        try:
+            for box in self.boxes(number, configuration):
+                for index in layer.ops:
+                    if not self._only_counts(self.graph.ops[index]):
+                        self.needed(index, box)
+        except NotABoxError:
+            return False
+        return True
+
+    def _joined(self, op: Op, sources: dict[int, int | None], groups: list[list[int]]) -> int | None:
+        """The layer whose output is the op's one input, if the op is divided like it; None if the op begins a layer."""
+        made = {source for source in sources.values() if source is not None}
+        if len(made) != 1:
+            return None
+        (number,) = made
+        name, first = op.body.target.split(".")[1], self.graph.ops[groups[number][-1]]
+        if name == _LOSS:
+            return number if first.body.target.split(".")[1] == _SOFTMAX else None
+        data = [op.inputs[position] for position in sources]
+        if rule_of(op) is None or name in _OWN_LAYERS or len(data) != 1 or data[0].views:
+            return None
+        return number if data[0].shape == output_of(op).shape == divided_shape(first) else None
+
+    def _only_counts(self, op: Op) -> bool:
+        """Whether an op only changes a buffer without reading anything else, as batch-norm counts batches."""
+        return not op.writes and all(self._is_carried(operand.value) for operand in op.inputs)
+
+    def _is_carried(self, value: str) -> bool:
+        return self.graph.values[value].kind in _CARRIED
+
+    def _layers(self, groups: list[list[int]]) -> tuple[Layer, ...]:
+        layers: list[Layer] = []
+        seen: dict[str, int] = {}
+        for group in groups:
+            ops = [index for index in group if not self._only_counts(self.graph.ops[index])]
+            path = self.graph.ops[ops[0]].layer or "model"
+            seen[path] = seen.get(path, 0) + 1
+            name = path if seen[path] == 1 else f"{path}#{seen[path]}"
+            layers.append(Layer(name, tuple(group), ops[0], divided_shape(self.graph.ops[ops[-1]])))
+        return tuple(layers)
+
+
+def _divisors(extent: int, most: int) -> list[int]:
+    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
