@@ -36,7 +36,6 @@ from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.commands.training_goals import PLAIN_GOALS, Goals
-from ui.reports import training as training_report
 from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words
 
@@ -232,6 +231,8 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
     """Functions that write the metrics and the page's folder."""
 
     def page() -> None:
+        from ui.reports import training as training_report  # draws pictures: its imports take a second
+
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 
     return [*([lambda: document.save(metrics)] if metrics is not None else []), *([page] if out is not None else [])]

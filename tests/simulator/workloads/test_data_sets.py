@@ -1,7 +1,5 @@
 """The data sets of built-in models: batches by iteration, epochs of all samples, and samples that a class can be told from."""
 
-import builtins
-
 import numpy as np
 import pytest
 import torch
@@ -127,14 +125,7 @@ def test_digits_are_enlarged_alike_in_every_channel():
 
 
 def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch):
-    real = builtins.__import__
-
-    def none(name, *args, **kwargs):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", none)
+    monkeypatch.setattr(digits_module, "find_spec", lambda name: None)
     digits_module._pictures.cache_clear()
     with pytest.raises(StepcastError, match="pip install scikit-learn"):
         Job("lenet5", 4).data()
