@@ -114,16 +114,24 @@ class PlanBuilder:
         """Return the backward of one micro-batch. In all but the first, each complete gradient is added to that of the first."""
         return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], micro_batch, stream)
 
-    def ops(self, indices: Sequence[int], micro_batch: int = 0, stream: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
+    def ops(
+        self,
+        indices: Sequence[int],
+        micro_batch: int = 0,
+        stream: int = 0,
+        instead: Mapping[str, str] | None = None,
+        lag: int = 0,
+        action: str = "",
+    ) -> list[Task]:
         """Return the tasks of some ops of the graph for one micro-batch, in order, each on its own device.
 
         A gradient that is complete is added to that of the first micro-batch. `instead`: values to use in the place of others.
         """
         tasks = []
         for index in indices:
-            tasks.append(self._task(index, micro_batch, stream, instead or {}))
+            tasks.append(self._task(index, micro_batch, stream, instead or {}, lag, action))
             added = (parameter for parameter in self._completed.get(index, ()) if micro_batch != self._first(parameter))
-            tasks += [self._accumulate(parameter, index, micro_batch, stream) for parameter in added]
+            tasks += [self._accumulate(parameter, index, micro_batch, stream, lag, action) for parameter in added]
         return tasks
 
     @cached_property
@@ -310,7 +318,7 @@ class PlanBuilder:
             if self.graph.values[name].kind in (PARAMETER, BUFFER):
                 self._carried(name, self.graph.values[name].kind)
 
-    def _task(self, index: int, micro_batch: int, stream: int, instead: Mapping[str, str]) -> Task:
+    def _task(self, index: int, micro_batch: int, stream: int, instead: Mapping[str, str], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]
 
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -329,9 +337,11 @@ class PlanBuilder:
             phase=op.phase,
             layer=op.layer,
             micro_batch=micro_batch,
+            lag=lag,
+            action=action,
         )
 
-    def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int) -> Task:
+    def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int, lag: int, action: str) -> Task:
         addend = self._operand(self.graph.gradients[parameter], micro_batch)
         name = f"{parameter}/accumulate@{micro_batch}"
         self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
@@ -345,6 +355,8 @@ class PlanBuilder:
             phase=BACKWARD,
             layer=self.graph.layers[parameter],
             micro_batch=micro_batch,
+            lag=lag,
+            action=action,
         )
 
     def _own(self, name: str) -> str:

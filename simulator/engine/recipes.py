@@ -59,7 +59,9 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, machine: Machi
     body, device, host = task.body, machine.device(task.device), machine.host(task.device)
     overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)  # with a host lane, the time per task is the host's
     on_core = device.kind == "cpu"
-    shape = shape_of(replace(cost, grid=1, blocks_per_sm=1) if on_core else cost, device.sms, machine.memory(task.device).saturation_share)
+    if on_core and (cost.grid, cost.blocks_per_sm) != (1, 1):
+        cost = replace(cost, grid=1, blocks_per_sm=1)
+    shape = shape_of(cost, device.sms, machine.memory(task.device).saturation_share)
     if body.resource is Resource.COLLECTIVE:
         route, moved = links.collective(body, body.payload_bytes(task))
         return Recipe(overhead_s, task.priority, None, route, moved, launches=0 if route.alias else cost.launches)

@@ -181,6 +181,8 @@ def _derive(
 
 def _conflicts(entries: dict, value: str, region: Box | None) -> list[_At]:
     """The executions of `entries` that touch `region` of `value`. Two values of one storage always conflict."""
+    if region is None:
+        return [at for at, _, _ in entries.values()]
     return [at for at, other, other_region in entries.values() if other != value or overlap(region, other_region)]
 
 

@@ -53,15 +53,14 @@ class Pipeline:
     def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
         """The tasks of an action, with the transfers before and after it. `instead`: values to use in the place of others."""
         stage, kind, micro_batch = action
-        tasks = []
         indices = self.cut.chunks[stage, kind]
         instead = instead or {}
-        for index in indices:
-            wanted = [sent for sent in self._fetches.get(index, ()) if sent.value not in instead]
-            tasks += [self._send(sent, micro_batch) for sent in wanted]
-        tasks += self.build.ops(indices, micro_batch, COMPUTE, instead)
-        tasks += [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
-        return [replace(task, lag=lag, action=str(action)) for task in tasks]
+        fetched = [sent for index in indices for sent in self._fetches.get(index, ()) if sent.value not in instead]
+        before = [self._send(sent, micro_batch) for sent in fetched]
+        ops = self.build.ops(indices, micro_batch, COMPUTE, instead, lag, str(action))
+        after = [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
+        sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
+        return [*sends[0], *ops, *sends[1]]
 
     def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
         """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""
