@@ -67,7 +67,7 @@ def chosen(*names: str) -> list[Part]:
 def measured(tmp_path_factory) -> Path:
     """The folder of a run that measured all parts in MEASURED."""
     folder = tmp_path_factory.mktemp("shipped") / "fake-gpu"
-    with FakeGpu(facts=SMALL) as gpu, pytest.MonkeyPatch.context() as patch:
+    with few_repetitions(), FakeGpu(facts=SMALL) as gpu, pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "parts", lambda targets: chosen())
         command.write(gpu, 60, True, folder, MODELS, False, False, LITTLE)
     return folder
