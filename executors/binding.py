@@ -20,6 +20,7 @@ from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.ops.random_draws import is_random
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep
+from traces.errors import StepcastError
 
 Getter = Callable[["Instance"], torch.Tensor]
 log = logging.getLogger("stepcast")
@@ -113,14 +114,18 @@ class Binding:
             empty = torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=self.device(value.device))
             return empty.zero_()
         source = apply_views(tensors[value.source.value].detach(), value.source)
+        if tuple(source.shape) != value.shape:
+            whole = tuple(tensors[value.source.value].shape)
+            raise StepcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
         empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
         return empty.copy_(source)
 
     def feed(self, instance: Instance, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the job's inputs of one iteration into its instance."""
         for name, source in self.fed.items():
-            tensor = apply_views(tensors[source.value].detach(), source)
-            instance.slots[self.slot[name]] = tensor.to(self.device(self.plan.values[name].device))
+            value = self.plan.values[name]
+            tensor = apply_views(tensors[source.value].detach(), source).to(self.device(value.device))
+            instance.slots[self.slot[name]] = tensor if fits(tensor, value) else with_strides(tensor, value.strides)
 
     def getter(self, operand: Operand) -> Getter:
         """A function that returns the operand's tensor in an instance. The views of a carried value are applied only once, here."""
