@@ -160,9 +160,9 @@ class Expected:
         On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
-        statistics. `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which
-        follows for as many steps.
+        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks.
+        `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
+        as many steps.
         """
         arguments = job, built, steps, backend, parts, stale, later
         expected = _trained(*arguments)
@@ -190,7 +190,7 @@ class References:
     def key(plan: Plan) -> tuple[Trained, ...]:
         """How each segment of the plan trains: plans that have it in common have one reference."""
         return tuple(
-            (len(part.losses), tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
+            (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
         )
 
     def of(self, plan: Plan) -> Expected:

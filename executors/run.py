@@ -23,8 +23,8 @@ class Run:
     """Result of `execute`.
 
     `timeline`: None if none was requested. `step_s`: seconds per step, one per steady step. `losses`: one per iteration. `tensors`: the
-    carried tensors by value name, after all updates, and whole tensors of the job of which the plan has pieces. `kept`: the values named in `keep`, of the last iteration. `peak_bytes`: the
-    allocator's figure by device.
+    carried tensors by value name, after all updates, and whole tensors of the job of which the plan has pieces. `kept`: the values named in
+    `keep`, of the last iteration. `peak_bytes`: the allocator's figure by device.
     """
 
     timeline: Timeline | None

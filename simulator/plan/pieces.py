@@ -1,7 +1,8 @@
 """Pieces: values of a plan that hold a box of one of the job's tensors, such as half of a weight's rows.
 
-A piece's `source` says where it lies: the job's tensor, and the slices that cut the piece out of it. Pieces of one tensor may lie on several
-devices. Those of one box are replicas; others are disjoint. A value that holds a whole tensor is a piece, too: its source has no slices.
+A piece's `source` says where it lies: the job's tensor, and the slices that cut the piece out of it. Pieces of one tensor may lie on
+several devices. Those of one box are replicas; others are disjoint. A value that holds a whole tensor is a piece, too: its source has no
+slices.
 """
 
 import json
