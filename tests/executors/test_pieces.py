@@ -198,6 +198,14 @@ def test_a_part_costs_what_a_whole_mask_of_its_shape_costs(machine, two_devices)
     assert torch.equal(call.instance.slots[call.written[1]], mask((8, 3), 0.5, 0, 0, 0))
 
 
+def test_an_update_of_pieces_is_measured_on_states_that_can_be(machine):
+    """A count of 10 steps, and sums of squares that are not negative, whatever the plan calls its pieces of them."""
+    plan = shard_plan(job_of("linear", optimizer="adam"), machine, by_channels(*CPUS))
+    tensors = fill(next(task for task in plan.tasks if task.name == "update@cpu:1"), plan, OperandPool())
+    assert float(tensors["0.weight::step@cpu:1"]) == 10
+    assert float(tensors["0.weight::exp_avg_sq@cpu:1"].min()) >= 0 > float(tensors["0.weight::exp_avg@cpu:1"].min())
+
+
 # --- refusals
 
 
