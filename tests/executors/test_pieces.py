@@ -65,9 +65,12 @@ def test_devices_with_half_of_the_channels(model, machine, two_devices):
     assert error_of(job, plan, two_devices) <= LIMIT
 
 
-@pytest.mark.parametrize("model", ["linear", "dropout", "convolution"])
+@pytest.mark.parametrize("model", ["linear", "dropout", "convolution", "batch_norm"])
 def test_devices_with_half_of_the_images(model, machine, two_devices):
-    """The step's loss is the mean of two, but the batch is one: its masks are those of one device."""
+    """The step's loss is the mean of two, but the batch is one: its masks are those of one device.
+
+    Each half has batch-norm statistics of its own, and so has plain PyTorch here.
+    """
     job = job_of(model, optimizer="adam")
     plan = shard_plan(job, machine, by_images(job, *CPUS))
     assert (len(plan.losses), plan.micro_batches) == (2, 1)

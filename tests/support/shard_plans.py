@@ -77,7 +77,11 @@ def shard_plan(job: Job, machine: Machine, shards: list[Shard]) -> Plan:
     values = {name: value for builder in builders for name, value in builder.tensors.values.items()}
     storages = {name: storage for builder in builders for name, storage in builder.tensors.storages.items()}
     gradients = {name: operand for builder in builders for name, operand in builder.gradients.items()}
-    return Plan("shards", (Segment(tuple(tasks)),), values, storages, tuple(f"loss{b.suffix}" for b in builders), gradients)
+    losses, notes = tuple(f"loss{builder.suffix}" for builder in builders), {}
+    images = len({builder.images for builder in builders})
+    if images > 1 and job.model.endswith(":batch_norm"):
+        notes["batch_norm_parts"] = {"0": [images, 1, 1]}
+    return Plan("shards", (Segment(tuple(tasks)),), values, storages, losses, gradients, semantics=notes)
 
 
 class _Builder:
