@@ -105,8 +105,8 @@ def place(configuration: Configuration, machine: Machine, devices: Sequence[int]
     numbers = list(range(configuration.workers)) if devices is None else list(devices)
     if len(set(numbers)) < len(numbers) or len(numbers) != configuration.workers or any(number >= count for number in numbers):
         raise StepcastError(
-            f"layer {layer}: devices {numbers} are no place for {configuration.workers} workers ({configuration}); expected as many different"
-            f" numbers from 0 to {count - 1}"
+            f"layer {layer}: devices {numbers} are no place for {configuration.workers} workers ({configuration}); expected as many"
+            f" different numbers from 0 to {count - 1}"
         )
     return Placed(configuration, tuple(machine.devices[number].name for number in numbers))
 

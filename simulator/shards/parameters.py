@@ -77,8 +77,7 @@ class Pieces:
                     for piece in holders:
                         self.gradients[piece.operand.value] = self._fetched(parameter, piece, values, fetcher)
                     continue
-                for piece, (whole_operand, gradient) in zip(holders, own, strict=True):
-                    self.gradients[piece.operand.value] = gradient
+                self.gradients |= {piece.operand.value: gradient for piece, (_, gradient) in zip(holders, own, strict=True)}
                 if len(holders) > 1:
                     together.setdefault(tuple(piece.device for piece in holders), []).append(tuple(operand for operand, _ in own))
         for number, (devices, operands) in enumerate(together.items()):

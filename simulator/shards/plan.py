@@ -147,11 +147,11 @@ class ShardedStep:
             fresh: set[str] = set()
             for device, local in local_ops:
                 for operand, box in zip(local.op.inputs, local.reads, strict=True):
-                    value = self.graph.values[operand.value]
-                    if value.kind == PARAMETER or (value.kind == BUFFER and value.name in self._changed):
-                        if value.name not in self.values or value.name in fresh:
-                            fresh.add(value.name)
-                            self._distributed(value.name).complete.append(self.pieces.hold(value.name, device, box))
+                    name, kind = operand.value, self.graph.values[operand.value].kind
+                    held = kind == PARAMETER or (kind == BUFFER and name in self._changed)
+                    if held and (name not in self.values or name in fresh):
+                        fresh.add(name)
+                        self._distributed(name).complete.append(self.pieces.hold(name, device, box))
 
     def _hold_unused(self) -> None:
         """Let the first device carry what no op uses, because it takes memory too."""
@@ -215,8 +215,8 @@ class ShardedStep:
     def _summing(self, local_ops: list[tuple[str, LocalOp]]):
         """Who sums or copies gradients of a parameter, and how they get what they read.
 
-        If every worker has a contribution to its own box of all of them, and there is no other, each takes its own. Otherwise, one worker for
-        each box takes the complete gradients.
+        If every worker has a contribution to its own box of all of them, and there is no other, each takes its own. Otherwise, one worker
+        for each box takes the complete gradients.
         """
 
         def own(_: int, device: str, local: LocalOp) -> _Brought | None:

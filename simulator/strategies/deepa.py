@@ -1,8 +1,8 @@
 """Per-layer parallelism: each layer is divided by images, channels, height and width as suits it (DeePa).
 
-Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks", ICML 2018. Each worker of a layer computes an equal
-part of its output, and holds the part of its parameters that this needs. Between layers of different configurations, each device gets what
-it lacks. Batch-norm uses separate statistics for every part.
+Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks", ICML 2018. Each worker of a layer computes an
+equal part of its output, and holds the part of its parameters that this needs. Between layers of different configurations, each device
+gets what it lacks. Batch-norm uses separate statistics for every part.
 """
 
 from dataclasses import dataclass

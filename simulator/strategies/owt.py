@@ -2,7 +2,8 @@
 
 Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014). Linear layers have most parameters and little to
 compute, so each device holds a part of them and gets the activations of all images; all other layers run as under image parallelism. A
-linear layer whose channels do not divide among the devices is divided by image as well. Batch-norm uses separate statistics on every device.
+linear layer whose channels do not divide among the devices is divided by image as well. Batch-norm uses separate statistics on every
+device.
 """
 
 from dataclasses import dataclass
