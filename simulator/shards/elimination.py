@@ -67,7 +67,7 @@ class _Eliminated:
 
 
 class _Graph:
-    """What is left of the graph. `tables[u][v]`: the one edge between u and v, as costs [choices of u, choices of v]; `tables[v][u]` too."""
+    """What is left of the graph. `tables[u][v]`: the one edge of u and v as costs [choices of u, choices of v], and `tables[v][u]`."""
 
     def __init__(self, nodes: Sequence[np.ndarray], edges: Iterable[tuple[int, int, np.ndarray]]):
         self.costs = {number: np.asarray(costs, float) for number, costs in enumerate(nodes)}

@@ -7,11 +7,12 @@ that follow it on a tensor of the same shape: they are divided alike, so that no
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import BUFFER, FORWARD, PARAMETER
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
-from simulator.shards.configuration import Configuration
+from simulator.shards.configuration import DIMENSIONS, Configuration
 from simulator.shards.regions import divided_dimensions, divided_shape, needed, output_of, rule_of
 
 _CARRIED = (PARAMETER, BUFFER)
@@ -84,10 +85,8 @@ class Network:
         if len(own.shape) not in (1, 2, 4):
             dimensions &= {0}  # sequences: their other dimensions have no names here
         ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
-        for degrees in product(*ranges[:4]):
-            configuration = Configuration(*degrees)
-            if configuration.workers <= workers and (configuration.workers == 1 or self._has_boxes(own, configuration)):
-                yield configuration
+        ranges = [[degree for degree in degrees if degree == 1 or self._has_boxes(own, d, degree)] for d, degrees in enumerate(ranges[:4])]
+        yield from (Configuration(*degrees) for degrees in product(*ranges) if prod(degrees) <= workers)
 
     def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
         """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""
@@ -112,14 +111,23 @@ class Network:
             for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
         ]
 
-    def _has_boxes(self, layer: Layer, configuration: Configuration) -> bool:
-        """Whether every worker's inputs are boxes, also behind views."""
+    def _has_boxes(self, layer: Layer, dimension: int, degree: int) -> bool:
+        """Whether every worker's inputs are boxes, also behind views, if the layer is divided along one dimension.
+
+        Then they are boxes in every combination of such divisions, since a range of an input depends on the position along one dimension.
+        """
         number = self.layers.index(layer)
+        ops = [
+            index
+            for index in layer.ops
+            if any(o.views for o in self.graph.ops[index].inputs) and not self._only_counts(self.graph.ops[index])
+        ]
+        degrees = [1] * len(DIMENSIONS)
+        degrees[dimension] = degree
         try:
-            for box in self.boxes(number, configuration):
-                for index in layer.ops:
-                    if not self._only_counts(self.graph.ops[index]):
-                        self.needed(index, box)
+            for box in self.boxes(number, Configuration(*degrees)) if ops else ():
+                for index in ops:
+                    self.needed(index, box)
         except NotABoxError:
             return False
         return True
