@@ -31,6 +31,7 @@ def compile_alone(
     task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
 ) -> Compiled:
     """Compile `task` of `plan` on `tensors`, one for each value that it reads or changes. Tensors of carried values are copied."""
+    task = replace(task, body=task.body.as_measured)
     names = {o.value for o in (*task.inputs, *task.writes)}
     values = {name: plan.values[name] for name in names}
     values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}

@@ -14,6 +14,7 @@ from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
 from simulator.models.user_code import training_step
+from simulator.plan.pieces import Box, box_of, covered
 from simulator.plan.plan import Plan
 from simulator.stages.staleness import Staleness, staleness
 from traces.comparison import ValidationResult
@@ -106,17 +107,24 @@ def reference(
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
-    """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`."""
+    """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`.
+
+    The gradient's error is infinite if the plan has the gradient of only a part of some parameter.
+    """
     names = {operand.value for operand in plan.gradients.values()}
     parts = len(plan.segments)
     plan = plan.with_repeats(*(steps for _ in plan.segments)) if parts > 1 else plan
     program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
     program.run(steps * parts)
     program.sync()
-    parameters = {name: expected.parameters[name] for name in plan.gradients}
+    boxes: dict[str, list[Box]] = {}
+    for source in plan.gradient_sources.values():
+        boxes.setdefault(source.value, []).append(box_of(source))
+    parameters = {name: expected.parameters[name] for name in boxes}
     worst = program.parameter_difference(parameters)
-    gradients = {name: expected.gradients[name] for name in plan.gradients}
-    grad_error = _ratio(program.gradient_difference(gradients), gradients)
+    gradients = {name: expected.gradients[name] for name in boxes}
+    whole = all(covered(boxes[name], tuple(gradient.shape)) for name, gradient in gradients.items())
+    grad_error = _ratio(program.gradient_difference(gradients), gradients) if whole else inf
     return Numerics(grad_error, _ratio(worst, parameters), expected.repeated_grad_error, expected.repeated_param_error)
 
 
@@ -152,9 +160,9 @@ class Expected:
         On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of losses of the plan to compare, since every micro-batch and every shard has its own batch-norm
-        statistics. `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which
-        follows for as many steps.
+        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks.
+        `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
+        as many steps.
         """
         arguments = job, built, steps, backend, parts, stale, later
         expected = _trained(*arguments)
@@ -182,7 +190,7 @@ class References:
     def key(plan: Plan) -> tuple[Trained, ...]:
         """How each segment of the plan trains: plans that have it in common have one reference."""
         return tuple(
-            (len(part.losses), tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
+            (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
         )
 
     def of(self, plan: Plan) -> Expected:

@@ -111,7 +111,8 @@ def rectified(plan: Plan) -> set[str]:
 
 
 def _role(value: Value, changed: bool, non_negative: bool) -> str:
-    state = value.name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
+    name = value.name if value.source is None else value.source.value  # as the job calls it: pieces and copies have names of their own
+    state = name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
     if state == "step":
         return "step"
     return "squares" if state in _SQUARES else "changed" if changed else RECTIFIED if non_negative else "read"

@@ -5,8 +5,9 @@ A carried storage has one tensor for the whole run. Every other value lives in a
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +15,15 @@ import torch
 
 from executors.forms import PLAIN, Forms
 from executors.strides import fits, with_strides
+from simulator.bodies.drawn_part import drawn_part
 from simulator.bodies.opcall import OpCall
 from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.ops.random_draws import is_random
+from simulator.plan.dependencies import Box, overlap
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, ViewStep
+from traces.errors import StepcastError
 
 Getter = Callable[["Instance"], torch.Tensor]
 log = logging.getLogger("stepcast")
@@ -72,12 +76,36 @@ def draws_numbers(task: Task) -> bool:
     return target != "aten.native_dropout.default" or json.loads(task.body.args)[2] is not False
 
 
+def draw_numbers(draws: Sequence[Task]) -> dict[str, int]:
+    """By op, the number of its draw among `draws`, which are in order. Ops that draw parts of one mask have one number.
+
+    Two parts are of one mask if they are of one layer and micro-batch, of equal shape as a whole, and do not overlap: where a layer draws
+    several masks, each worker draws its parts of them in their order.
+    """
+    numbers: dict[str, int] = {}
+    masks: dict[tuple, list[tuple[int, list[Box]]]] = {}  # by what parts have in common: number and parts of each mask
+    drawn = count()
+    for task in draws:
+        part = drawn_part(task.body.kwargs)
+        if part is None:
+            numbers[task.name] = next(drawn)
+            continue
+        alike = masks.setdefault((task.layer, task.micro_batch, part.of, task.body.args), [])
+        mask = next((mask for mask in alike if not any(overlap(part.box, other) for other in mask[1])), None)
+        if mask is None:
+            mask = next(drawn), []
+            alike.append(mask)
+        mask[1].append(part.box)
+        numbers[task.name] = mask[0]
+    return numbers
+
+
 class Binding:
     """The slots and carried tensors of one plan, and the getters and setters that its tasks are compiled to.
 
     `slot`: by value name, its position in `Instance.slots`. `carried`: by value name, the tensor that lives for the whole run.
     `fed`: by name of an input value, the operand of the job's input that it comes from. `draw_index`: by op, the number of its draw of
-    random numbers. `forms`: which form of the canonical ops the backend runs.
+    random numbers (`draw_numbers`). `forms`: which form of the canonical ops the backend runs.
     """
 
     def __init__(
@@ -98,7 +126,7 @@ class Binding:
         self._reported = False  # that results are copied to get the plan's strides
         ops_of_all_devices = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
         draws = [op for op in ops_of_all_devices if draws_numbers(op)]
-        self.draw_index = {task.name: i for i, task in enumerate(sorted(draws, key=lambda t: t.micro_batch))}
+        self.draw_index = draw_numbers(sorted(draws, key=lambda task: task.micro_batch))
         for name, value in plan.values.items():
             if value.storage in plan.carried:
                 self.carried[name] = carried[name] if name in carried else self._initial(value, tensors)
@@ -113,14 +141,18 @@ class Binding:
             empty = torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=self.device(value.device))
             return empty.zero_()
         source = apply_views(tensors[value.source.value].detach(), value.source)
+        if tuple(source.shape) != value.shape:
+            whole = tuple(tensors[value.source.value].shape)
+            raise StepcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
         empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
         return empty.copy_(source)
 
     def feed(self, instance: Instance, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the job's inputs of one iteration into its instance."""
         for name, source in self.fed.items():
-            tensor = apply_views(tensors[source.value].detach(), source)
-            instance.slots[self.slot[name]] = tensor.to(self.device(self.plan.values[name].device))
+            value = self.plan.values[name]
+            tensor = apply_views(tensors[source.value].detach(), source).to(self.device(value.device))
+            instance.slots[self.slot[name]] = tensor if fits(tensor, value) else with_strides(tensor, value.strides)
 
     def getter(self, operand: Operand) -> Getter:
         """A function that returns the operand's tensor in an instance. The views of a carried value are applied only once, here."""

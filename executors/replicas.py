@@ -1,16 +1,17 @@
-"""Reads the parameters that a program has on its devices, and compares them and its gradients with expected ones."""
+"""Reads the tensors that a program has on its devices, whole or in pieces, and compares them and its gradients with expected ones."""
 
 from collections.abc import Iterable, Mapping
 
 import torch
 
 from executors.binding import Binding, apply_views
+from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
-from simulator.plan.task import BUFFER, PARAMETER, Operand, Value
+from simulator.plan.task import PARAMETER
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:
-    """The largest |a − b| between any device's copy of a parameter and its expected value.
+    """The largest |a − b| between any device's copy of a parameter, or piece of one, and its expected value.
 
     `expected` has the parameters by the job's names. Returns 0 if the binding has none of them, and a value that is not finite if a
     difference is not finite.
@@ -27,8 +28,12 @@ def gradient_difference(binding: Binding, kept: Mapping[str, torch.Tensor], expe
 
     `expected` has them by the job's names of the parameters. Returns as `parameter_difference` does.
     """
-    gradients = binding.plan.gradients.items()
-    return _largest((apply_views(kept[operand.value], operand), expected[name]) for name, operand in gradients if name in expected)
+    sources = binding.plan.gradient_sources
+    return _largest(
+        (apply_views(kept[operand.value], operand), apply_views(expected[sources[name].value], sources[name]))
+        for name, operand in binding.plan.gradients.items()
+        if sources[name].value in expected
+    )
 
 
 def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
@@ -43,18 +48,12 @@ def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
     return worst
 
 
-def current_values(plan: Plan) -> list[Value]:
-    """The parameters and buffers of a plan that hold the job's, or shards of them. Of several replicas, only the first."""
-    first: dict[Operand, Value] = {}
-    for value in plan.values.values():
-        if value.kind in (PARAMETER, BUFFER) and value.source is not None:
-            first.setdefault(value.source, value)
-    return list(first.values())
-
-
 def copy_current(plan: Plan, carried: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> None:
-    """Copy parameters and buffers, as they are now, into `targets`, by the job's names. `carried`: those of the plan, by value name."""
+    """Copy parameters, buffers and optimizer state, as they are now, into the whole tensors `targets`, by the job's names.
+
+    `carried`: those of the plan, by value name. Every element comes from the first value that has it. Elements that none has stay.
+    """
     with torch.no_grad():
-        for value in current_values(plan):
-            if value.source.value in targets and value.name in carried:
+        for value in reversed(held(plan, targets)):  # so that the first one is the last to be copied
+            if value.name in carried:
                 apply_views(targets[value.source.value].detach(), value.source).copy_(carried[value.name])

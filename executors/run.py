@@ -11,6 +11,7 @@ from executors.errors import PeerLostError
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
 from simulator.models.user_code import brief
+from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError, out_of_memory
@@ -22,8 +23,8 @@ class Run:
     """Result of `execute`.
 
     `timeline`: None if none was requested. `step_s`: seconds per step, one per steady step. `losses`: one per iteration. `tensors`: the
-    carried tensors by value name, after all updates. `kept`: the values named in `keep`, of the last iteration. `peak_bytes`: the
-    allocator's figure by device.
+    carried tensors by value name, after all updates, and whole tensors of the job of which the plan has pieces. `kept`: the values named in
+    `keep`, of the last iteration. `peak_bytes`: the allocator's figure by device.
     """
 
     timeline: Timeline | None
@@ -64,9 +65,10 @@ class Executable(Protocol):
         """The times of every task in some typical periods. Runs more periods for them."""
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the current parameters and buffers into `targets`, by the job's names, between two runs. Nothing is drained.
+        """Copy the current parameters, buffers and optimizer state into `targets`, by the job's names, between two runs.
 
-        They are the newest ones: where stages work on different iterations, each stage's have all updates that it has made.
+        A tensor in `targets` is whole, also if the plan has it in pieces; what no piece covers stays. Nothing is drained. They are
+        the newest ones: where stages work on different iterations, each stage's have all updates that it has made.
         """
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
@@ -145,7 +147,7 @@ class Execution:
         self._take_losses()
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the current parameters and buffers into `targets`, by the job's names. See `Executable`."""
+        """Copy current tensors into `targets`, by the job's names. See `Executable`."""
         self._program.copy_current(targets)
 
     def _take_losses(self) -> None:
@@ -168,7 +170,9 @@ class Execution:
         times = list(self._times)
         program, self._program = self._program, None
         kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
-        carried = dict(program.binding.carried)
+        whole = {name: self._tensors[name].detach().clone() for name in cut_tensors(self._plan) if name in self._tensors}
+        program.copy_current(whole)
+        carried = {**program.binding.carried, **whole}
         del program
         measured_timeline = None
         peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)

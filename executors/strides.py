@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from simulator.plan.task import Operand
+from simulator.plan.task import Operand, Value
 
 
-def fits(tensor: torch.Tensor, planned: Operand) -> bool:
+def fits(tensor: torch.Tensor, planned: Operand | Value) -> bool:
     """Whether a result can stand for the planned value as it is.
 
     Also True if the backend's result has another shape, such as the logsumexp of attention, which only the backend's own ops read, and for

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from executors.kernels.update import state_dict
+from executors.kernels.update import initial_state, state_dict
 from executors.run import Backend
 from executors.strides import same_strides, with_strides
 from executors.tensors import job_tensors
@@ -58,19 +56,14 @@ class Trainer:
             return
         self._program.sync()
         self._pending = False
-        carried = self._program.binding.carried
-        with torch.no_grad():
-            for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
-                if name in carried:
-                    tensor.copy_(carried[name])
+        self._program.copy_current({**dict(self.module.named_parameters()), **dict(self.module.named_buffers())})
 
     def optimizer_state_dict(self) -> dict:
         """The optimizer's state_dict in torch.optim's form, for a checkpoint. It can be loaded into the optimizer of plain PyTorch."""
         self.sync()
-        job, carried = self.job, self._program.binding.carried
+        job = self.job
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        states = [
-            {name.partition("::")[2]: tensor for name, tensor in carried.items() if name.startswith(f"{parameter}::")}
-            for parameter in trained
-        ]
-        return state_dict(job.optimizer, job.form, list(trained.values()), states, job.hyper)
+        updated = set(job.graph().parameters)  # torch.optim keeps no state of parameters without a gradient
+        states = {name: initial_state(job.optimizer, p) if name in updated else {} for name, p in trained.items()}
+        self._program.copy_current({f"{name}::{state}": tensor for name, own in states.items() for state, tensor in own.items()})
+        return state_dict(job.optimizer, job.form, list(trained.values()), list(states.values()), job.hyper)

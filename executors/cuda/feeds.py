@@ -6,6 +6,7 @@ import torch
 
 from executors.binding import Binding, Instance, apply_views
 from executors.cuda.driver import Driver
+from executors.strides import fits, with_strides
 from simulator.machine.machine import HOST
 
 #: Tensors by value name.
@@ -19,7 +20,7 @@ class Feeds:
     """The fed values of one program."""
 
     def __init__(self, binding: Binding, driver: Driver):
-        values = binding.plan.values
+        values = self._values = binding.plan.values
         self._driver, self._slot = driver, binding.slot
         self._fed = [(name, source, values[name].device == HOST) for name, source in binding.fed.items()]
         self.at_host = frozenset(name for name, _, at_host in self._fed if at_host)
@@ -35,7 +36,10 @@ class Feeds:
             if key not in whole:
                 tensor = tensors[source.value].detach()
                 whole[key] = self._pinned(tensor) if at_host else tensor.to(self._driver.device)
-            placed[name] = apply_views(whole[key], source)
+            value, tensor = self._values[name], apply_views(whole[key], source)
+            if not fits(tensor, value):  # a piece cut along another dimension than the first
+                tensor = self._pinned(tensor) if at_host else with_strides(tensor, value.strides)
+            placed[name] = tensor
         return placed
 
     def put(self, instance: Instance, placed: Placed) -> None:

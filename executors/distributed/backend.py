@@ -12,12 +12,13 @@ import torch
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.replicas import copy_current, current_values
+from executors.replicas import copy_current
 from executors.run import WARM_UP, Executable
 from executors.segments import Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
 from simulator.plan.messages import between_devices
+from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
@@ -216,8 +217,8 @@ class DistributedProgram:
         return self._times(channel.gather(loaded.trace(self.number)))
 
     def copy_current(self, targets: Named) -> None:
-        """Copy the parameters and buffers of all processes; see `Executable`."""
-        channel, values = self._backend.channel, current_values(self._plan)
+        """Copy the parameters, buffers and optimizer state of all processes; see `Executable`."""
+        channel, values = self._backend.channel, held(self._plan, targets)
         channel.send({"command": "current", "program": self.number, "names": [value.name for value in values]})
         carried = dict(self.binding.carried)
         for value in values:

@@ -1,12 +1,14 @@
 """One operation: an aten op, or one of a recurrent layer."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.bodies.drawn_part import DROPOUT, drawn_part, without_part
 from simulator.bodies.op_class import work_of
 from simulator.plan.keys import geometry
 from simulator.plan.ops import OpName
-from simulator.plan.task import Body, Task, Work
+from simulator.plan.task import Body, Task, Value, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +16,8 @@ class OpCall(Body):
     """Call `target` (such as `aten.mm.default`) with arguments given as JSON text.
 
     In `args` and `kwargs`, `{"$": i}` stands for operand i of the task's `reads + mutates`, and `{"dtype": "float32"}` and the like for
-    values that JSON cannot express. `outputs[k]` is the position of the k-th write among the op's results. `flops` and `launches` (kernels,
-    or op calls on a CPU) are those counted at capture.
+    values that JSON cannot express. `kwargs` may also name the part of a mask that the op draws (`drawn_part`). `outputs[k]` is the
+    position of the k-th write among the op's results. `flops` and `launches` (kernels, or op calls on a CPU) are those counted at capture.
     """
 
     target: OpName
@@ -31,11 +33,26 @@ class OpCall(Body):
         """The kernels of an op that has several, such as those of a recurrent layer's steps."""
         return self.launches
 
+    @property
+    def as_measured(self) -> "OpCall":
+        """The op without the part of a mask that it draws."""
+        return replace(self, kwargs=without_part(self.kwargs)) if drawn_part(self.kwargs) else self
+
     def key(self, task: Task) -> str:
-        """Target, operand geometry and every other argument."""
-        shapes = "|".join(map(geometry, task.inputs))
-        return f"{self.target}|{shapes}|{self.args}{'' if self.kwargs == '{}' else self.kwargs}"
+        """Target, operand geometry and every other argument. A part of a mask costs what a whole mask of the part's shape costs."""
+        shapes, kwargs = "|".join(map(geometry, task.inputs)), without_part(self.kwargs)
+        return f"{self.target}|{shapes}|{self.args}{'' if kwargs == '{}' else kwargs}"
 
     def work(self, task: Task) -> Work:
         """FLOPs from capture; bytes of every operand read, mutated (twice) and written."""
         return work_of(task, self.target, self.args, self.flops)
+
+    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+        """Why the part of a mask that the op draws does not fit its operands."""
+        part = drawn_part(self.kwargs)
+        if part is None:
+            return
+        if self.target != DROPOUT:
+            yield f"draws a part of a mask with {self.target}; only {DROPOUT} can"
+        elif not part.fits or part.shape != task.inputs[0].shape:
+            yield f"draws the part {list(part.box)} of a mask {part.of} for an operand of shape {task.inputs[0].shape}"

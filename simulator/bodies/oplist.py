@@ -1,11 +1,12 @@
 """Several ops as one task: a pipeline stage, or short CPU ops merged by a plan pass."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Literal
 
 from simulator.bodies.opcall import OpCall
-from simulator.plan.task import Body, Operand, Task, Work
+from simulator.plan.task import Body, Operand, Task, Value, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,20 @@ class OpList(Body):
         """The steps."""
         return self.steps
 
+    @property
+    def as_measured(self) -> "OpList":
+        """The steps as they are measured."""
+        return replace(self, steps=tuple(replace(step, body=step.body.as_measured) for step in self.steps))
+
     def key(self, task: Task) -> str:
         """Label and a hash of the ops' own keys, in order."""
         text = "\n".join(step.body.key(step) for step in self.steps)
         return f"ops.{self.label or 'list'}|{len(self.steps)}|{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+        """Those of the steps."""
+        for step in self.steps:
+            yield from step.body.faults(step, values)
 
     def work(self, task: Task) -> Work:
         """The sum over the ops; the class is that of the op with the most FLOPs."""

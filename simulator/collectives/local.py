@@ -10,7 +10,7 @@ from simulator.bodies.message import Message
 from simulator.machine.machine import HOST
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import Resource, Segment, Task
+from simulator.plan.task import Operand, Resource, Segment, Task
 from traces.errors import StepcastError
 
 
@@ -26,6 +26,11 @@ class LocalPlan(Plan):
     def carried(self) -> frozenset[str]:
         """Carried storages of the whole plan that this device has."""
         return self.whole.carried & self.storages.keys()
+
+    @cached_property
+    def gradient_sources(self) -> dict[str, Operand]:
+        """Those of the whole plan, since a parameter may lie on another device than its gradient."""
+        return {name: self.whole.gradient_sources[name] for name in self.gradients}
 
     @cached_property
     def largest_lag(self) -> int:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
 from simulator.plan.messages import deadlocks
-from simulator.plan.task import BUFFER, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task
+from simulator.plan.pieces import box_of
+from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
 from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import StepcastError
@@ -75,10 +76,25 @@ def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
             yield f"value {value.name!r} is on {value.device} but its storage {storage.name!r} on {storage.device}"
         if extent_bytes(value) > storage.bytes:
             yield f"value {value.name!r} reaches {extent_bytes(value)} bytes into storage {storage.name!r} of {storage.bytes} bytes"
+        if value.kind in CARRIED_KINDS and value.source is not None:
+            yield from _source_faults(value)
     yield from (f"the loss {name!r} is not among the plan's values" for name in plan.losses if name not in plan.values)
     for parameter, operand in plan.gradients.items():
         if operand.value not in plan.values:
             yield f"the gradient of {parameter!r} is {operand.value!r}, which is not among the plan's values"
+        elif operand.shape != plan.gradient_sources[parameter].shape:
+            yield f"the gradient of {parameter!r} has shape {operand.shape}; expected {plan.gradient_sources[parameter].shape}"
+
+
+def _source_faults(value: Value) -> Iterator[str]:
+    """Why a carried value cannot hold the piece of the job's tensor that is its source."""
+    source = value.source
+    if source.shape != value.shape:
+        yield f"value {value.name!r} has shape {value.shape}, but its source in {source.value!r} has {source.shape}"
+    try:
+        box_of(source)
+    except ValueError as error:
+        yield f"value {value.name!r} is no piece of {source.value!r}: {error}"
 
 
 def _task_faults(plan: PlanContents, segment: Segment, machine: Machine) -> Iterator[_Fault]:

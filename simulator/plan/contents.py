@@ -13,9 +13,9 @@ class PlanContents:
     """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
     A run repeats the first segment for its number of iterations, completes these, goes on with the next segment, and so on; the last one
-    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per micro-batch of each segment).
-    `gradients` maps a parameter to the operand that holds its complete gradient, in the last segment. `semantics` describes what differs
-    from plain training.
+    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per micro-batch of each segment, or one
+    per shard of a micro-batch). `gradients` maps a parameter, or a value that holds a piece of one (`gradient_sources`), to the operand
+    that holds its complete gradient, in the last segment. `semantics` describes what differs from plain training.
     """
 
     strategy: str
@@ -59,6 +59,25 @@ class PlanContents:
         """The same plan with other numbers of iterations of its segments."""
         segments = (replace(segment, repeat=count) for segment, count in zip(self.segments, repeats, strict=True))
         return replace(self, segments=tuple(segments))
+
+    @cached_property
+    def micro_batches(self) -> int:
+        """The micro-batches into which a step of the last segment divides the batch. Shards of one micro-batch have one loss each."""
+        losses = set(self.losses)
+        numbers = {task.micro_batch for task in self.tasks if any(operand.value in losses for operand in task.writes)}
+        return len(numbers) or len(losses)
+
+    @cached_property
+    def gradient_sources(self) -> dict[str, Operand]:
+        """By name in `gradients`, the parameter of the job that it is the gradient of, or the piece of that parameter (`plan.pieces`).
+
+        A name that is no value of the plan, or one without a source, is that of a whole parameter of the job.
+        """
+        values = {name: self.values.get(name) for name in self.gradients}
+        return {
+            name: Operand(name, operand.shape, operand.strides, operand.dtype) if value is None or value.source is None else value.source
+            for (name, operand), value in zip(self.gradients.items(), values.values(), strict=True)
+        }
 
     @cached_property
     def largest_lag(self) -> int:

@@ -33,9 +33,9 @@ class Prices:
 
     def ops_s(self, ops: Iterable[Op]) -> list[float]:
         """The seconds of each op."""
-        return self._seconds([
-            Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase) for op in ops
-        ])
+        return self._seconds(
+            [Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase) for op in ops]
+        )
 
     def copy_s(self, moved_bytes: float, add: bool = False) -> float:
         """The seconds of a kernel that copies this many bytes of float32, or adds them."""

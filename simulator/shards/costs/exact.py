@@ -82,7 +82,9 @@ class ExactCosts:
             seconds, moved = known[id(matrix), back]
             ends = edge.source, edge.target
             before = sums.get(ends)
-            sums[ends] = Transfer(*ends, seconds if before is None else before.seconds + seconds, moved if before is None else before.bytes + moved)
+            sums[ends] = Transfer(
+                *ends, seconds if before is None else before.seconds + seconds, moved if before is None else before.bytes + moved
+            )
         return list(sums.values())
 
     def _priced(self, matrix: np.ndarray, back: bool) -> tuple[np.ndarray, np.ndarray]:
