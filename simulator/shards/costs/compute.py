@@ -17,9 +17,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Task
 from simulator.plan.views import contiguous
-from simulator.shards.boxes import Box, shape_of
 from simulator.shards.configuration import Configuration
-from simulator.shards.costs.weights import pieces
 from simulator.shards.local import local_ops
 from simulator.shards.network import Network
 
@@ -70,16 +68,16 @@ def compute_tables(network: Network, configurations: Sequence[tuple[Configuratio
     for layer, options in enumerate(configurations):
         key = (*_keys(local_ops(network, layer, Configuration(), 0)), options)
         if key not in known:
-            lists = [local_ops(network, layer, configuration, 0) for configuration in options]
-            seconds = iter(prices.ops_s(op for ops in lists for op in ops))
-            known[key] = np.array([sum(next(seconds) for _ in ops) for ops in lists])
+            known[key] = compute_s(network, layer, options, prices)
         tables.append(known[key])
     return tables
 
 
-def update_shapes(network: Network, layer: int, box: Box) -> list[tuple[int, ...]]:
-    """The shapes of the parameters' pieces that a worker with `box` of the layer's output holds."""
-    return [shape_of(piece) for _, piece in pieces(network, layer, box)]
+def compute_s(network: Network, layer: int, options: Sequence[Configuration], prices: Prices) -> np.ndarray:
+    """The seconds of forward and backward of a layer in each configuration."""
+    lists = [local_ops(network, layer, configuration, 0) for configuration in options]
+    seconds = iter(prices.ops_s(op for ops in lists for op in ops))
+    return np.array([sum(next(seconds) for _ in ops) for ops in lists])
 
 
 def _keys(ops: Sequence[Op]) -> tuple[str, ...]:

@@ -48,15 +48,30 @@ class Copies:
 
     def seconds(self, moved_bytes: np.ndarray) -> np.ndarray:
         """[...] seconds of the copies [..., source, target] in bytes. What a device copies to itself takes no time here."""
-        flat = np.asarray(moved_bytes, np.float32).reshape(*moved_bytes.shape[:-2], -1)
-        sent = (flat > 0).astype(np.float32)
+        flat = np.asarray(moved_bytes, np.float32).reshape(-1, len(self.devices) ** 2)
         per_byte, per_copy = self._rows
-        result = (flat @ per_byte + sent @ per_copy).max(axis=-1, initial=0.0) if per_byte.size else np.zeros(flat.shape[:-1])
+        if per_byte.size:
+            result = (flat @ per_byte + (flat > 0).astype(np.float32) @ per_copy).max(axis=-1).reshape(moved_bytes.shape[:-2])
+        else:
+            result = np.zeros(moved_bytes.shape[:-2])
         if self._by_kernel:
             first_s, byte_s = self._kernel_line
             away = moved_bytes * (1 - np.eye(len(self.devices)))
             result = result + (away.sum(axis=-2) * byte_s + (away > 0).sum(axis=-2) * first_s).max(axis=-1)
         return result.astype(float)
+
+    def there_and_back(self, moved_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of the copies, and of the same bytes on their way back later."""
+        there = self.seconds(moved_bytes)
+        return 2 * there if self._symmetric else there + self.seconds(moved_bytes.swapaxes(-2, -1))
+
+    @cached_property
+    def _symmetric(self) -> bool:
+        """Whether copies take as long if source and target change places."""
+        size = len(self.devices)
+        back = np.arange(size * size).reshape(size, size).T.ravel()
+        rows = [{column.tobytes() for column in np.concatenate(both).T} for both in (self._rows, [own[back] for own in self._rows])]
+        return rows[0] == rows[1] and not self._by_kernel
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ Worker k of every layer runs on device k.
 """
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 
@@ -46,13 +45,18 @@ class ExactCosts:
         self._sides = Sides(network, self._configurations, workers)
         self._trained = _trained(network)
         self._updates: dict[tuple, tuple[float, float]] = {}
+        self._known: dict[tuple[int, bool], tuple[np.ndarray, np.ndarray]] = {}  # by matrix of bytes, which `_sides` keeps
 
     def tables(self, compute_s: Sequence[np.ndarray]) -> CostTables:
         """All costs. `compute_s`: by layer, the seconds of each configuration."""
-        updates = [
-            np.array([self.update(layer, configuration) for configuration in options]).T
-            for layer, options in enumerate(self._configurations)
-        ]
+        known: dict[tuple, np.ndarray] = {}
+        updates = []
+        for layer, options in enumerate(self._configurations):
+            ops = [self._network.graph.ops[op] for op, _, _ in parameters(self._network, layer)]
+            key = (*(op.body.key(op) for op in ops), options)
+            if key not in known:
+                known[key] = np.array([self.update(layer, configuration) for configuration in options]).T
+            updates.append(known[key])
         seconds, moved = zip(*updates, strict=True)
         return CostTables(self._network, self._configurations, tuple(compute_s), seconds, moved, tuple(self._transfers()))
 
@@ -68,29 +72,33 @@ class ExactCosts:
             self._updates[key] = reduced + self._prices.update_s(held, *self._optimizer), moved
         return self._updates[key]
 
+    def transfer(self, edge: Edge) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds and bytes of an edge between layers, forward and backward, [configurations of source, of target]."""
+        matrix = self._sides.moved_bytes(edge)
+        back = edge.source in self._trained and self._has_gradient(edge)
+        if (id(matrix), back) not in self._known:
+            self._known[id(matrix), back] = self._priced(matrix, back)
+        return self._known[id(matrix), back]
+
     def _transfers(self) -> list[Transfer]:
         """Transfers between layers; parallel edges are added."""
         sums: dict[tuple[int, int], Transfer] = {}
-        known: dict[tuple[int, bool], tuple[np.ndarray, np.ndarray]] = {}
         for edge in self._network.edges:
-            if edge.source is None:
-                continue
-            matrix = self._sides.moved_bytes(edge)
-            back = edge.source in self._trained and self._has_gradient(edge)
-            if (id(matrix), back) not in known:
-                known[id(matrix), back] = self._priced(matrix, back)
-            seconds, moved = known[id(matrix), back]
-            ends = edge.source, edge.target
-            before = sums.get(ends)
-            sums[ends] = Transfer(
-                *ends, seconds if before is None else before.seconds + seconds, moved if before is None else before.bytes + moved
-            )
+            if edge.source is not None:
+                seconds, moved = self.transfer(edge)
+                ends = edge.source, edge.target
+                known = sums.get(ends)
+                sums[ends] = (
+                    Transfer(*ends, seconds, moved) if known is None else Transfer(*ends, known.seconds + seconds, known.bytes + moved)
+                )
         return list(sums.values())
 
     def _priced(self, matrix: np.ndarray, back: bool) -> tuple[np.ndarray, np.ndarray]:
         away = matrix * (1 - np.eye(matrix.shape[-1], dtype=matrix.dtype))
-        seconds, moved = self._copies.seconds(away), away.sum(axis=(-2, -1), dtype=float)
-        return (seconds + self._copies.seconds(away.swapaxes(-2, -1)), 2 * moved) if back else (seconds, moved)
+        moved = away.sum(axis=(-2, -1), dtype=float)
+        if back:
+            return self._copies.there_and_back(away), 2 * moved
+        return self._copies.seconds(away), moved
 
     def _has_gradient(self, edge: Edge) -> bool:
         return self._network.graph.ops[edge.reader].inputs[edge.position].dtype.startswith(("float", "bfloat"))
@@ -98,7 +106,7 @@ class ExactCosts:
 
 def holders(configuration: Configuration) -> list[tuple[int, ...]]:
     """The workers that hold each piece of a layer's parameters: those with the same channels."""
-    places = {worker: place for worker, place in enumerate(product(*map(range, configuration.degrees)))}
+    places = dict(enumerate(configuration.places()))
     return [tuple(worker for worker, place in places.items() if place[1] == channel) for channel in range(configuration.c)]
 
 

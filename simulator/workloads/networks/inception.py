@@ -13,9 +13,9 @@ _POOLED_SIDE = 17
 class BasicConv2d(nn.Module):
     """A convolution without bias, batch-norm, ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int | tuple[int, int], deviation: float = 0.1, **arguments: int | tuple[int, int]):
+    def __init__(self, inputs: int, outputs: int, kernel: int | tuple[int, int], deviation: float = 0.1, **others: int | tuple[int, int]):
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **arguments)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **others)
         self.bn = nn.BatchNorm2d(outputs, eps=0.001)
         nn.init.normal_(self.conv.weight, 0.0, deviation)
 
