@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import BUFFER, FORWARD, PARAMETER
 from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
-from simulator.shards.configuration import Configuration
+from simulator.shards.configuration import DIMENSIONS, Configuration
 from simulator.shards.regions import divided_dimensions, divided_shape, needed, output_of, rule_of
 
 _CARRIED = (PARAMETER, BUFFER)
@@ -88,10 +89,10 @@ class Network:
         if self._is_loss_of_others(own):
             dimensions = frozenset()
         ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
-        for degrees in product(*ranges[:4]):
-            configuration = Configuration(*degrees)
-            if configuration.workers <= workers and (configuration.workers == 1 or self._has_boxes(layer, configuration)):
-                yield configuration
+        ranges = [
+            [degree for degree in degrees if degree == 1 or self._has_boxes(layer, d, degree)] for d, degrees in enumerate(ranges[:4])
+        ]
+        yield from (Configuration(*degrees) for degrees in product(*ranges) if prod(degrees) <= workers)
 
     def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
         """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""
@@ -134,16 +135,26 @@ class Network:
         last = self.graph.ops[layer.ops[-1]]
         return last.body.target.split(".")[1] == _LOSS and last.writes[0].value != self.graph.loss
 
-    def _has_boxes(self, layer: int, configuration: Configuration) -> bool:
-        """Whether every worker's inputs are boxes, also behind views."""
+    def _has_boxes(self, layer: int, dimension: int, degree: int) -> bool:
+        """Whether every worker's inputs are boxes, also behind views, if the layer is divided along one dimension.
+
+        Then they are boxes in every combination of such divisions, since a range of an input depends on the position along one dimension.
+        """
+        viewing = [index for index in self.layers[layer].ops if self._views(index)]
+        degrees = [1] * len(DIMENSIONS)
+        degrees[dimension] = degree
         try:
-            for box in self.boxes(layer, configuration):
-                for index in self.layers[layer].ops:
-                    if not self.only_counts(self.graph.ops[index]):
-                        self.needed(index, box)
+            for box in self.boxes(layer, Configuration(*degrees)) if viewing else ():
+                for index in viewing:
+                    self.needed(index, box)
         except NotABoxError:
             return False
         return True
+
+    def _views(self, index: int) -> bool:
+        """Whether an op reads a view of a value."""
+        op = self.graph.ops[index]
+        return not self.only_counts(op) and any(operand.views for operand in op.inputs)
 
     def _joined(self, op: Op, sources: dict[int, int | None], groups: list[list[int]]) -> int | None:
         """The layer whose output is the op's one input, if the op is divided like it; None if the op begins a layer."""
