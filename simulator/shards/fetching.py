@@ -41,7 +41,9 @@ class Fetcher:
             return operand
         key = (value.value.name, device, box, fill)
         if key not in self._copies:
-            self._copies[key] = self._padded(value, device, box, inner, fill, changed)
+            operand = self._copies[key] = self._padded(value, device, box, inner, fill, changed)
+            if inner is not None and value.on(device, inner) is None:
+                value.complete.append(Piece(device, inner, cut(operand, within(inner, box))))
         return self._copies[key]
 
     def viewed(self, base: Operand, local: Operand, like: Sequence[int]) -> Operand:
