@@ -73,7 +73,7 @@ class _Maker:
 
     def forward(self, index: int) -> LocalOp:
         op = self.graph.ops[index]
-        if rule_of(op) is None or self.network.only_counts(op):
+        if self.configuration.workers == 1 or rule_of(op) is None or self.network.only_counts(op):
             return self.undivided(index)
         part = self.network.of_op(index, self.box)
         local = self._of_forward(op, part)
@@ -121,7 +121,7 @@ class _Maker:
         """The worker's part of a backward op; None if it has no rule for a part, so that one worker runs the op as it is."""
         op, forward = self.graph.ops[index], self.graph.ops[what.forward]
         rule = _BACKWARD.get(name_of(op))
-        if rule is None or not what.rule or rule_of(forward) is None:
+        if self.configuration.workers == 1 or rule is None or not what.rule or rule_of(forward) is None:
             return None
         part = self.network.of_op(what.forward, self.box)
         try:
@@ -134,7 +134,7 @@ class _Maker:
                 boxes = rule_of_elements(op, part)
                 return self._op(index, *boxes, {}, part, op.writes[0], 0.0)
             reads, writes, arguments, fill = rule(_Backward(op, forward, part, self._of_forward(forward, part)))
-            if name_of(op) == "ones_like" and self.configuration.workers > 1:
+            if name_of(op) == "ones_like":
                 return self._share_of_mean(index)
             return self._op(index, reads, writes, arguments, part, output_of(forward), fill)
         except NotABoxError:

@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 
 from simulator.graph import Op, TrainingGraph
-from simulator.plan.task import BUFFER, FORWARD, PARAMETER
+from simulator.plan.task import BUFFER, FORWARD, PARAMETER, Operand
 from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.shards.configuration import DIMENSIONS, Configuration
@@ -126,9 +126,19 @@ class Network:
         """
         own = self.graph.ops[op]
         return [
-            None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
+            None if wanted is None else self._behind(operand, wanted)
             for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
         ]
+
+    def _behind(self, operand: Operand, box: Box) -> Box:
+        """The box of a value that a box of an operand views; for a whole operand whose views are not known, all of the value."""
+        shape = self.graph.values[operand.value].shape
+        try:
+            return behind_views(operand, shape, box)[0]
+        except NotABoxError:
+            if box == whole(operand.shape):
+                return whole(shape)
+            raise
 
     def _is_loss_of_others(self, layer: Layer) -> bool:
         """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""

@@ -69,8 +69,9 @@ def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -
 class ShardedStep:
     """Builds the plan of a job whose layers are divided as `placed` says."""
 
-    def __init__(self, job: Job, machine: Machine, network: Network, placed: Sequence[Placed], options: StepOptions):
-        self.job, self.machine, self.network, self.graph, self.options = job, machine, network, network.graph, options
+    def __init__(self, strategy: str, job: Job, machine: Machine, network: Network, placed: Sequence[Placed], options: StepOptions):
+        self.strategy, self.job, self.machine, self.options = strategy, job, machine, options
+        self.network, self.graph = network, network.graph
         self.placed = tuple(placed)
         devices = tuple(device.name for device in machine.devices)
         self.tensors = PlanTensors()
@@ -85,7 +86,7 @@ class ShardedStep:
         self._reduced: list[Task] = []
         self._check_memory()
 
-    def plan(self, strategy: str, options: object, semantics: dict[str, object] | None = None) -> Plan:
+    def plan(self) -> Plan:
         """The finished plan."""
         self._hold_all()
         for index, local in self._local_ops():
@@ -99,7 +100,7 @@ class ShardedStep:
             copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
             tasks = [task for at in range(max(map(len, copies), default=0)) for own in copies for task in own[at : at + 1]] + tasks
         return Plan(
-            strategy=strategy,
+            strategy=self.strategy,
             segments=(Segment(tuple(tasks)),),
             values=self.tensors.values,
             storages=self.tensors.storages,
@@ -109,16 +110,19 @@ class ShardedStep:
                 for parameter in self.graph.parameters
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
-            options=option_values(options),
-            semantics={"staleness": 0, **self._statistics(), **(semantics or {})},
+            options=option_values(self.options),
+            semantics={"staleness": 0, **self._statistics()},
         )
 
     def _check_memory(self) -> None:
         """Refuse values that share memory with others, of which one would have to follow the changes of the other."""
+        changed = {self.graph.values[name].storage for name in self._changed}
         seen: dict[str, str] = {}
         for value in self.graph.values.values():
-            if seen.setdefault(value.storage, value.name) != value.name and value.kind not in CARRIED_KINDS:
-                raise StepcastError(f"{value.name} and {seen[value.storage]} share memory, so that the model cannot be divided into shards")
+            if seen.setdefault(value.storage, value.name) != value.name and value.storage in changed:
+                raise StepcastError(
+                    f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
+                )
 
     def _statistics(self) -> dict[str, object]:
         """What to say of batch-norm if several workers have statistics of their own."""

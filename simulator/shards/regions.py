@@ -226,7 +226,8 @@ def _mean(op: Op, box: Box) -> list[Box | None]:
 
 def _averaged(op: Op) -> set[int]:
     rank = len(op.inputs[0].shape)
-    return {d % rank for d in arguments_of(op)[1]}
+    dims = (*arguments_of(op), None)[1]
+    return {d % rank for d in (dims if dims else range(rank))}
 
 
 def _softmax_dimensions(op: Op) -> frozenset[int]:

@@ -43,7 +43,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             placed = read_configurations(options.config, network, machine)
         else:
             placed = [place(configuration, machine) for configuration in _searched(network, machine, costs, options)]
-        return ShardedStep(job, machine, network, placed, options).plan(NAME, options)
+        return ShardedStep(NAME, job, machine, network, placed, options).plan()
 
 
 def _searched(network: Network, machine: Machine, costs: PlanCosts | None, options: Options):

@@ -37,7 +37,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     with gc_paused():
         network = Network(job.graph())
         placed = [place(configuration, machine) for configuration in configurations(network, len(machine.devices))]
-        return ShardedStep(job, machine, network, placed, options).plan(NAME, options)
+        return ShardedStep(NAME, job, machine, network, placed, options).plan()
 
 
 def configurations(network: Network, devices: int) -> list[Configuration]:
