@@ -19,8 +19,10 @@ from simulator.plan.plan import Plan
 from simulator.stages.staleness import Staleness, staleness
 from traces.comparison import ValidationResult
 
-#: How a segment trains: its micro-batches, and the staleness of the parameters that are stale.
-Trained = tuple[int, tuple[tuple[str, Staleness], ...]]
+#: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
+BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
+#: How a segment trains: its micro-batches, the staleness of the parameters that are stale, and the parts of its batch-norms.
+Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
@@ -76,13 +78,14 @@ def reference(
     backend: Backend | None = None,
     parts: int | None = None,
     stale: Mapping[str, Staleness] | None = None,
+    batch_norm: BatchNormDegrees = (),
 ) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
     It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
-    `stale`: train with weights of this staleness, by parameter (`executors.stale_reference`).
+    `stale`: train with weights of this staleness, by parameter (`executors.stale_reference`). `batch_norm`: normalize by parts.
     """
     forms = backend.forms if backend is not None else PLAIN
     if backend is not None and backend.torch_device.type != "cpu":
@@ -103,6 +106,7 @@ def reference(
         capturable=same_masks and forms.capturable,
         rates=job.rates,
     )
+    trainer.batch_norm_parts = dict(batch_norm)
     return trainer.stale(stale) if stale else trainer
 
 
@@ -154,17 +158,19 @@ class Expected:
         parts: int | None = None,
         stale: Mapping[str, Staleness] | None = None,
         later: Sequence[Trained] = (),
+        batch_norm: BatchNormDegrees = (),
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
         On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks.
+        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks, and
+        `batch_norm` the parts of a micro-batch that have statistics of their own.
         `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
         as many steps.
         """
-        arguments = job, built, steps, backend, parts, stale, later
+        arguments = job, built, steps, backend, parts, stale, later, batch_norm
         expected = _trained(*arguments)
         if backend is None or not backend.forms.cuda:
             return expected
@@ -188,9 +194,15 @@ class References:
 
     @staticmethod
     def key(plan: Plan) -> tuple[Trained, ...]:
-        """How each segment of the plan trains: plans that have it in common have one reference."""
+        """How each segment of the plan trains: plans that have it in common have one reference.
+
+        The parts of batch-norms are in the plan's semantics: `"batch_norm_parts": {"features.1": [2, 1, 1]}`.
+        """
+        degrees = plan.semantics.get("batch_norm_parts", {})
+        batch_norm = tuple(sorted((layer, tuple(own)) for layer, own in degrees.items()))
         return tuple(
-            (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each)))) for part in plan.parts
+            (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))), batch_norm)
+            for part in plan.parts
         )
 
     def of(self, plan: Plan) -> Expected:
@@ -198,8 +210,8 @@ class References:
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
             self._newest = None  # free them before the next ones are made
-            (parts, stale), *later = key
-            self._newest = key, Expected.of(*self._arguments, parts, dict(stale), later)
+            (parts, stale, batch_norm), *later = key
+            self._newest = key, Expected.of(*self._arguments, parts, dict(stale), later, batch_norm)
         return self._newest[1]
 
 
@@ -211,15 +223,17 @@ def _trained(
     parts: int | None,
     stale: Mapping[str, Staleness] | None,
     later: Sequence[Trained],
+    batch_norm: BatchNormDegrees,
 ) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored."""
     with built.restored(), training_step(job.batch):
-        plain = reference(job, built, same_masks=True, backend=backend, parts=parts, stale=stale)
+        plain = reference(job, built, True, backend, parts, stale, batch_norm)
         torch.set_num_threads(1)
         for _ in range(steps):
             plain.step()
-        for parts_then, stale_then in later:
+        for parts_then, stale_then, batch_norm_then in later:
             plain.split(parts_then)
+            plain.batch_norm_parts = dict(batch_norm_then)
             if stale:
                 plain.stale(dict(stale_then))
             for _ in range(steps):

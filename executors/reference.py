@@ -1,12 +1,13 @@
 """Plain PyTorch's training loop, as a user writes it. The numbers and times of plans are compared with it."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from executors.batch_norm_parts import BatchNormParts
 from executors.dropout import DeterministicDraws, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
@@ -42,6 +43,8 @@ class Reference:
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
     `rates`: learning rates by phase, as in `simulator.bodies.update.Update`.
+
+    The attribute `batch_norm_parts` says which parts of a micro-batch have batch-norm statistics of their own, by layer (`BatchNormParts`).
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Reference:
         self.draws = Forms(draws=draws).draws
         self.seed_generator = seed_generator
         self.steps = 0
+        self.batch_norm_parts: Mapping[str, Sequence[int]] = {}
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
         self.rates = rates
@@ -87,11 +91,11 @@ class Reference:
     def step(self) -> Tensor:
         """Train one step. Returns its loss as a detached tensor, without waiting for a device."""
         self.optimizer.zero_grad(set_to_none=True)
-        dropout = self._dropout()
+        context = self._forward_context()
         count = len(self.micro_batches)
         losses = []
         for inputs, target in self.micro_batches:
-            with dropout():
+            with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
             (loss if count == 1 else loss / count).backward()
@@ -109,8 +113,21 @@ class Reference:
         self.optimizer.step()
         self.steps += 1
 
-    def _dropout(self) -> Callable[[], AbstractContextManager]:
+    def _forward_context(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context for each forward pass of the step."""
+        dropout = self._dropout()
+        if not self.batch_norm_parts:
+            return dropout
+
+        @contextmanager
+        def context() -> Iterator[None]:
+            with dropout(), BatchNormParts(self.module, self.batch_norm_parts):
+                yield
+
+        return context
+
+    def _dropout(self) -> Callable[[], AbstractContextManager]:
+        """A function that returns the context in which a forward pass draws its random numbers."""
         if self.dropout_seed is None:
             return nullcontext
         if self.draws == "keyed":

@@ -171,7 +171,8 @@ class Execution:
         program, self._program = self._program, None
         kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
         whole = {name: self._tensors[name].detach().clone() for name in cut_tensors(self._plan) if name in self._tensors}
-        program.copy_current(whole)
+        if whole:
+            program.copy_current(whole)
         carried = {**program.binding.carried, **whole}
         del program
         measured_timeline = None

@@ -39,10 +39,10 @@ class StaleReference(Reference):
     def step(self) -> Tensor:
         """Train one step. Returns its loss as a detached tensor."""
         self.optimizer.zero_grad(set_to_none=True)
-        dropout, count, losses = self._dropout(), len(self.micro_batches), []
+        context, count, losses = self._forward_context(), len(self.micro_batches), []
         for inputs, target in self.micro_batches:
             self._load(0)
-            with dropout():
+            with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
             self._load(1)

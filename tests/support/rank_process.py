@@ -209,6 +209,42 @@ def numerics(channel) -> dict[str, float]:
     return errors_by_case
 
 
+def pieces(channel) -> dict[str, float]:
+    """Train with pieces of parameters in every process. Returns the largest error by model and division, and that of what is put back."""
+    import copy
+
+    from calibrate.numerics import STEPS, References, compare
+    from executors.distributed.backend import DistributedBackend
+    from executors.kernels.update import torch_optimizer
+    from executors.trainer import Trainer
+    from simulator.job import Job
+    from simulator.machine.this_cpu import this_cpu
+    from tests.support.shard_plans import by_channels, by_images, shard_plan
+
+    machine = this_cpu(devices=channel.ranks.world, library="gloo")
+    backend, devices = DistributedBackend(machine, channel), [device.name for device in machine.devices]
+    errors_by_case = {}
+    for kind, division in (("linear", "images"), ("dropout", "channels"), ("dropout", "images"), ("batch_norm", "channels")):
+        job = Job(f"{SUPPORT}/square_models.py:{kind}", 8, precision="fp64", optimizer="adam")
+        built = job.build()
+        plan = shard_plan(job, machine, by_channels(*devices) if division == "channels" else by_images(job, *devices))
+        errors = compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan))
+        errors_by_case[f"{kind} by {division}"] = max(errors.max_grad_error, errors.max_param_error)
+    plain = copy.deepcopy(built.module)
+    optimizer = torch_optimizer(job.optimizer, job.form, plain.parameters(), job.hyper)
+    trainer = Trainer(plan, job, built, backend)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain(built.inputs[0]).square().mean().backward()
+        optimizer.step()
+        trainer.step(built.inputs, built.target)
+    pairs = [(tensor, plain.state_dict()[name]) for name, tensor in trainer.module.state_dict().items()]
+    saved, expected = trainer.optimizer_state_dict()["state"], optimizer.state_dict()["state"]
+    pairs += [(saved[number][name], tensor) for number, state in expected.items() for name, tensor in state.items()]
+    errors_by_case["put back"] = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+    return errors_by_case
+
+
 def check_times(plan, times) -> None:
     """A timeline has every task of a full period once, and a copy on the device that sends it, where it ends before what needs it."""
     last = max(item.period for item in times)
@@ -265,7 +301,8 @@ def main() -> None:
     if not ranks.first:
         with fake:
             sys.exit(RankServer(channel).serve())
-    print(json.dumps({"cpu": numerics(channel), "gpu": on_gpus(channel) if ranks.world == 2 else {}}))
+    two = ranks.world == 2
+    print(json.dumps({"cpu": numerics(channel), "pieces": pieces(channel) if two else {}, "gpu": on_gpus(channel) if two else {}}))
     end_ranks(0)
 
 
