@@ -130,6 +130,13 @@ class Network:
             for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
         ]
 
+    def needed_or_all(self, op: int, position: int, box: Box) -> Box | None:
+        """What one input of a forward op needs, as `needed` says; all of the value if what it needs is no box."""
+        try:
+            return self.needed(op, box)[position]
+        except NotABoxError:
+            return whole(self.graph.values[self.graph.ops[op].inputs[position].value].shape)
+
     def _is_loss_of_others(self, layer: Layer) -> bool:
         """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""
         last = self.graph.ops[layer.ops[-1]]
