@@ -126,19 +126,16 @@ class Network:
         """
         own = self.graph.ops[op]
         return [
-            None if wanted is None else self._behind(operand, wanted)
+            None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
             for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
         ]
 
-    def _behind(self, operand: Operand, box: Box) -> Box:
-        """The box of a value that a box of an operand views; for a whole operand whose views are not known, all of the value."""
-        shape = self.graph.values[operand.value].shape
+    def needed_or_all(self, op: int, position: int, box: Box) -> Box | None:
+        """What one input of a forward op needs, as `needed` says; all of the value if what it needs is no box."""
         try:
-            return behind_views(operand, shape, box)[0]
+            return self.needed(op, box)[position]
         except NotABoxError:
-            if box == whole(operand.shape):
-                return whole(shape)
-            raise
+            return whole(self.graph.values[self.graph.ops[op].inputs[position].value].shape)
 
     def _is_loss_of_others(self, layer: Layer) -> bool:
         """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""

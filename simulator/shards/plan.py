@@ -1,5 +1,6 @@
 """A whole training step in shards: any configuration for each layer becomes the tasks of every device."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,12 +126,14 @@ class ShardedStep:
                 )
 
     def _statistics(self) -> dict[str, object]:
-        """What to say of batch-norm if several workers have statistics of their own."""
-        for number, layer in enumerate(self.network.layers):
-            norms = any("batch_norm" in self.graph.ops[index].body.target for index in layer.ops)
-            if norms and self.placed[number].configuration.replicas > 1:
-                return {"batch_norm": "statistics per shard"}
-        return {}
+        """What to say of batch-norms of which several workers have statistics of their own: their parts along n, h and w."""
+        parts: dict[str, list[int]] = {}
+        for layer, placed in zip(self.network.layers, self.placed, strict=True):
+            n, _, h, w = placed.configuration.degrees
+            norms = (self.graph.ops[index] for index in layer.ops)
+            names = [op.layer for op in norms if op.body.target == "aten.native_batch_norm.default" and json.loads(op.body.args)[5]]
+            parts |= {name: [n, h, w] for name in names if n * h * w > 1}
+        return {"batch_norm": "statistics per shard", "batch_norm_parts": parts} if parts else {}
 
     # --- what every worker does
 

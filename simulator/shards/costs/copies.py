@@ -12,6 +12,7 @@ target copies, one copy after another, and the target that has most to copy dete
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from simpy import Environment
@@ -20,11 +21,32 @@ from simulator.bodies.collective import ALL_REDUCE, Collective
 from simulator.collectives.rounds import DISTRIBUTED, RING, SERVER, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
+from simulator.shards.costs.moved import Flows
 
 #: By name of a server, the algorithm that sums gradients.
 ALGORITHMS = {"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER}
 #: Seconds of a kernel that copies, or adds, this many bytes.
 KernelSeconds = Callable[[float, bool], float]
+
+
+class _Ends(NamedTuple):
+    """By device that sends, that receives, and for all together: seconds of a byte and of a copy."""
+
+    out: tuple[np.ndarray, np.ndarray]
+    into: tuple[np.ndarray, np.ndarray]
+    every: tuple[float, float]
+
+
+def _of_devices(rows: list[tuple[int, float, float]], size: int) -> tuple | None:
+    """Rows of (device, seconds of a byte, seconds of a copy) as arrays by device; None if a device has two of which neither is larger."""
+    weights = np.zeros((2, size), np.float32)
+    for device, per_byte, per_copy in rows:
+        place = device if size > 1 else 0
+        smaller, larger = sorted([(weights[0, place], weights[1, place]), (per_byte, per_copy)])
+        if larger[1] < smaller[1]:
+            return None
+        weights[:, place] = larger
+    return tuple(weights) if size > 1 else tuple(float(weight[0]) for weight in weights)
 
 
 class Copies:
@@ -60,18 +82,48 @@ class Copies:
             result = result + (away.sum(axis=-2) * byte_s + (away > 0).sum(axis=-2) * first_s).max(axis=-1)
         return result.astype(float)
 
-    def there_and_back(self, moved_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of the copies, and of the same bytes on their way back later."""
-        there = self.seconds(moved_bytes)
-        return 2 * there if self._symmetric else there + self.seconds(moved_bytes.swapaxes(-2, -1))
+    def flow_s(self, flows: Flows, back: bool) -> np.ndarray:
+        """[configurations of source, of target] seconds of what moves over an edge; `back`: also of its way back, at another time."""
+        if self._ends is None:
+            moved = flows.matrix
+            return self.seconds(moved) + self.seconds(moved.swapaxes(-2, -1)) if back else self.seconds(moved)
+        sent, received = flows.sent, flows.received
+        there = self._by_ends(sent, received)
+        return there + self._by_ends(received, sent) if back else there
+
+    def _by_ends(self, sent: tuple[np.ndarray, np.ndarray], received: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Seconds by what each device sends and receives, in bytes and copies."""
+        (out_bytes, out_copies), (in_bytes, in_copies) = sent, received
+        ends = self._ends
+        busiest = [
+            out_bytes * ends.out[0] + out_copies * ends.out[1],
+            in_bytes * ends.into[0] + in_copies * ends.into[1],
+        ]
+        total = out_bytes.sum(axis=-1) * ends.every[0] + out_copies.sum(axis=-1) * ends.every[1]
+        return np.maximum(total, np.maximum(*(seconds.max(axis=-1) for seconds in busiest))).astype(float)
 
     @cached_property
-    def _symmetric(self) -> bool:
-        """Whether copies take as long if source and target change places."""
+    def _ends(self) -> "_Ends | None":
+        """The seconds of bytes and copies, if they depend on what each device sends and receives alone, whatever the other ends are."""
+        if self._by_kernel:
+            return None
         size = len(self.devices)
-        back = np.arange(size * size).reshape(size, size).T.ravel()
-        rows = [{column.tobytes() for column in np.concatenate(both).T} for both in (self._rows, [own[back] for own in self._rows])]
-        return rows[0] == rows[1] and not self._by_kernel
+        away = ~np.eye(size, dtype=bool)
+        sums = {"out": [], "into": [], "every": []}
+        for per_byte, per_copy in zip(*(rows.T.reshape(-1, size, size) for rows in self._rows), strict=True):
+            used = (per_byte > 0) & away
+            pattern = {
+                "out": used.sum() == size - 1 and used.any(axis=1).sum() == 1,
+                "into": used.sum() == size - 1 and used.any(axis=0).sum() == 1,
+                "every": used.sum() == size * (size - 1),
+            }
+            uniform = all(len(np.unique(weights[used])) == 1 for weights in (per_byte, per_copy))
+            name = next((name for name, fits in pattern.items() if fits), "")
+            if not name or not uniform:
+                return None
+            sums[name].append((int(used.any(axis=1 if name == "out" else 0).argmax()), float(per_byte[used][0]), float(per_copy[used][0])))
+        columns = {name: _of_devices(rows, size if name != "every" else 1) for name, rows in sums.items()}
+        return None if None in columns.values() else _Ends(**columns)
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,12 @@ Worker k of every layer runs on device k.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from simulator.machine.machine import Machine
-from simulator.shards.boxes import elements, shape_of
+from simulator.shards.boxes import shape_of
 from simulator.shards.configuration import Configuration
 from simulator.shards.costs.compute import Prices
 from simulator.shards.costs.copies import Copies
@@ -45,7 +46,8 @@ class ExactCosts:
         self._sides = Sides(network, self._configurations, workers)
         self._trained = _trained(network)
         self._updates: dict[tuple, tuple[float, float]] = {}
-        self._known: dict[tuple[int, bool], tuple[np.ndarray, np.ndarray]] = {}  # by matrix of bytes, which `_sides` keeps
+        self._pieces: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
+        self._known: dict[tuple[int, bool], tuple[np.ndarray, np.ndarray]] = {}  # by flows, which `_sides` keeps
 
     def tables(self, compute_s: Sequence[np.ndarray]) -> CostTables:
         """All costs. `compute_s`: by layer, the seconds of each configuration."""
@@ -62,23 +64,34 @@ class ExactCosts:
 
     def update(self, layer: int, configuration: Configuration) -> tuple[float, float]:
         """Seconds until all pieces are updated, and the bytes that move for it."""
-        box = self._network.boxes(layer, configuration)[0]
-        held = [shape_of(piece) for _, piece in pieces(self._network, layer, box)]
+        held = self._held(layer, configuration)
         key = (configuration, *held)
         if key not in self._updates:
-            own = sum(elements(piece) for _, piece in pieces(self._network, layer, box)) * _ELEMENT_BYTES
+            own = sum(map(prod, held)) * _ELEMENT_BYTES
             reduced = self._copies.reduction_s(holders(configuration), own, self._server)
             moved = configuration.c * self._copies.reduction_bytes(configuration.replicas, own, self._server)
             self._updates[key] = reduced + self._prices.update_s(held, *self._optimizer), moved
         return self._updates[key]
 
+    def _held(self, layer: int, configuration: Configuration) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the pieces of parameters that the first worker holds. They depend on the channels alone."""
+        key = layer, configuration.c
+        if key not in self._pieces:
+            box = self._network.boxes(layer, Configuration(c=configuration.c))[0]
+            self._pieces[key] = tuple(shape_of(piece) for _, piece in pieces(self._network, layer, box))
+        return self._pieces[key]
+
     def transfer(self, edge: Edge) -> tuple[np.ndarray, np.ndarray]:
         """Seconds and bytes of an edge between layers, forward and backward, [configurations of source, of target]."""
-        matrix = self._sides.moved_bytes(edge)
+        flows = self._sides.flows(edge)
+        if flows is None:
+            nothing = np.zeros((len(self._configurations[edge.source]), len(self._configurations[edge.target])))
+            return nothing, nothing
         back = edge.source in self._trained and self._has_gradient(edge)
-        if (id(matrix), back) not in self._known:
-            self._known[id(matrix), back] = self._priced(matrix, back)
-        return self._known[id(matrix), back]
+        if (id(flows), back) not in self._known:
+            moved = (1 + back) * flows.sent[0].sum(axis=-1, dtype=float)
+            self._known[id(flows), back] = self._copies.flow_s(flows, back), moved
+        return self._known[id(flows), back]
 
     def _transfers(self) -> list[Transfer]:
         """Transfers between layers; parallel edges are added."""
@@ -92,13 +105,6 @@ class ExactCosts:
                     Transfer(*ends, seconds, moved) if known is None else Transfer(*ends, known.seconds + seconds, known.bytes + moved)
                 )
         return list(sums.values())
-
-    def _priced(self, matrix: np.ndarray, back: bool) -> tuple[np.ndarray, np.ndarray]:
-        away = matrix * (1 - np.eye(matrix.shape[-1], dtype=matrix.dtype))
-        moved = away.sum(axis=(-2, -1), dtype=float)
-        if back:
-            return self._copies.there_and_back(away), 2 * moved
-        return self._copies.seconds(away), moved
 
     def _has_gradient(self, edge: Edge) -> bool:
         return self._network.graph.ops[edge.reader].inputs[edge.position].dtype.startswith(("float", "bfloat"))

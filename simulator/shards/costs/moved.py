@@ -5,8 +5,9 @@ dimension alone: h decides which rows, c which channels of the weights. So the o
 position of each degree, and multiplied for each pair of workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,46 +30,119 @@ class Parts:
     first: dict[int, int]
 
 
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """What moves over an edge, for all pairs of configurations of its two layers: [of source, of target, ...].
+
+    `lengths`: by dimension of the value, the extent that [positions of owners, positions of readers] have in common; for both sides, the
+    positions of [configurations, workers], and the first position and the number of positions of each configuration's degree.
+    `separable`: whether every dimension of the value belongs to another one of n, c, h and w, on both sides.
+    """
+
+    lengths: tuple["_Lengths", ...]
+    element_bytes: int
+    separable: bool
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """[..., workers of source, of target]: bytes that the one owns and the other needs; the diagonal is 0."""
+        elements = np.float32(self.element_bytes)
+        for each in self.lengths:
+            elements = elements * each.table[each.owners[:, None, :, None], each.readers[None, :, None, :]]
+        return elements * (1 - np.eye(elements.shape[-1], dtype=np.float32))
+
+    @cached_property
+    def sent(self) -> tuple[np.ndarray, np.ndarray]:
+        """[..., workers of source]: bytes that each sends to others, and to how many."""
+        if not self.separable:
+            return self.matrix.sum(axis=-1), np.sign(self.matrix).sum(axis=-1)
+        return self._others(lambda each, table: each.by_owner(table))
+
+    @cached_property
+    def received(self) -> tuple[np.ndarray, np.ndarray]:
+        """[..., workers of target]: bytes that each receives of others, and from how many."""
+        if not self.separable:
+            return self.matrix.sum(axis=-2), np.sign(self.matrix).sum(axis=-2)
+        return self._others(lambda each, table: each.by_reader(table))
+
+    def _others(self, summed: Callable[["_Lengths", np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Sums over the other side's workers, without what a worker has in common with itself. Sums of products are products of sums."""
+        own, copies, every = self._of_itself, np.float32(1), np.float32(self.element_bytes)
+        for each in self.lengths:
+            every = every * summed(each, each.table)
+            copies = copies * summed(each, np.sign(each.table))
+        return every - own, copies - np.sign(own)
+
+    @cached_property
+    def _of_itself(self) -> np.ndarray:
+        """[..., workers]: bytes that a worker owns and needs."""
+        own = np.float32(self.element_bytes)
+        for each in self.lengths:
+            own = own * each.table[each.owners[:, None, :], each.readers[None, :, :]]
+        return own
+
+
+@dataclass(frozen=True, eq=False)
+class _Lengths:
+    """One dimension of a value; see `Flows.lengths`."""
+
+    table: np.ndarray
+    owners: np.ndarray
+    readers: np.ndarray
+    of_owners: np.ndarray
+    of_readers: np.ndarray
+
+    def by_owner(self, table: np.ndarray) -> np.ndarray:
+        """[configurations of source, of target, workers]: the sum over the positions of the target's degree."""
+        sums = np.concatenate([np.zeros((len(table), 1), np.float32), table.cumsum(axis=1)], axis=1)
+        of_degree = sums[:, self.of_readers[:, 0] + self.of_readers[:, 1]] - sums[:, self.of_readers[:, 0]]
+        return of_degree[self.owners].transpose(0, 2, 1)
+
+    def by_reader(self, table: np.ndarray) -> np.ndarray:
+        """[configurations of source, of target, workers]: the sum over the positions of the source's degree."""
+        sums = np.concatenate([np.zeros((1, table.shape[1]), np.float32), table.cumsum(axis=0)])
+        of_degree = sums[self.of_owners[:, 0] + self.of_owners[:, 1]] - sums[self.of_owners[:, 0]]
+        return of_degree[:, self.readers]
+
+
 class Sides:
     """What workers own and need of the values between layers. Layers of equal shape, and ops with equal arguments, are computed once."""
 
     def __init__(self, network: Network, configurations: Sequence[tuple[Configuration, ...]], workers: int):
-        """`workers`: the size of the matrices of `moved_bytes`."""
+        """`workers`: the number that flows tell apart, at least that of any configuration."""
         self._network, self._configurations, self._workers = network, configurations, workers
-        self._places: dict[tuple[Configuration, ...], np.ndarray] = {}
         self._needed: dict[tuple, list[Parts]] = {}
-        self._matrices: dict[tuple, np.ndarray] = {}
+        self._flows: dict[tuple, Flows] = {}
 
-    def moved_bytes(self, edge: Edge) -> np.ndarray:
-        """[configurations of source, of target, workers, workers]: bytes of the value that a worker owns and another needs.
-
-        The diagonal has what a worker needs of its own part. The array is shared between equal edges; do not change it.
-        """
+    def flows(self, edge: Edge) -> Flows | None:
+        """What moves over an edge; None of a scalar. Equal edges have one object."""
         network, graph = self._network, self._network.graph
         value = graph.values[graph.ops[edge.reader].inputs[edge.position].value]
+        if not value.shape:
+            return None
         owners, readers = self._configurations[edge.source], self._configurations[edge.target]
-        if not value.shape:  # a scalar
-            return np.zeros((len(owners), len(readers), self._workers, self._workers), np.float32)
         needed = self._needed_parts(edge, readers)
-        key = (value.shape, value.dtype, owners, readers, network.layers[edge.source].shape, *(parts.ranges.tobytes() for parts in needed))
-        if key not in self._matrices:
-            owned = self._owned_parts(network.layers[edge.source].shape, value.shape, owners)
-            self._matrices[key] = DTYPE_BYTES[value.dtype] * self._overlaps(owned, owners, needed, readers)
-        return self._matrices[key]
+        divided = network.layers[edge.source].shape
+        key = (value.shape, value.dtype, owners, readers, divided, *(parts.ranges.tobytes() for parts in needed))
+        if key not in self._flows:
+            owned = self._owned_parts(divided, value.shape, owners)
+            rank = len(value.shape)
+            decided = [_decided_by(needed, dimension) for dimension in range(rank)]
+            separable = _covers(range(rank), owners) and _covers(decided, readers)
+            self._flows[key] = Flows(tuple(self._lengths(owned, owners, needed, readers)), DTYPE_BYTES[value.dtype], separable)
+        return self._flows[key]
 
-    def _overlaps(
+    def _lengths(
         self, owned: list[Parts], owners: tuple[Configuration, ...], needed: list[Parts], readers: tuple[Configuration, ...]
-    ) -> np.ndarray:
-        """Elements that pairs of workers have in common."""
+    ) -> Iterator[_Lengths]:
         own_places, read_places = self._worker_places(owners, owned), self._worker_places(readers, needed)
-        elements = np.ones((len(owners), len(readers), self._workers, self._workers), np.float32)
+        of_owners, of_readers = _degree_places(owners, owned), _degree_places(readers, needed)
         for dimension in range(owned[0].ranges.shape[1]):
             own, read = min(dimension, _DIMENSIONS - 1), _decided_by(needed, dimension)
             a, b = owned[own].ranges[:, dimension], needed[read].ranges[:, dimension]
-            lengths = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
-            lengths = np.maximum(lengths, 0).astype(np.float32)
-            elements *= lengths[own_places[own][:, None, :, None], read_places[read][None, :, None, :]]
-        return elements
+            common = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
+            table = np.maximum(common, 0).astype(np.float32)
+            yield _Lengths(table, own_places[own], read_places[read], of_owners[own], of_readers[read])
 
     def _worker_places(self, options: tuple[Configuration, ...], parts: list[Parts]) -> list[np.ndarray]:
         """By dimension, [configurations, workers]: the number of each worker's position; of workers that do not exist, the last one."""
@@ -115,7 +189,7 @@ class Sides:
                         if dimension < len(box):
                             step = layer.shape[dimension] // degree
                             box[dimension] = (place * step, (place + 1) * step)
-                        region = network.needed(edge.reader, tuple(box))[edge.position]
+                        region = network.needed_or_all(edge.reader, edge.position, tuple(box))
                         inner = None if region is None else overlap(region, whole(shape))
                         boxes.append((degree, inner))
                 result.append(_parts(_with_nothing(boxes, dimension, shape), shape))
@@ -134,6 +208,21 @@ def _with_nothing(boxes: list[tuple[int, Box | None]], dimension: int, shape: tu
     differ = [d for d in range(len(shape)) if len({box[d] for box in others}) > 1] or [min(dimension, len(shape) - 1)]
     nothing = tuple((0, 0) if d == differ[0] else (0, extent) for d, extent in enumerate(shape))
     return [(degree, nothing if box is None else box) for degree, box in boxes]
+
+
+def _covers(dimensions: Sequence[int], options: tuple[Configuration, ...]) -> bool:
+    """Whether no dimension is there twice, and none that any configuration divides is missing."""
+    others = [dimension for dimension in range(_DIMENSIONS) if dimension not in dimensions]
+    once = len(set(dimensions)) == len(dimensions) and max(dimensions) < _DIMENSIONS
+    return once and all(configuration.degrees[dimension] == 1 for configuration in options for dimension in others)
+
+
+def _degree_places(options: tuple[Configuration, ...], parts: list[Parts]) -> list[np.ndarray]:
+    """By dimension, [configurations, 2]: the first position of the configuration's degree, and how many it has."""
+    return [
+        np.array([(parts[dimension].first[c.degrees[dimension]], c.degrees[dimension]) for c in options])
+        for dimension in range(_DIMENSIONS)
+    ]
 
 
 def _parts(boxes: list[tuple[int, Box]], shape: tuple[int, ...]) -> Parts:

@@ -26,4 +26,4 @@ def weight_bytes(network: Network, layer: int) -> int:
 def pieces(network: Network, layer: int, box: Box) -> Iterator[tuple[str, Box]]:
     """Yield (parameter, its piece) that a worker with `box` of the layer's output holds."""
     for op, position, operand in parameters(network, layer):
-        yield operand.value, network.needed(op, box)[position]
+        yield operand.value, network.needed_or_all(op, position, box)

@@ -27,16 +27,16 @@ def network_of(model, batch, size):
 
 
 def moved_by_boxes(network, edge, source, target):
-    """Bytes between each two workers, from the boxes of each of them."""
+    """Bytes from each of six workers to each other one, from the boxes of each of them."""
     reader = network.graph.ops[edge.reader]
     value = network.graph.values[reader.inputs[edge.position].value]
-    matrix = np.zeros((source.workers, target.workers))
+    matrix = np.zeros((6, 6))
     owned = [(*box, *((0, extent) for extent in value.shape[len(box) :])) for box in network.boxes(edge.source, source)]
     for j, box in enumerate(network.boxes(edge.target, target)):
         needed = network.needed(edge.reader, box)[edge.position]
         for i, own in enumerate(owned):
             common = needed and overlap(own, needed)
-            matrix[i, j] = 4 * elements(common) if common else 0
+            matrix[i, j] = 4 * elements(common) if common and i != j else 0
     return matrix
 
 
@@ -47,13 +47,15 @@ def test_bytes_between_workers_are_those_of_their_boxes(model):
     options = [tuple(network.legal(layer, 6)) for layer in range(len(network.layers))]
     sides = Sides(network, options, 6)
     for edge in draw.sample([edge for edge in network.edges if edge.source is not None], 6):
-        tables = sides.moved_bytes(edge)
+        flows = sides.flows(edge)
         for _ in range(12):
             source, target = (draw.choice(options[layer]) for layer in (edge.source, edge.target))
-            table = tables[options[edge.source].index(source), options[edge.target].index(target)]
+            place = options[edge.source].index(source), options[edge.target].index(target)
             expected = moved_by_boxes(network, edge, source, target)
-            assert table[: source.workers, : target.workers] == pytest.approx(expected)
-            assert table.sum() == pytest.approx(expected.sum()), "workers that do not exist have nothing"
+            assert flows.matrix[place] == pytest.approx(expected)
+            for sums, axis in ((flows.sent, 1), (flows.received, 0)):
+                assert sums[0][place] == pytest.approx(expected.sum(axis=axis))
+                assert sums[1][place].tolist() == (expected > 0).sum(axis=axis).tolist()
 
 
 def exact(network, machine, options, server="all-reduce"):
@@ -110,6 +112,17 @@ def copies_plan(devices, matrix):
 
 def costs_of(machine, devices, matrix):
     return CostModel(machine).resolve(copies_plan(devices, matrix))
+
+
+@pytest.mark.parametrize("machine", ["k80x16", "dgx-h100"])
+def test_sums_by_device_give_the_seconds_of_the_whole_matrix(machine):
+    network, machine = network_of("alexnet", 16, 64), load_machine(machine)
+    options = [tuple(network.legal(layer, 8)) for layer in range(len(network.layers))]
+    copies, sides = Copies(machine, count=8), Sides(network, options, 8)
+    assert copies._ends is not None
+    for edge in [edge for edge in network.edges if edge.source is not None]:
+        flows = sides.flows(edge)
+        assert copies.flow_s(flows, back=False) == pytest.approx(copies.seconds(flows.matrix), rel=1e-5)
 
 
 def test_one_pipe_takes_all_bytes_one_after_another():
