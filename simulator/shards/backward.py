@@ -1,11 +1,11 @@
 """Which forward op each backward op serves: it runs where that one runs, on the same part of its output.
 
 A gradient is followed from the loss down: it is the gradient of what some forward op makes, or of what lies behind ops that pass gradients
-on unchanged. Of these, a backward op serves the first that its kind, what it saved in forward, and its shapes fit.
+on unchanged. Of these, a backward op serves the first that its kind and what it saved in forward fit.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.graph import Op, TrainingGraph
@@ -108,10 +108,16 @@ class _Follower:
             if common:
                 return Served(max(common), sums=True)
         candidates = list(dict.fromkeys(f for ops in reached for f in ops))
-        for forward in candidates:
+        for forward in (*candidates, *self._by_saved(op, operands)):
             if self._fits(self.graph.ops[forward], op):
                 return Served(forward)
         return Served(max(candidates, default=self._last_forward), rule=False)
+
+    def _by_saved(self, op: Op, gradients: Sequence[Operand]) -> Iterator[int]:
+        """Forward ops, the latest first, that may be the served one by what the backward op saved: for gradients that were lost track of."""
+        if len(gradients) < len(op.inputs):
+            shapes = {operand.shape for operand in gradients}
+            yield from (index for index in reversed(self._makers) if output_of(self.graph.ops[index]).shape in shapes)
 
     def _reader(self, parameter: str) -> int:
         return next(i for i, op in enumerate(self.graph.ops) if any(o.value == parameter for o in op.inputs))
