@@ -114,7 +114,7 @@ class _Follower:
         return Served(max(candidates, default=self._last_forward), rule=False)
 
     def _by_saved(self, op: Op, gradients: Sequence[Operand]) -> Iterator[int]:
-        """Forward ops, the latest first, that may be the served one by what the backward op saved: for gradients that were lost track of."""
+        """Forward ops with the shape of a gradient, the latest first: if a gradient was lost track of, one of them may be served."""
         if len(gradients) < len(op.inputs):
             shapes = {operand.shape for operand in gradients}
             yield from (index for index in reversed(self._makers) if output_of(self.graph.ops[index]).shape in shapes)

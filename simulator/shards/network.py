@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 
 from simulator.graph import Op, TrainingGraph
-from simulator.plan.task import BUFFER, FORWARD, PARAMETER, Operand
+from simulator.plan.task import BUFFER, FORWARD, PARAMETER
 from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.shards.configuration import DIMENSIONS, Configuration

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import torch
 
-from calibrate.numerics import Expected
+from calibrate.numerics import Expected, References
 from executors.binding import apply_views
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
@@ -93,6 +93,15 @@ def test_batch_norm_divided_by_channels_is_exact(tmp_path):
     expected = Expected.of(job, built, STEPS)
     for _ in range(4):
         check(job, built, random_plan(job, machine, draw, fits), machine, expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batch_norm_has_statistics_of_its_own_on_each_part(seed, tmp_path):
+    job, draw = random_job(20 + seed, tmp_path, norms=True)
+    built, machine = job.build(), core_groups(4)
+    plan = random_plan(job, machine, draw)
+    assert plan.semantics["batch_norm"] == "statistics per shard"
+    check(job, built, plan, machine, References(job, built, STEPS, None).of(plan))
 
 
 def planned(job, machine, configurations, **options):
