@@ -31,14 +31,14 @@ def random_job(seed, folder, norms=False):
     return Job(f"{path}:make", draw.choice([2, 4, 8]), precision="fp64", optimizer=draw.choice(["sgd", "momentum", "adam"])), draw
 
 
-def random_plan(job, machine, draw, fits=lambda network, layer, configuration: True):
+def random_plan(job, machine, draw, fits=lambda network, layer, configuration: True, servers=("all-reduce", "distributed", "host")):
     """Any configuration for every layer, its workers on any devices."""
     network, devices = Network(job.graph()), len(machine.devices)
     placed = []
     for layer in range(len(network.layers)):
         configuration = draw.choice([each for each in network.legal(layer, devices) if fits(network, layer, each)])
         placed.append(place(configuration, machine, draw.sample(range(devices), configuration.workers)))
-    options = StepOptions(draw.random() < 0.5, draw.choice(["all-reduce", "distributed", "host"]), draw.random() < 0.5)
+    options = StepOptions(draw.random() < 0.5, draw.choice(servers), draw.random() < 0.5)
     plan = ShardedStep("deepa", job, machine, network, placed, options).plan()
     plan.validate(machine)
     return plan

@@ -1,0 +1,25 @@
+"""Any mix of configurations on partitions of one GPU, eagerly and in graphs.
+
+The simulated GPU fails a test whose streams race or whose tensors are freed too early.
+"""
+
+import pytest
+
+from calibrate.numerics import References, compare, steps_to_compare
+from executors.cuda.backend import CudaBackend
+from tests.executors.cuda.test_pipelines import partitioned
+from tests.fake_gpu import FakeGpu
+from tests.simulator.shards.test_plan import random_job, random_plan
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("seed", "mode"), [(40, "eager"), (41, "eager"), (41, "graph"), (43, "graph")])
+def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, tmp_path):
+    job, draw = random_job(seed, tmp_path, norms=seed == 41)
+    machine, built = partitioned(count), job.build()
+    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"))
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics
