@@ -82,8 +82,8 @@ class _Follower:
         for index, op in enumerate(self.graph.ops):
             if op.phase != BACKWARD:
                 continue
-            result[index] = found = self._served(op)
-            origins = frozenset({found.forward}) if name_of(op) == "ones_like" else self._origins(found)
+            result[index] = what = self._served(op)
+            origins = frozenset({what.forward}) if name_of(op) == "ones_like" else self._origins(what)
             for operand in (*op.writes, *op.mutates):
                 self._of[self._storage(operand.value)] = origins
         return result
@@ -158,16 +158,16 @@ class _Follower:
         saved = {self._storage(o.value) for o in op.inputs} - self._of.keys()
         return {self._copied.get(storage, storage) for storage in saved - own} <= own
 
-    def _origins(self, found: Served) -> frozenset[int | str]:
+    def _origins(self, what: Served) -> frozenset[int | str]:
         """What the result of a backward op may be the gradient of."""
-        if found.parameter:
-            return frozenset({found.parameter})
-        if found.sums:
-            return frozenset({found.forward})
-        op = self.graph.ops[found.forward]
-        makers: set[int | str] = {maker for maker in self._makers[found.forward] if maker is not None}
-        if not found.rule:
-            makers.add(found.forward)
+        if what.parameter:
+            return frozenset({what.parameter})
+        if what.sums:
+            return frozenset({what.forward})
+        op = self.graph.ops[what.forward]
+        makers: set[int | str] = {maker for maker in self._makers[what.forward] if maker is not None}
+        if not what.rule:
+            makers.add(what.forward)
         return frozenset(makers | {o.value for o in op.inputs if self.graph.values[o.value].kind == PARAMETER})
 
 

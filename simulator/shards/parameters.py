@@ -92,11 +92,11 @@ class Pieces:
         None if the holders' contributions are not all there is, or not of exactly this box.
         """
         value, inner, steps = self._gradient(parameter, box, values)
-        found = [value.contribution(piece.device, inner) for piece in holders]
+        own = [value.contribution(piece.device, inner) for piece in holders]
         overlapping = [piece for piece in value.contributions if overlap(piece.box, inner) is not None]
-        if value.complete or len(overlapping) != len(found) or any(piece is None or piece.operand.views for piece in found):
+        if value.complete or len(overlapping) != len(own) or any(piece is None or piece.operand.views for piece in own):
             return None
-        return [(piece.operand, with_views(piece.operand, steps)) for piece in found]
+        return [(piece.operand, with_views(piece.operand, steps)) for piece in own]
 
     def _fetched(self, parameter: str, piece: Piece, values: dict[str, Distributed], fetcher: Fetcher) -> Operand:
         value, inner, steps = self._gradient(parameter, piece.box, values)

@@ -1,6 +1,14 @@
 """Small random image networks as a user's model file: branches, sums, concatenations, windows of all kinds, dropout, shared layers."""
 
+from pathlib import Path
 from random import Random
+
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.shards.configurations import place
+from simulator.shards.network import Network
+from simulator.shards.plan import ShardedStep, StepOptions
 
 _HEAD = """
 import torch
@@ -109,3 +117,24 @@ class RandomNetwork:
                 shared = self._module("nn.Linear(16, 16)")
                 self.forward.append(f"x = F.relu({shared}(F.relu({shared}(x))))")
         self.forward.append(f"return {self._module(f'nn.Linear({features}, 4)')}(x)")
+
+
+def random_job(seed: int, folder: Path, norms: bool = False) -> tuple[Job, Random]:
+    """A job of a random network, and what drew it."""
+    draw = Random(seed)
+    path = folder / "model.py"
+    path.write_text(RandomNetwork(draw, norms).text)
+    return Job(f"{path}:make", draw.choice([2, 4, 8]), precision="fp64", optimizer=draw.choice(["sgd", "momentum", "adam"])), draw
+
+
+def random_plan(job: Job, machine: Machine, draw: Random, fits=lambda *_: True, servers=("all-reduce", "distributed", "host")) -> Plan:
+    """Any configuration for every layer that `fits(network, layer, configuration)`, its workers on any devices."""
+    network, devices = Network(job.graph()), len(machine.devices)
+    placed = []
+    for layer in range(len(network.layers)):
+        configuration = draw.choice([each for each in network.legal(layer, devices) if fits(network, layer, each)])
+        placed.append(place(configuration, machine, draw.sample(range(devices), configuration.workers)))
+    options = StepOptions(draw.random() < 0.5, draw.choice(servers), draw.random() < 0.5)
+    plan = ShardedStep("deepa", job, machine, network, placed, options).plan()
+    plan.validate(machine)
+    return plan

@@ -7,16 +7,17 @@ import pytest
 
 from calibrate.numerics import References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
-from tests.executors.cuda.test_pipelines import partitioned
+from simulator.machine.this_gpu import gpu_machine
 from tests.fake_gpu import FakeGpu
-from tests.simulator.shards.test_plan import random_job, random_plan
+from tests.support.shard_networks import random_job, random_plan
+from traces.profile import Identity, Profile
 
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("seed", "mode"), [(40, "eager"), (41, "eager"), (41, "graph"), (43, "graph")])
 def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, tmp_path):
     job, draw = random_job(seed, tmp_path, norms=seed == 41)
-    machine, built = partitioned(count), job.build()
+    machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()
     plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"))
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)

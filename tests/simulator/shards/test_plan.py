@@ -18,30 +18,10 @@ from simulator.shards.configurations import place
 from simulator.shards.network import Network
 from simulator.shards.plan import ShardedStep, StepOptions
 from tests.support.applicable import core_groups
-from tests.support.shard_networks import RandomNetwork
+from tests.support.shard_networks import random_job, random_plan
 
 STEPS = 2
 LIMIT = 1e-10
-
-
-def random_job(seed, folder, norms=False):
-    draw = Random(seed)
-    path = folder / "model.py"
-    path.write_text(RandomNetwork(draw, norms).text)
-    return Job(f"{path}:make", draw.choice([2, 4, 8]), precision="fp64", optimizer=draw.choice(["sgd", "momentum", "adam"])), draw
-
-
-def random_plan(job, machine, draw, fits=lambda network, layer, configuration: True, servers=("all-reduce", "distributed", "host")):
-    """Any configuration for every layer, its workers on any devices."""
-    network, devices = Network(job.graph()), len(machine.devices)
-    placed = []
-    for layer in range(len(network.layers)):
-        configuration = draw.choice([each for each in network.legal(layer, devices) if fits(network, layer, each)])
-        placed.append(place(configuration, machine, draw.sample(range(devices), configuration.workers)))
-    options = StepOptions(draw.random() < 0.5, draw.choice(servers), draw.random() < 0.5)
-    plan = ShardedStep("deepa", job, machine, network, placed, options).plan()
-    plan.validate(machine)
-    return plan
 
 
 def run(job, built, plan, machine):
