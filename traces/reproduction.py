@@ -103,6 +103,27 @@ class Chart(Data):
     ticks: tuple[str, ...] = ()
 
 
+class DividedLayer(Data):
+    """A layer that is divided among workers.
+
+    `kind`: the name of its main op. `degrees`: in image, channel, height and width. `inputs`: the numbers of the layers that it reads.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    degrees: tuple[int, int, int, int]
+    inputs: tuple[int, ...] = ()
+
+
+class DividedNetwork(Data):
+    """The layers of a network in forward order, to be drawn."""
+
+    name: str
+    title: str
+    layers: tuple[DividedLayer, ...]
+
+
 class Paper(Data):
     """The reproduction of one paper. `shares`: the origin of the predicted costs. `measured`: documents of validations on this machine."""
 
@@ -115,6 +136,7 @@ class Paper(Data):
     tables: tuple[Table, ...]
     checks: tuple[Check, ...] = ()
     charts: tuple[Chart, ...] = ()
+    networks: tuple[DividedNetwork, ...] = ()
     notes: tuple[str, ...] = ()
     measured: tuple[dict[str, Any], ...] = ()
 
