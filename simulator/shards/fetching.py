@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from simulator.bodies.copy import ALIAS, LINK
 from simulator.bodies.opcall import OpCall
 from simulator.collectives.sending import COMPUTE, Sender, means
-from simulator.plan.task import ACTIVATION, CARRIED_KINDS, FORWARD, INPUT, Operand, Task, Value
+from simulator.plan.task import ACTIVATION, CARRIED_KINDS, FORWARD, INPUT, SCRATCH, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
 from simulator.shards.boxes import Box, NotABoxError, elements, overlap, shape_of, whole, within
 from simulator.shards.strides import cut, dense, with_views
@@ -69,7 +69,7 @@ class Fetcher:
         if key not in self._copies:
             value = self.tensors.values[base.value]
             copy = self._new(f"{base.value}#dense", base.shape, strides, value, value.device)
-            self._call("aten.clone.default", '[{"$":0}]', (base,), (copy,))
+            self.call("aten.clone.default", '[{"$":0}]', (base,), (copy,))
             self._copies[key] = copy
         return self._copies[key]
 
@@ -103,7 +103,7 @@ class Fetcher:
         if not sources:
             like = {"dtype": {"dtype": value.value.dtype}, "device": {"device": None}}
             arguments = json.dumps([list(target.shape), _number(fill)], separators=(",", ":"))
-            self._call("aten.full.default", arguments, (), (target,), on=device, kwargs=like)
+            self.call("aten.full.default", arguments, (), (target,), on=device, kwargs=like)
             return target
         (piece, part), _ = sources.pop(0)
         base = _part(piece, part)
@@ -111,7 +111,7 @@ class Fetcher:
             base = self._brought(value, piece.device, device, base, changed)
         room = [side for (low, high), (first, end) in zip(reversed(part), reversed(box), strict=True) for side in (low - first, end - high)]
         arguments = json.dumps([{"$": 0}, room, _number(fill)], separators=(",", ":"))
-        self._call("aten.constant_pad_nd.default", arguments, (base,), (target,))
+        self.call("aten.constant_pad_nd.default", arguments, (base,), (target,))
         for (piece, part), add in sources:
             if add:
                 self._add(value, device, target, box, piece, part)
@@ -123,7 +123,7 @@ class Fetcher:
         """Put a part of a piece into its place in the tensor of `box`."""
         place, source = cut(target, within(part, box)), _part(piece, part)
         if piece.device == device:
-            self._call("aten.copy_.default", '[{"$":1},{"$":0}]', (source,), (), (place,))
+            self.call("aten.copy_.default", '[{"$":1},{"$":0}]', (source,), (), (place,))
         else:
             self._send(piece.device, device, source, (), (place,))
 
@@ -135,7 +135,7 @@ class Fetcher:
                 self._send(piece.device, device, source, (), (place,), add=True)
                 return
             source = self._brought(value, piece.device, device, source, True)
-        self._call("aten.add_.Tensor", '[{"$":1},{"$":0}]', (source,), (), (place,))
+        self.call("aten.add_.Tensor", '[{"$":1},{"$":0}]', (source,), (), (place,))
 
     def _brought(self, value: Distributed, source: str, device: str, operand: Operand, changed: bool) -> Operand:
         """A copy on `device` of an operand of another device."""
@@ -149,13 +149,21 @@ class Fetcher:
         name = self.task_name(f"send {(*writes, *mutates)[0].value}")
         self.tasks.append(self.sender.send(name, source, target, (read,), writes, mutates, **how))
 
-    def _call(
-        self, target: str, args: str, reads: tuple, writes: tuple, mutates: tuple = (), on: str = "", kwargs: dict | None = None
+    def call(
+        self,
+        target: str,
+        args: str,
+        reads: tuple[Operand, ...],
+        writes: tuple[Operand, ...],
+        mutates: tuple[Operand, ...] = (),
+        on: str = "",
+        kwargs: dict | None = None,
+        outputs: tuple[int, ...] = (0,),
     ) -> None:
-        """An op on the device of its operands."""
+        """Add the task of an op on the device of its results."""
         result = (*writes, *mutates)[0]
         device = on or self.tensors.values[result.value].device
-        body = OpCall(target, args, json.dumps(kwargs or {}, separators=(",", ":")), (0,) if writes else ())
+        body = OpCall(target, args, json.dumps(kwargs or {}, separators=(",", ":")), outputs if writes else ())
         name = self.task_name(f"{result.value}/{target.split('.')[1].strip('_')}")
         self.tasks.append(
             Task(name, body, device, COMPUTE, reads=reads, writes=writes, mutates=mutates, phase=self.phase, layer=self.layer)
@@ -167,8 +175,16 @@ class Fetcher:
         self._named.add(name)
         return name
 
+    def value_name(self, name: str) -> str:
+        """A name that no other value has."""
+        return _unused(name, self.tensors.values)
+
+    def new(self, name: str, shape: tuple[int, ...], like: Operand, device: str) -> Operand:
+        """Make a scratch value without gaps whose dimensions are in the order of those of `like`."""
+        return self.tensors.add(Value(name, shape, dense(shape, like.strides), like.dtype, device, SCRATCH, name)).operand()
+
     def _new(self, name: str, shape: tuple[int, ...], strides: tuple[int, ...], like: Value, device: str) -> Operand:
-        name = _unused(name, self.tensors.values)
+        name = self.value_name(name)
         kind = ACTIVATION if like.kind in CARRIED_KINDS or like.kind == INPUT else like.kind
         return self.tensors.add(Value(name, shape, strides, like.dtype, device, kind, name)).operand()
 

@@ -1,7 +1,7 @@
 """A whole training step in shards: any configuration for each layer becomes the tasks of every device."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -20,6 +20,7 @@ from simulator.shards.local import LocalOp, shard
 from simulator.shards.network import Network
 from simulator.shards.parameters import Pieces, Reduction
 from simulator.shards.strides import cut, dense
+from simulator.shards.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.shards.values import Distributed, Piece
 from traces.errors import StepcastError
 
@@ -46,6 +47,8 @@ class StepOptions:
     """Sum the gradients of replicas while backward runs; off: after backward."""
     server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
     """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
+    batch_norm: Literal["separate", "synchronized"] = "separate"
+    """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
     fetch: bool = True
     """Copy each device's part of the batch from the host; off: the part is on the device already."""
 
@@ -85,13 +88,20 @@ class ShardedStep:
         #: By value: the last op that changes it in place.
         self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
         self._reduced: list[Task] = []
+        #: The lane of sums over devices.
+        self._sum_stream = self.sender.streams if options.overlap else COMPUTE
+        self._sum_priority = 1 - min(device.priority_levels for device in machine.devices) if options.overlap else 0
+        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, self._sum_stream, self._sum_priority)
         self._check_memory()
 
     def plan(self) -> Plan:
         """The finished plan."""
         self._hold_all()
-        for index, local in self._local_ops():
-            self._run(index, local)
+        for index, local_ops in self._local_ops:
+            if self._synchronizes(index):
+                self._run_synchronized(index, local_ops)
+            else:
+                self._run(index, local_ops)
             self._reduce_after(index)
         self._hold_unused()
         self.tasks += self._reduced
@@ -130,25 +140,32 @@ class ShardedStep:
         parts: dict[str, list[int]] = {}
         for layer, placed in zip(self.network.layers, self.placed, strict=True):
             n, _, h, w = placed.configuration.degrees
-            norms = (self.graph.ops[index] for index in layer.ops)
-            names = [op.layer for op in norms if op.body.target == "aten.native_batch_norm.default" and json.loads(op.body.args)[5]]
-            parts |= {name: [n, h, w] for name in names if n * h * w > 1}
-        return {"batch_norm": "statistics per shard", "batch_norm_parts": parts} if parts else {}
+            parts |= {self.graph.ops[index].layer: [n, h, w] for index in layer.ops if n * h * w > 1 and self._normalizes(index)}
+        if not parts or self.options.batch_norm == "synchronized":
+            return {}
+        return {"batch_norm": "statistics per shard", "batch_norm_parts": parts}
+
+    def _normalizes(self, index: int) -> bool:
+        """Whether an op is a batch-norm with the statistics of its input, or its backward."""
+        op = self.graph.ops[index]
+        training = {NORMALIZE: 5, DIFFERENTIATE: 7}.get(op.body.target)
+        return training is not None and json.loads(op.body.args)[training]
 
     # --- what every worker does
 
-    def _local_ops(self) -> Iterator[tuple[int, list[tuple[str, LocalOp]]]]:
+    @cached_property
+    def _local_ops(self) -> list[tuple[int, list[tuple[str, LocalOp]]]]:
         """By op of the graph, in order: the device and the local op of each of its layer's workers."""
         by_op: dict[int, list[tuple[str, LocalOp]]] = {}
         for number, placed in enumerate(self.placed):
             for worker, device in enumerate(placed.devices):
                 for local in shard(self.network, number, placed.configuration, worker):
                     by_op.setdefault(local.index, []).append((device, local))
-        yield from sorted(by_op.items())
+        return sorted(by_op.items())
 
     def _hold_all(self) -> None:
         """Give each piece of a parameter, and of a buffer that changes, to the workers of the first layer that uses it."""
-        for index, local_ops in self._local_ops():
+        for index, local_ops in self._local_ops:
             if self.graph.ops[index].phase != FORWARD:
                 break
             fresh: set[str] = set()
@@ -189,10 +206,36 @@ class ShardedStep:
         for position in range(len(op.reads), len(op.inputs)):
             self._replace(op.inputs[position].value, local_ops, brought)
 
-    def _bring(self, index: int, device: str, local: LocalOp) -> _Brought:
-        """By input of a local op, the operand with its box on its device, and the same as the op sees it."""
+    def _synchronizes(self, index: int) -> bool:
+        """Whether workers have to exchange the statistics of a batch-norm."""
+        forward = self.network.served[index].forward if index in self.network.served else index
+        replicas = self.placed[self.network.layer_of[forward]].configuration.replicas
+        return self.options.batch_norm == "synchronized" and replicas > 1 and self._normalizes(index)
+
+    def _run_synchronized(self, index: int, local_ops: list[tuple[str, LocalOp]]) -> None:
+        """The tasks of a batch-norm or its backward on all its workers: those of the same channels share their statistics."""
+        op = self.graph.ops[index]
+        self.fetcher.phase, self.fetcher.layer = op.phase, op.layer
+        by_channels: dict[tuple[int, int], list[Member]] = {}
+        for device, local in local_ops:
+            made = local.op.writes[:1] if op.phase == FORWARD else local.op.writes  # forward has no statistics of its own
+            member = Member(
+                device,
+                [seen for _, seen in self._bring(index, device, local, 3 if op.phase == BACKWARD else len(op.inputs))],
+                tuple(self._made(operand, device) for operand in made),
+            )
+            by_channels.setdefault(local.reads[0][1], []).append(member)
+            for of_graph, piece, box in zip(made, member.writes, local.writes, strict=False):
+                value, summed = self._distributed(of_graph.value), op.phase == FORWARD or len(of_graph.shape) == 1
+                (value.complete if summed else value.contributions).append(Piece(device, box, piece))
+        make = self._synchronized.forward if op.phase == FORWARD else self._synchronized.backward
+        for members in by_channels.values():
+            make(op, members)
+
+    def _bring(self, index: int, device: str, local: LocalOp, count: int | None = None) -> _Brought:
+        """By input of a local op, or the first `count`, the operand with its box on its device, and the same as the op sees it."""
         operands = []
-        for operand, box in zip(local.op.inputs, local.reads, strict=True):
+        for operand, box in list(zip(local.op.inputs, local.reads, strict=True))[:count]:
             value = self._supplied(operand.value, device, box)
             changed = self._changed.get(operand.value, -1) >= index
             base = self.fetcher.fetch(value, device, box, local.fill, changed)
@@ -280,9 +323,7 @@ class ShardedStep:
         done = self._completed_by.get(index)
         if not done:
             return
-        stream = self.sender.streams if self.options.overlap else COMPUTE
-        levels = min(device.priority_levels for device in self.machine.devices)
-        how = Reduction(self.options.server, stream, 1 - levels if self.options.overlap else 0)
+        how = Reduction(self.options.server, self._sum_stream, self._sum_priority)
         self.fetcher.phase = BACKWARD
         for layer, parameters in done.items():
             self.fetcher.layer = layer

@@ -127,14 +127,16 @@ def random_job(seed: int, folder: Path, norms: bool = False) -> tuple[Job, Rando
     return Job(f"{path}:make", draw.choice([2, 4, 8]), precision="fp64", optimizer=draw.choice(["sgd", "momentum", "adam"])), draw
 
 
-def random_plan(job: Job, machine: Machine, draw: Random, fits=lambda *_: True, servers=("all-reduce", "distributed", "host")) -> Plan:
+def random_plan(
+    job: Job, machine: Machine, draw: Random, fits=lambda *_: True, servers=("all-reduce", "distributed", "host"), **more
+) -> Plan:
     """Any configuration for every layer that `fits(network, layer, configuration)`, its workers on any devices."""
     network, devices = Network(job.graph()), len(machine.devices)
     placed = []
     for layer in range(len(network.layers)):
         configuration = draw.choice([each for each in network.legal(layer, devices) if fits(network, layer, each)])
         placed.append(place(configuration, machine, draw.sample(range(devices), configuration.workers)))
-    options = StepOptions(draw.random() < 0.5, draw.choice(servers), draw.random() < 0.5)
+    options = StepOptions(overlap=draw.random() < 0.5, server=draw.choice(servers), fetch=draw.random() < 0.5, **more)
     plan = ShardedStep("deepa", job, machine, network, placed, options).plan()
     plan.validate(machine)
     return plan

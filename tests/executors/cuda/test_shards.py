@@ -15,10 +15,11 @@ from traces.profile import Identity, Profile
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("seed", "mode"), [(40, "eager"), (41, "eager"), (41, "graph"), (43, "graph")])
-def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, tmp_path):
-    job, draw = random_job(seed, tmp_path, norms=seed == 41)
+@pytest.mark.parametrize("batch_norm", ["separate", "synchronized"])
+def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, batch_norm, tmp_path):
+    job, draw = random_job(seed, tmp_path, norms=seed > 40)
     machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()
-    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"))
+    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"), batch_norm=batch_norm)
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
         steps = steps_to_compare(backend)

@@ -84,6 +84,15 @@ def test_batch_norm_has_statistics_of_its_own_on_each_part(seed, tmp_path):
     check(job, built, plan, machine, References(job, built, STEPS, None).of(plan))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_synchronized_batch_norm_is_exact(seed, tmp_path):
+    job, draw = random_job(30 + seed, tmp_path, norms=True)
+    built, machine = job.build(), core_groups(4)
+    plan = random_plan(job, machine, draw, batch_norm="synchronized")
+    assert "batch_norm" not in plan.semantics
+    check(job, built, plan, machine, Expected.of(job, built, STEPS))
+
+
 def planned(job, machine, configurations, **options):
     network = Network(job.graph())
     placed = [place(configurations.get(layer.name, Configuration()), machine) for layer in network.layers]
