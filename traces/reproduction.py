@@ -125,7 +125,11 @@ class DividedNetwork(Data):
 
 
 class Paper(Data):
-    """The reproduction of one paper. `shares`: the origin of the predicted costs. `measured`: documents of validations on this machine."""
+    """The reproduction of one paper.
+
+    `shares`: the origin of the predicted costs. `fitted`: what of the machine is fitted to the paper, if anything. `measured`: documents
+    of validations on this machine.
+    """
 
     name: str
     title: str
@@ -133,6 +137,7 @@ class Paper(Data):
     machine: str
     setting: str
     shares: Shares | None
+    fitted: str = ""
     tables: tuple[Table, ...]
     checks: tuple[Check, ...] = ()
     charts: tuple[Chart, ...] = ()

@@ -361,9 +361,10 @@ def reproduce(
     """Predict what a paper published, for the GPU that it used, and compare published with predicted.
 
     Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
-    needed. No figure of the paper enters its own predictions, with one exception: for bppsa, six launch constants are fitted to the paper's
-    table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone. Each claim of the paper is judged by
-    the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
+    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, six launch constants are fitted to the
+    paper's table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone; for deepa, one number of table
+    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions: it holds, does not hold (with a likely
+    reason), or cannot be judged. The first run takes a few minutes.
 
     Tables, pictures and the JSON document in one folder:
 

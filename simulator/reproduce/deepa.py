@@ -49,7 +49,7 @@ def _sweep() -> list[tuple[Network, int]]:
 def reproduce(steps: Steps) -> Paper:
     """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
     names = Names()
-    found = {network: _divided(Job(network.model, BATCH), steps) for network in SCOPE.networks}
+    divided = {network: _divided(Job(network.model, BATCH), steps) for network in SCOPE.networks}
     predicted = {network: steps.of(Job(network.model, BATCH), names.all) for network in SCOPE.networks}
     batches = {
         (network, batch): predicted[network] if batch == BATCH else steps.of(Job(network.model, batch), [names.frameworks, names.deepa])
@@ -60,12 +60,12 @@ def reproduce(steps: Steps) -> Paper:
     large: Found = {}
     checks = [
         trends.two_workers_cheapest(fc6),
-        trends.images_in_convolutions(found),
-        trends.few_for_linear(found),
-        trends.four_for_last_of_vgg(found),
-        trends.branches_differ(found),
-        trends.fewer_bytes_by_owt(found),
-        trends.fewer_bytes_further(found),
+        trends.images_in_convolutions(divided),
+        trends.few_for_linear(divided),
+        trends.four_for_last_of_vgg(divided),
+        trends.branches_differ(divided),
+        trends.fewer_bytes_by_owt(divided),
+        trends.fewer_bytes_further(divided),
         trends.order_of_gains(predicted, names),
         trends.owt_gains_little(predicted, names),
         trends.overlap_gains(predicted, names),
@@ -73,8 +73,8 @@ def reproduce(steps: Steps) -> Paper:
     ]
     shown = [
         tables.fc6_table(fc6),
-        tables.configurations_table(SCOPE.networks, found),
-        tables.bytes_table(SCOPE.networks, found),
+        tables.configurations_table(SCOPE.networks, divided),
+        tables.bytes_table(SCOPE.networks, divided),
         tables.speedups_table(SCOPE.networks, predicted, names),
         tables.steps_table(SCOPE.networks, predicted, names),
         tables.batches_table(batches, names),
@@ -85,8 +85,8 @@ def reproduce(steps: Steps) -> Paper:
     if SCOPE.large:
         large = {network: _divided(Job(network.large, BATCH), steps) for network in SCOPE.networks}
         wide = {network: steps.of(Job(network.large, BATCH), [names.frameworks, names.deepa]) for network in SCOPE.networks}
-        shown.append(tables.large_table(SCOPE.networks, found, large, predicted, wide, names))
-        checks += [*trends.large_networks(found, large), trends.slower_with_more_classes(predicted, wide, names)]
+        shown.append(tables.large_table(SCOPE.networks, divided, large, predicted, wide, names))
+        checks += [*trends.large_networks(divided, large), trends.slower_with_more_classes(predicted, wide, names)]
     return Paper(
         name=NAME,
         title=TITLE,
@@ -94,10 +94,11 @@ def reproduce(steps: Steps) -> Paper:
         machine=steps.machine_name,
         setting=f"Batch {BATCH} on 16 K80; {PER_GPU} images a GPU on P100; momentum, fp32.",
         shares=steps.shares,
+        fitted="the bandwidth of the pipe of all K80, by one number of table 2,",
         tables=tuple(shown),
         checks=tuple(checks),
         charts=tuple(_charts(batches, names)),
-        networks=tuple(_pictures(found)),
+        networks=tuple(_pictures(divided)),
         notes=NOTES,
     )
 
@@ -149,9 +150,9 @@ def _charts(batches: Mapping[tuple[Network, int], Predicted], names: Names) -> I
     yield Chart(name="batches", title=title, x_label="batch", y_label="speed-up", panels=tuple(panels), level=1.0, log_x=True)
 
 
-def _pictures(found: Found) -> Iterator[DividedNetwork]:
-    """Yield figures 9 to 12: each network with its layers divided as found."""
-    for network, own in found.items():
+def _pictures(divided: Found) -> Iterator[DividedNetwork]:
+    """Yield figures 9 to 12: each network with its layers divided as divided."""
+    for network, own in divided.items():
         if isinstance(own, Divided):
             yield DividedNetwork(
                 name=network.model.replace("_", "-"),

@@ -65,11 +65,11 @@ def fc6_table(rows: Iterable[LayerCost]) -> Table:
     return Table(name="fc6", title="fc6 of AlexNet, by configuration", about=about, rows=tuple(shown))
 
 
-def bytes_table(networks: Iterable[Network], found: Found) -> Table:
+def bytes_table(networks: Iterable[Network], divided: Found) -> Table:
     """Figure 8: bytes that move in a step."""
     rows = []
     for network in networks:
-        own = found[network]
+        own = divided[network]
         if isinstance(own, Missing):
             rows.append(Row(labels={"network": network.name}, figures=(), status=own.status))
             continue
@@ -172,7 +172,7 @@ def batches_table(steps: Mapping[tuple[Network, int], Predicted], names: Names) 
 
 def large_table(
     networks: Iterable[Network],
-    found: Found,
+    divided: Found,
     large: Found,
     steps: Mapping[Network, Predicted],
     more: Mapping[Network, Predicted],
@@ -181,7 +181,7 @@ def large_table(
     """Figure 16: ImageNet-22K."""
     rows = []
     for network in networks:
-        small, wide = found[network], large[network]
+        small, wide = divided[network], large[network]
         missing = next((own for own in (small, wide) if isinstance(own, Missing)), None)
         if missing is not None:
             rows.append(Row(labels={"network": network.name}, figures=(), status=missing.status))
@@ -213,11 +213,11 @@ def over(step: Step | Missing, other: Step | Missing) -> float | None:
     return step.step_s / other.step_s if isinstance(step, Step) and isinstance(other, Step) else None
 
 
-def configurations_table(networks: Iterable[Network], found: Found) -> Table:
+def configurations_table(networks: Iterable[Network], divided: Found) -> Table:
     """Figures 9 to 12: the configuration of each layer."""
     rows: list[Row] = []
     for network in networks:
-        own = found[network]
+        own = divided[network]
         if isinstance(own, Missing):
             rows.append(Row(labels={"network": network.name, "layers": "", "configuration": ""}, figures=(), status=own.status))
             continue

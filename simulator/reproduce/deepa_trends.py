@@ -1,4 +1,4 @@
-"""The claims of the DeePa paper, judged from found configurations, bytes and predicted steps."""
+"""The claims of the DeePa paper, judged from the configurations, bytes and predicted steps."""
 
 from collections.abc import Iterator, Mapping
 
@@ -39,9 +39,9 @@ def two_workers_cheapest(rows: list[LayerCost]) -> Check:
     return judged("fc6", claim, least.configuration == Configuration(c=2), said, figures, "compute times are estimates from a data sheet")
 
 
-def images_in_convolutions(found: Found) -> Check:
+def images_in_convolutions(divided: Found) -> Check:
     """Judge: AlexNet's convolutions and poolings divide images among all GPUs."""
-    own, claim = found.get(ALEXNET), "AlexNet: image parallelism on all GPUs for every convolution and pooling"
+    own, claim = divided.get(ALEXNET), "AlexNet: image parallelism on all GPUs for every convolution and pooling"
     if not isinstance(own, Divided):
         return undecided("AlexNet's convolutions", claim, "the network could not be captured")
     layers = [layer for layer in range(len(own.network.layers)) if own.kind(layer) in ("convolution", "max_pool2d_with_indices")]
@@ -52,10 +52,10 @@ def images_in_convolutions(found: Found) -> Check:
     )
 
 
-def few_for_linear(found: Found) -> Check:
+def few_for_linear(divided: Found) -> Check:
     """Judge: linear layers use model parallelism on few GPUs."""
     claim = "fully connected layers use model parallelism on a small number of GPUs"
-    known = {network: own for network, own in found.items() if isinstance(own, Divided)}
+    known = {network: own for network, own in divided.items() if isinstance(own, Divided)}
     workers = {
         f"{network.name} {own.network.layers[layer].name}": own.best[layer]
         for network, own in known.items()
@@ -72,9 +72,9 @@ def few_for_linear(found: Found) -> Check:
     )
 
 
-def four_for_last_of_vgg(found: Found) -> Check:
+def four_for_last_of_vgg(divided: Found) -> Check:
     """Judge: VGG-16's last three convolutions use four GPUs, with height and width."""
-    own, claim = found.get(VGG16), "VGG-16: the last three convolutions use only four GPUs, and divide height and width"
+    own, claim = divided.get(VGG16), "VGG-16: the last three convolutions use only four GPUs, and divide height and width"
     if not isinstance(own, Divided):
         return undecided("VGG-16's last convolutions", claim, "the network could not be captured")
     layers = [layer for layer in range(len(own.best)) if own.kind(layer) == "convolution"][-3:]
@@ -89,9 +89,9 @@ def four_for_last_of_vgg(found: Found) -> Check:
     return judged("VGG-16's last convolutions", claim, holds, said, {"cost of h=2,w=2": slower}, reason)
 
 
-def branches_differ(found: Found) -> Check:
+def branches_differ(divided: Found) -> Check:
     """Judge: the branches of InceptionE1 have different configurations."""
-    own, claim = found.get(INCEPTION), "Inception-v3: the branches of the first InceptionE module are divided differently"
+    own, claim = divided.get(INCEPTION), "Inception-v3: the branches of the first InceptionE module are divided differently"
     if not isinstance(own, Divided):
         return undecided("InceptionE1", claim, "the network could not be captured")
     branches = {
@@ -105,12 +105,12 @@ def branches_differ(found: Found) -> Check:
     return judged("InceptionE1", claim, len(kinds) > 1, f"its convolutions have {' and '.join(kinds)}", figures, reason)
 
 
-def fewer_bytes_by_owt(found: Found) -> Check:
+def fewer_bytes_by_owt(divided: Found) -> Check:
     """Judge: OWT moves as much less than image parallelism as published."""
     claim = "OWT moves 8.4 times less than image parallelism for AlexNet, 1.05 times for Inception-v3 (within 5 %)"
     ratios = {
         network: (own.paper_bytes(own.image) / own.paper_bytes(own.uneven_owt), PUBLISHED[network].owt_bytes)
-        for network, own in found.items()
+        for network, own in divided.items()
         if isinstance(own, Divided) and PUBLISHED[network].owt_bytes
     }
     if not ratios:
@@ -120,11 +120,11 @@ def fewer_bytes_by_owt(found: Found) -> Check:
     return judged("bytes of OWT", claim, holds, said, {network.name: ratio for network, (ratio, _) in ratios.items()}, "see the table")
 
 
-def fewer_bytes_further(found: Found) -> Check:
+def fewer_bytes_further(divided: Found) -> Check:
     """Judge: DeePa moves less than OWT, by a factor within the published range."""
     least, most = FURTHER
     claim = f"DeePa moves a further {least} to {most} times less than OWT"
-    known = {n.name: own.paper_bytes(own.uneven_owt) / own.paper_bytes(own.best) for n, own in found.items() if isinstance(own, Divided)}
+    known = {n.name: own.paper_bytes(own.uneven_owt) / own.paper_bytes(own.best) for n, own in divided.items() if isinstance(own, Divided)}
     if not known:
         return undecided("bytes of DeePa", claim, "no network could be captured")
     holds = all(least * (1 - _NEAR) <= ratio <= most * (1 + _NEAR) for ratio in known.values())
@@ -210,11 +210,11 @@ def more_with_nodes(node: Mapping[Network, Predicted], nodes: Mapping[Network, P
     return judged("gain by nodes", claim, holds, said, figures, reason)
 
 
-def large_networks(found: Found, large: Found) -> Iterator[Check]:
+def large_networks(divided: Found, large: Found) -> Iterator[Check]:
     """Judge: what ImageNet-22K adds to the bytes of image parallelism and of DeePa, and how many times less DeePa moves."""
     pairs = {
         network.name: (own, wide)
-        for network, own in found.items()
+        for network, own in divided.items()
         if isinstance(own, Divided) and isinstance(wide := large.get(network, Missing("")), Divided)
     }
     least, most = LARGE_RATIO

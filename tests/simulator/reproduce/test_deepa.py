@@ -10,6 +10,7 @@ from simulator.reproduce.deepa_tables import Names, speedup
 from simulator.reproduce.predicting import Missing, Steps
 from simulator.shards.configuration import Configuration
 from traces.reproduction import OK
+from ui.text.reproductions import about_words
 
 SMALL = Scope(networks=(ALEXNET, Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False)
 
@@ -84,6 +85,11 @@ def test_the_picture_has_every_layer_with_its_inputs(paper, alexnet):
     assert [layer.name for layer in network.layers] == [layer.name for layer in alexnet.network.layers]
     assert [layer.inputs for layer in network.layers] == [(), *((number,) for number in range(len(network.layers) - 1))]
     assert {layer.degrees for layer in network.layers} == {(16, 1, 1, 1), (1, 2, 1, 1), (2, 1, 1, 1)}
+
+
+def test_the_page_says_what_is_fitted(paper):
+    (_, words) = about_words(paper)
+    assert "Predicted for k80x16; the bandwidth of the pipe of all K80, by one number of table 2, is fitted to the paper." in words
 
 
 def test_claims_without_predictions_are_not_judged():
