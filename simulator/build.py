@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.bodies.copy import ALIAS, KERNEL, LINK, Copy
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.oplist import OpList
 from simulator.bodies.update import STATE, Update, state_shape
+from simulator.collectives.sending import fetches
 from simulator.graph import Op, TrainingGraph
 from simulator.job import Job
 from simulator.layers.clipping import clip_steps
-from simulator.machine.machine import HOST, Machine
+from simulator.machine.machine import Machine
 from simulator.options import option_values
 from simulator.plan.plan import Plan
 from simulator.plan.task import (
@@ -28,7 +28,6 @@ from simulator.plan.task import (
     OPTIMIZER_STATE,
     PARAMETER,
     SCRATCH,
-    TRANSFER,
     UPDATE,
     Operand,
     Segment,
@@ -217,17 +216,7 @@ class PlanBuilder:
 
         The inputs are values of the host from then on.
         """
-        means = LINK
-        if machine.memory_name(HOST) == machine.memory_name(self.device):
-            means = KERNEL if machine.link_between(HOST, self.device) else ALIAS
-        copies = []
-        for value in [v for v in self.tensors.values.values() if v.kind == INPUT and v.device == self.device]:
-            on_host = self.tensors.on_host(f"{value.name}@{HOST}@{self.device}", value)
-            self.tensors.values[value.name] = replace(value, kind=ACTIVATION, source=None)
-            body = Copy(HOST, self.device, means=means)
-            name = f"fetch {value.name}"
-            copies.append(Task(name, body, self.device, reads=(on_host.operand(),), writes=(value.operand(),), phase=TRANSFER))
-        return copies
+        return fetches(machine, self.tensors, self.device)
 
     def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
         """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""

@@ -103,8 +103,33 @@ class Chart(Data):
     ticks: tuple[str, ...] = ()
 
 
+class DividedLayer(Data):
+    """A layer that is divided among workers.
+
+    `kind`: the name of its main op. `degrees`: in image, channel, height and width. `inputs`: the numbers of the layers that it reads.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    degrees: tuple[int, int, int, int]
+    inputs: tuple[int, ...] = ()
+
+
+class DividedNetwork(Data):
+    """The layers of a network in forward order, to be drawn."""
+
+    name: str
+    title: str
+    layers: tuple[DividedLayer, ...]
+
+
 class Paper(Data):
-    """The reproduction of one paper. `shares`: the origin of the predicted costs. `measured`: documents of validations on this machine."""
+    """The reproduction of one paper.
+
+    `shares`: the origin of the predicted costs. `fitted`: what of the machine is fitted to the paper, if anything. `measured`: documents
+    of validations on this machine.
+    """
 
     name: str
     title: str
@@ -112,9 +137,11 @@ class Paper(Data):
     machine: str
     setting: str
     shares: Shares | None
+    fitted: str = ""
     tables: tuple[Table, ...]
     checks: tuple[Check, ...] = ()
     charts: tuple[Chart, ...] = ()
+    networks: tuple[DividedNetwork, ...] = ()
     notes: tuple[str, ...] = ()
     measured: tuple[dict[str, Any], ...] = ()
 

@@ -306,6 +306,31 @@ def gpu_first(
     _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 
+@app.command("deepa-cost", cls=OnceCommand)
+@takes_job(memory_limit=False)
+def deepa_cost(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    layer: Annotated[str, typer.Option(help="Name of a layer, such as classifier.1, or the papers' name of it, such as conv2 or fc6.")],
+    config: Annotated[list[str], typer.Option(metavar="n=16[,c=4,...]", help="Degrees in image, channel, height and width; repeatable.")],
+    input_config: Annotated[
+        str | None, typer.Option(metavar="n=16", help="Degrees of the layers that it reads. Default: images among all devices.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(help="Machine by name; see stepcast machines. Default: this machine.")] = None,
+    profile: ProfilePath = None,
+    json: AsJson = False,
+):
+    """Show what dividing one layer among devices costs, by the model of the DeePa paper and in bytes that really move.
+
+    The paper's model: transfers of whole inputs between layers that are divided differently, and of gradients and new weights for each
+    holder of weights, over one pipe that all devices share. Next to it are the bytes that a plan moves: what each worker needs of others.
+
+      stepcast deepa-cost --model alexnet --batch 512 --layer fc6 --machine k80x16 --config n=16 --config c=16 --config c=2
+    """
+    _commands("layer_costs").deepa_cost(job, settings, layer, config, input_config, machine, profile, placement, json)
+
+
 @app.command(cls=OnceCommand)
 def replay(
     traces: Annotated[
@@ -336,9 +361,10 @@ def reproduce(
     """Predict what a paper published, for the GPU that it used, and compare published with predicted.
 
     Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
-    needed. No figure of the paper enters its own predictions, with one exception: for bppsa, six launch constants are fitted to the paper's
-    table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone. Each claim of the paper is judged by
-    the predictions: it holds, does not hold (with a likely reason), or cannot be judged. The first run takes a few minutes.
+    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, six launch constants are fitted to the
+    paper's table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone; for deepa, one number of table
+    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions: it holds, does not hold (with a likely
+    reason), or cannot be judged. The first run takes a few minutes.
 
     Tables, pictures and the JSON document in one folder:
 

@@ -5,6 +5,7 @@ private modules (torch._subclasses, torch.utils._python_dispatch).
 """
 
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -149,14 +150,15 @@ class Recorder(TorchDispatchMode):
         results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
         if results or func._schema.is_mutable:
             mask = _mask_position(func)
-            if mask is not None and args[mask][0] and any(args[mask][1:]):
+            if str(func) in SPLIT_BY_MASK and args[mask][0] and any(args[mask][1:]):
                 only_x = [True] + [False] * (len(args[mask]) - 1)
                 rest = [False, *args[mask][1:]]
                 outs = list(result)
                 self._op(func, (*args[:mask], only_x, *args[mask + 1 :]), kwargs, [outs[0], *[None] * (len(outs) - 1)])
                 self._op(func, (*args[:mask], rest, *args[mask + 1 :]), kwargs, [None, *outs[1:]])
             else:
-                self._op(func, args, kwargs, _as_list(result))
+                wanted = repeat(True) if mask is None else args[mask]  # fake tensors have results that real ones lack
+                self._op(func, args, kwargs, [each if kept else None for each, kept in zip(_as_list(result), wanted, strict=False)])
         return result
 
     def _check_data_flow(self, func, args, kwargs) -> None:
@@ -254,9 +256,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _mask_position(func) -> int | None:
-    if str(func) not in SPLIT_BY_MASK:
-        return None
-    return next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "output_mask")
+    return next((i for i, argument in enumerate(func._schema.arguments) if argument.name == "output_mask"), None)
 
 
 def _as_list(result: Any) -> list[Any]:

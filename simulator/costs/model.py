@@ -163,7 +163,8 @@ class CostModel:
         elif body.inner_ops:
             cost = self._summed(task, device, key)
         else:
-            cost = self._fitted(task, device, key) or self._guessed(task, device, key)
+            fitted = self._fitted(task, device, key) if self.profile is not None else None
+            cost = fitted or self._guessed(task, device, key)
         return self._with_shares(cost, task, device)
 
     def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:

@@ -108,6 +108,10 @@ class Links(Allocator):
         past_host.remove_nodes_from([HOST])
         return past_host, graph
 
+    def capacity(self, channel: tuple[str, str]) -> float:
+        """Bytes per second of a channel."""
+        return self._capacity[channel]
+
     def route(self, source: str, target: str) -> Route:
         """How bytes get from `source` to `target`. Raises StepcastError if no links join them."""
         if (source, target) not in self._routes:

@@ -61,7 +61,7 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
     """
     shapes = [shape]
     for step in operand.views:
-        shapes.append(_shape_after(step, shapes[-1]))
+        shapes.append(shape_after(step, shapes[-1]))
     if shapes[-1] != operand.shape:
         raise NotABoxError(f"{operand.value} is viewed as {operand.shape} in a way that is not known")
     steps: list[ViewStep] = []
@@ -72,32 +72,34 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
     return box, tuple(reversed(steps))
 
 
-def _arguments(step: ViewStep) -> tuple[str, list]:
+def arguments_of_view(step: ViewStep) -> tuple[str, list]:
+    """The name of a view step's op, and its arguments after the tensor. Raises NotABoxError for an op with several results."""
     if step.output is not None:
         raise NotABoxError(f"{step.target} has several results")
     return step.target.split(".")[1], json.loads(step.args)
 
 
-def _shape_after(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
-    name, arguments = _arguments(step)
+def shape_after(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a tensor of `shape` after a view step. Raises NotABoxError for a step of another kind than those known here."""
+    name, arguments = arguments_of_view(step)
     if name in ("view", "_unsafe_view", "reshape"):
         return _inferred(tuple(arguments[0]), prod(shape))
     if name == "expand":
         return tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
     if name in ("t", "transpose", "permute"):
-        return tuple(shape[d] for d in _order(name, arguments, len(shape)))
+        return tuple(shape[d] for d in view_order(name, arguments, len(shape)))
     if name == "unsqueeze":
         at = arguments[0] % (len(shape) + 1)
         return (*shape[:at], 1, *shape[at:])
     if name == "slice":
-        dim, first, end, step_size = _slice(arguments, shape)
+        dim, first, end, step_size = slice_arguments(arguments, shape)
         return (*shape[:dim], -(-(end - first) // step_size), *shape[dim + 1 :])
     raise NotABoxError(f"{step.target} is not known")
 
 
 def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, ViewStep | None]:
     """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
-    name, arguments = _arguments(step)
+    name, arguments = arguments_of_view(step)
     if name in ("view", "_unsafe_view", "reshape"):
         return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
     if name == "expand":
@@ -105,13 +107,15 @@ def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, View
         inner = tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
         return inner, _step("aten.expand.default", list(shape_of(box)))
     if name in ("t", "transpose", "permute"):
-        order = _order(name, arguments, len(shape))
+        order = view_order(name, arguments, len(shape))
         return tuple(box[order.index(d)] for d in range(len(shape))), step
     if name == "unsqueeze":
         at = arguments[0] % (len(shape) + 1)
         return (*box[:at], *box[at + 1 :]), step
-    dim, start, _, by = _slice(arguments, shape)
+    dim, start, _, by = slice_arguments(arguments, shape)
     first, end = box[dim]
+    if first < 0 or end > shape_after(step, shape)[dim]:
+        raise NotABoxError(f"the padding of a slice at {box} is no part of {shape}")
     inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
     return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
 
@@ -125,7 +129,7 @@ def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(count // known if extent == -1 else extent for extent in shape)
 
 
-def _order(name: str, arguments: list, rank: int) -> list[int]:
+def view_order(name: str, arguments: list, rank: int) -> list[int]:
     """The dimension of the tensor behind each dimension of a permuted one."""
     order = list(range(rank))
     if name == "permute":
@@ -135,7 +139,8 @@ def _order(name: str, arguments: list, rank: int) -> list[int]:
     return order
 
 
-def _slice(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+def slice_arguments(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Dimension, first, end and step of a slice."""
     dim, first, end, by = (*arguments, *(0, None, None, 1)[len(arguments) :])
     dim, extent = dim % len(shape), shape[dim]
     first, end = 0 if first is None else first, extent if end is None else end
@@ -179,3 +184,19 @@ def _regrouped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box
     if first % row or end % row:
         raise NotABoxError(f"{box} of {after} is no box of {before}")
     return (*whole(before[:split]), (first // row, end // row), *whole(before[split + 1 :]))
+
+
+def without(box: Box, taken: Box) -> list[Box]:
+    """`box` without what it has in common with `taken`, as disjoint boxes."""
+    common = overlap(box, taken)
+    if common is None:
+        return [box]
+    rest = []
+    for dim, ((first, end), (low, high)) in enumerate(zip(box, common, strict=True)):
+        rest += [(*common[:dim], side, *box[dim + 1 :]) for side in ((first, low), (high, end)) if side[0] < side[1]]
+    return rest
+
+
+def covers(outer: Box, box: Box) -> bool:
+    """Whether `box` lies within `outer`."""
+    return all(low <= first and end <= high for (first, end), (low, high) in zip(box, outer, strict=True))

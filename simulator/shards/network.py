@@ -6,12 +6,15 @@ that follow it on a tensor of the same shape: they are divided alike, so that no
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
+from math import prod
 
 from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import BUFFER, FORWARD, PARAMETER
+from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
-from simulator.shards.configuration import Configuration
+from simulator.shards.configuration import DIMENSIONS, Configuration
 from simulator.shards.regions import divided_dimensions, divided_shape, needed, output_of, rule_of
 
 _CARRIED = (PARAMETER, BUFFER)
@@ -57,7 +60,7 @@ class Network:
         for index, op in enumerate(graph.ops):
             if op.phase != FORWARD:
                 continue
-            if self._only_counts(op):
+            if self.only_counts(op):
                 before.append(index)
                 continue
             sources = {p: maker.get(graph.values[o.value].storage) for p, o in enumerate(op.inputs) if not self._is_carried(o.value)}
@@ -80,14 +83,16 @@ class Network:
         """Yield the configurations of a layer for at most this many workers. One worker is always possible."""
         own = self.layers[layer]
         ops = [self.graph.ops[index] for index in own.ops]
-        dimensions = frozenset.intersection(*(divided_dimensions(op) for op in ops if not self._only_counts(op)))
+        dimensions = frozenset.intersection(*(divided_dimensions(op) for op in ops if not self.only_counts(op)))
         if len(own.shape) not in (1, 2, 4):
             dimensions &= {0}  # sequences: their other dimensions have no names here
+        if self._is_loss_of_others(own):
+            dimensions = frozenset()
         ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
-        for degrees in product(*ranges[:4]):
-            configuration = Configuration(*degrees)
-            if configuration.workers <= workers and (configuration.workers == 1 or self._has_boxes(own, configuration)):
-                yield configuration
+        ranges = [
+            [degree for degree in degrees if degree == 1 or self._has_boxes(layer, d, degree)] for d, degrees in enumerate(ranges[:4])
+        ]
+        yield from (Configuration(*degrees) for degrees in product(*ranges) if prod(degrees) <= workers)
 
     def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
         """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""
@@ -96,6 +101,19 @@ class Network:
         if any(degree > 1 for degree in degrees[len(shape) :]):
             raise ValueError(f"{shape} has no dimension for {configuration}")
         return parts(shape, (*degrees[: len(shape)], *(1,) * (len(shape) - 4)))
+
+    @cached_property
+    def served(self) -> dict[int, Served]:
+        """What each backward op serves."""
+        return served(self.graph)
+
+    @cached_property
+    def backward(self) -> list[list[int]]:
+        """By layer, its backward ops: those that serve its forward ops."""
+        backward: list[list[int]] = [[] for _ in self.layers]
+        for index, what in self.served.items():
+            backward[self.layer_of[what.forward]].append(index)
+        return backward
 
     def of_op(self, op: int, box: Box) -> Box:
         """The part of an op's output in `box` of its layer. A softmax is divided with the loss that follows: by images."""
@@ -112,17 +130,38 @@ class Network:
             for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
         ]
 
-    def _has_boxes(self, layer: Layer, configuration: Configuration) -> bool:
-        """Whether every worker's inputs are boxes, also behind views."""
-        number = self.layers.index(layer)
+    def needed_or_all(self, op: int, position: int, box: Box) -> Box | None:
+        """What one input of a forward op needs, as `needed` says; all of the value if what it needs is no box."""
         try:
-            for box in self.boxes(number, configuration):
-                for index in layer.ops:
-                    if not self._only_counts(self.graph.ops[index]):
-                        self.needed(index, box)
+            return self.needed(op, box)[position]
+        except NotABoxError:
+            return whole(self.graph.values[self.graph.ops[op].inputs[position].value].shape)
+
+    def _is_loss_of_others(self, layer: Layer) -> bool:
+        """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""
+        last = self.graph.ops[layer.ops[-1]]
+        return last.body.target.split(".")[1] == _LOSS and last.writes[0].value != self.graph.loss
+
+    def _has_boxes(self, layer: int, dimension: int, degree: int) -> bool:
+        """Whether every worker's inputs are boxes, also behind views, if the layer is divided along one dimension.
+
+        Then they are boxes in every combination of such divisions, since a range of an input depends on the position along one dimension.
+        """
+        viewing = [index for index in self.layers[layer].ops if self._views(index)]
+        degrees = [1] * len(DIMENSIONS)
+        degrees[dimension] = degree
+        try:
+            for box in self.boxes(layer, Configuration(*degrees)) if viewing else ():
+                for index in viewing:
+                    self.needed(index, box)
         except NotABoxError:
             return False
         return True
+
+    def _views(self, index: int) -> bool:
+        """Whether an op reads a view of a value."""
+        op = self.graph.ops[index]
+        return not self.only_counts(op) and any(operand.views for operand in op.inputs)
 
     def _joined(self, op: Op, sources: dict[int, int | None], groups: list[list[int]]) -> int | None:
         """The layer whose output is the op's one input, if the op is divided like it; None if the op begins a layer."""
@@ -138,7 +177,7 @@ class Network:
             return None
         return number if data[0].shape == output_of(op).shape == divided_shape(first) else None
 
-    def _only_counts(self, op: Op) -> bool:
+    def only_counts(self, op: Op) -> bool:
         """Whether an op only changes a buffer without reading anything else, as batch-norm counts batches."""
         return not op.writes and all(self._is_carried(operand.value) for operand in op.inputs)
 
@@ -149,7 +188,7 @@ class Network:
         layers: list[Layer] = []
         seen: dict[str, int] = {}
         for group in groups:
-            ops = [index for index in group if not self._only_counts(self.graph.ops[index])]
+            ops = [index for index in group if not self.only_counts(self.graph.ops[index])]
             path = self.graph.ops[ops[0]].layer or "model"
             seen[path] = seen.get(path, 0) + 1
             name = path if seen[path] == 1 else f"{path}#{seen[path]}"

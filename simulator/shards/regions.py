@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from simulator.graph import Op
 from simulator.plan.task import Operand
-from simulator.shards.boxes import Box, whole
+from simulator.shards.boxes import Box, NotABoxError, whole
 
 _N, _C, _H, _W = range(4)
 
@@ -117,6 +117,8 @@ def _convolution(op: Op, box: Box) -> list[Box | None]:
     source, weight = op.inputs[arguments[0]["$"]], op.inputs[arguments[1]["$"]]
     groups, (first, end) = arguments[8], box[_C]
     outs, ins = weight.shape[0] // groups, weight.shape[1]  # channels of a group
+    if outs % (end - first) and (first % outs or end % outs):
+        raise NotABoxError(f"channels {first} to {end} are neither whole groups of {outs} nor a part of one")
     channels = (first // outs * ins, ((end - 1) // outs + 1) * ins) if groups > 1 else (0, source.shape[_C])
     boxes: list[Box | None] = [None] * len(op.inputs)
     boxes[arguments[0]["$"]] = (box[_N], channels, height.covered(box[_H]), width.covered(box[_W]))
@@ -224,7 +226,8 @@ def _mean(op: Op, box: Box) -> list[Box | None]:
 
 def _averaged(op: Op) -> set[int]:
     rank = len(op.inputs[0].shape)
-    return {d % rank for d in arguments_of(op)[1]}
+    dims = (*arguments_of(op), None)[1]
+    return {d % rank for d in (dims if dims else range(rank))}
 
 
 def _softmax_dimensions(op: Op) -> frozenset[int]:

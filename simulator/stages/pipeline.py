@@ -4,18 +4,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simulator.bodies.copy import ALIAS, KERNEL, LINK, Copy
 from simulator.bodies.opcall import OpCall
 from simulator.build import PlanBuilder, Share
+from simulator.collectives.sending import COMPUTE, Sender
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.plan.task import TRANSFER, Operand, Task
+from simulator.plan.task import Operand, Task
 from simulator.stages.cut import Cut, Sent
 from simulator.stages.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action
-
-#: Streams of a device. A device sends to each other device on a stream of its own, in both directions of the pipeline.
-COMPUTE, SEND = 0, 1
 
 
 class Pipeline:
@@ -26,7 +23,7 @@ class Pipeline:
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
         self.build = PlanBuilder(job, place, cut.graph, Share(micro_batches, range(micro_batches)))
-        self._order = {device: number for number, device in enumerate(dict.fromkeys((*forward, *backward)))}
+        self._sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)
@@ -88,24 +85,5 @@ class Pipeline:
     def _send(self, sent: Sent, micro_batch: int) -> Task:
         """The copy of a value from one device to another, on the sender's stream for the receiver."""
         source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, micro_batch)
-        levels = self.machine.device(sent.source).priority_levels
-        return Task(
-            f"send {target.value}",
-            Copy(sent.source, sent.target, means=self._means(sent)),
-            sent.source,
-            SEND + self._order[sent.target],
-            1 - levels,
-            (source,),
-            (target,),
-            phase=TRANSFER,
-            micro_batch=micro_batch,
-        )
-
-    def _means(self, sent: Sent) -> str:
-        """How a value gets to another device: see `Copy`. In one memory it may stay where it is, if nothing changes it later.
-
-        With a library every device is a process, and processes share no memory.
-        """
-        if self.machine.library or self.machine.memory_name(sent.source) != self.machine.memory_name(sent.target):
-            return LINK
-        return KERNEL if sent.changed or self.machine.link_between(sent.source, sent.target) else ALIAS
+        name = f"send {target.value}"
+        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, micro_batch=micro_batch)

@@ -13,12 +13,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from simulator.collectives.sending import COMPUTE
 from simulator.graph import Op, TrainingGraph
 from simulator.ops.random_draws import is_random
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import CARRIED_KINDS, INPUT, Task
 from simulator.stages.cut import Cut
-from simulator.stages.pipeline import COMPUTE, Pipeline
+from simulator.stages.pipeline import Pipeline
 from simulator.stages.schedule import AGAIN, BACKWARD, FORWARD, Action, Schedule
 
 #: The op whose mutated operands, the running statistics, can be left out without changing what it returns.

@@ -3,7 +3,7 @@
 from functools import partial
 
 from simulator.workloads.digits import digits
-from simulator.workloads.images import classification
+from simulator.workloads.images import IMAGENET_22K, classification
 from simulator.workloads.registry import workload
 
 
@@ -19,6 +19,20 @@ def alexnet(batch: int, image_size: int) -> tuple:
     from simulator.workloads.networks.alexnet import AlexNet
 
     return classification(AlexNet(image_size), batch, image_size)
+
+
+@workload(
+    "alexnet_22k",
+    image_size=224,
+    least_size=31,
+    parameters=61_100_840 + 20_841 * 4_097,
+    about="AlexNet, one tower, for ImageNet-22K: Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks",
+)
+def alexnet_22k(batch: int, image_size: int) -> tuple:
+    """Build AlexNet for 21,841 classes."""
+    from simulator.workloads.networks.alexnet import AlexNet
+
+    return classification(AlexNet(image_size, IMAGENET_22K), batch, image_size, classes=IMAGENET_22K)
 
 
 @workload(

@@ -3,7 +3,7 @@
 from functools import partial
 
 from simulator.workloads.digits import digits
-from simulator.workloads.images import classification
+from simulator.workloads.images import IMAGENET_22K, classification
 from simulator.workloads.registry import workload
 
 _PAPER = "Simonyan and Zisserman 2014, Very deep convolutional networks"
@@ -23,6 +23,16 @@ def vgg16(batch: int, image_size: int) -> tuple:
     from simulator.workloads.networks.vgg import VGG, VGG16
 
     return classification(VGG(VGG16), batch, image_size)
+
+
+@workload(
+    "vgg16_22k", image_size=224, least_size=32, parameters=138_357_544 + 20_841 * 4_097, about=f"VGG-16 (D) for ImageNet-22K: {_PAPER}"
+)
+def vgg16_22k(batch: int, image_size: int) -> tuple:
+    """Build VGG-16 for 21,841 classes."""
+    from simulator.workloads.networks.vgg import VGG, VGG16
+
+    return classification(VGG(VGG16, classes=IMAGENET_22K), batch, image_size, classes=IMAGENET_22K)
 
 
 @workload(

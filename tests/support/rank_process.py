@@ -191,7 +191,8 @@ def numerics(channel) -> dict[str, float]:
     two = channel.ranks.world == 2
     models = {"lenet5": STYLES + MORE if two else FEW, f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
     if two:
-        models[f"{SUPPORT}/mlp.py:dropout"] = FEW
+        models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json"]
+        models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
     models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": PIPELINES}
     errors_by_case = {}
     for model, texts in models.items():
@@ -273,7 +274,7 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline"]:
+    for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline", "owt"]:
         strategy, options = strategies.parse(text)
         plan = strategy.plan(job, machine, None, options)
         with gpu():

@@ -2,7 +2,7 @@
 
 index.html                      the page; needs no network
 reproduction.json               the document of `stepcast reproduce --json`
-PAPER-CHART.png, PAPER-CHART.svg    the pictures
+PAPER-CHART.png, PAPER-CHART.svg    the pictures of charts, and of networks
 """
 
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 
 from traces.comparison import Validation
 from traces.files import check_writable, write_atomic
-from traces.reproduction import Chart, Paper, Reproduction, Table
+from traces.reproduction import Chart, DividedNetwork, Paper, Reproduction, Table
+from ui.figures.division_picture import division_picture
 from ui.figures.reproduction_picture import chart_picture
 from ui.reports.page import first_and_last, render
 from ui.text import reproductions as reproduction_tables
@@ -28,6 +29,9 @@ def write(folder: Path | str, document: Reproduction) -> Path:
         for chart in charts_with_points(paper):
             for kind in ("png", "svg"):
                 chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
+        for network in paper.networks:
+            for kind in ("png", "svg"):
+                division_picture(folder / f"{_stem(paper, network)}.{kind}", network)
     return write_atomic(folder / "index.html", page(document))
 
 
@@ -51,7 +55,7 @@ def _paper_values(paper: Paper) -> dict[str, Any]:
         "words": " ".join(reproduction_tables.about_words(paper)),
         "tables": [_table_values(table) for table in paper.tables],
         "checks": [reproduction_tables.check_words(check) for check in paper.checks],
-        "charts": [(_stem(paper, chart), chart.title) for chart in charts_with_points(paper)],
+        "charts": [(_stem(paper, shown), shown.title) for shown in (*charts_with_points(paper), *paper.networks)],
         "measured": [_measured_values(Validation.model_validate(measured)) for measured in paper.measured],
         "notes": paper.notes,
     }
@@ -67,6 +71,6 @@ def _measured_values(validation: Validation) -> dict[str, Any]:
     return {"heading": sentences.job_words(validation), "rows": rows, "text_columns": first_and_last(rows)}
 
 
-def _stem(paper: Paper, chart: Chart) -> str:
-    """The file name of a chart without its suffix."""
-    return f"{paper.name}-{chart.name}"
+def _stem(paper: Paper, shown: Chart | DividedNetwork) -> str:
+    """The file name of a chart or a network without its suffix."""
+    return f"{paper.name}-{shown.name}"

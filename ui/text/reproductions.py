@@ -95,7 +95,7 @@ def about_words(paper: Paper) -> list[str]:
     lines = [paper.setting]
     if paper.shares is not None:
         costs = source_words(paper.shares, here=False)
-        lines.append(f"Predicted for {paper.machine}; nothing is fitted to the paper. Predicted task time: {costs}.")
+        lines.append(f"Predicted for {paper.machine}; {paper.fitted or 'nothing'} is fitted to the paper. Predicted task time: {costs}.")
     return lines
 
 

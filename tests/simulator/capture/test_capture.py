@@ -52,6 +52,12 @@ def test_batch_norm_changes_its_statistics_although_its_schema_does_not_say_so()
     assert [operand.value for operand in norm.mutates] == ["running_mean", "running_var"]
 
 
+def test_a_first_batch_norm_has_no_gradient_of_its_input():
+    graph = graph_of(nn.BatchNorm2d(2), torch.randn(4, 2, 3, 3))
+    backward = next(op for op in graph.ops if "native_batch_norm_backward" in op.name)
+    assert backward.body.outputs == (1, 2)
+
+
 def test_hidden_mutations_are_what_the_ops_really_change():
     from simulator.capture.recorder import HIDDEN_MUTATIONS
 

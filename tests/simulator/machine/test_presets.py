@@ -11,14 +11,14 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Dispatch, Identity, Profile
 
 PRESETS = [
-    "k20", "k80x16", "p100", "p100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4", "16xg4dn-12xlarge",
-    "a100", "2xdgx-a100", "this-cpu",
+    "k20", "k80x16", "p100", "p100x4", "4xp100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4",
+    "16xg4dn-12xlarge", "a100", "2xdgx-a100", "this-cpu",
 ]  # fmt: skip
 
 
 def test_the_presets_by_name():
     assert machine_names() == PRESETS
-    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, 1]
+    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 16, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, 1]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -69,7 +69,7 @@ def test_links_reach_every_gpu():
 
 def test_machines_of_several_gpus_have_a_library_of_collectives():
     assert {name for name in PRESETS if load_machine(name).library == "nccl"} == {
-        "k80x16", "p100x4", "2xgtx1060", "2xgpu-pcie", "dgx-h100", "16xg4dn-12xlarge", "2xdgx-a100",
+        "k80x16", "p100x4", "4xp100x4", "2xgtx1060", "2xgpu-pcie", "dgx-h100", "16xg4dn-12xlarge", "2xdgx-a100",
     }  # fmt: skip
     assert load_machine("dgx-h100", devices=1).library == ""
 

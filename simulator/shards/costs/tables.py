@@ -1,0 +1,89 @@
+"""What every choice of configurations costs: tables by layer and by edge, whose sum is the cost of a whole network (DeePa, equation 1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.shards.configuration import Configuration
+from simulator.shards.network import Network
+from traces.errors import StepcastError
+
+
+class Total(NamedTuple):
+    """Seconds of one step, and bytes that move between devices, if nothing overlaps."""
+
+    compute_s: float
+    update_s: float
+    transfer_s: float
+    update_bytes: float
+    transfer_bytes: float
+
+    @property
+    def step_s(self) -> float:
+        """The sum: what the search minimizes."""
+        return self.compute_s + self.update_s + self.transfer_s
+
+    @property
+    def moved_bytes(self) -> float:
+        """All bytes that move."""
+        return self.update_bytes + self.transfer_bytes
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Costs of the edge from layer `source` to layer `target`, forward and backward, [configurations of source, of target]."""
+
+    source: int
+    target: int
+    seconds: np.ndarray
+    bytes: np.ndarray
+
+
+@dataclass(frozen=True)
+class CostTables:
+    """By layer, its configurations and what each of them costs; and the edges between layers.
+
+    `compute_s`: forward and backward. `update_s`, `update_bytes`: reducing the gradients of its parameters, and updating them.
+    """
+
+    network: Network
+    configurations: tuple[tuple[Configuration, ...], ...]
+    compute_s: tuple[np.ndarray, ...]
+    update_s: tuple[np.ndarray, ...]
+    update_bytes: tuple[np.ndarray, ...]
+    transfers: tuple[Transfer, ...]
+
+    @cached_property
+    def _places(self) -> list[dict[Configuration, int]]:
+        return [{configuration: place for place, configuration in enumerate(own)} for own in self.configurations]
+
+    def nodes(self, update: float = 1.0) -> list[np.ndarray]:
+        """By layer, the seconds of each configuration. `update`: the share of the update's seconds that counts."""
+        return [compute_s + update * update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
+
+    def edges(self, transfer: float = 1.0) -> list[tuple[int, int, np.ndarray]]:
+        """(source, target, seconds) of each edge. `transfer`: the share of the seconds that counts."""
+        return [(edge.source, edge.target, transfer * edge.seconds) for edge in self.transfers]
+
+    def place(self, layer: int, configuration: Configuration) -> int:
+        """The number of a configuration of a layer. Raises StepcastError, with those that are possible, for any other."""
+        place = self._places[layer].get(configuration)
+        if place is None:
+            legal = "; ".join(map(str, self.configurations[layer]))
+            name, shape = self.network.layers[layer].name, "x".join(map(str, self.network.layers[layer].shape))
+            raise StepcastError(f"layer {name} ({shape}) cannot be divided into {configuration}; choose one of: {legal}")
+        return place
+
+    def total(self, chosen: Sequence[Configuration]) -> Total:
+        """What a choice of one configuration for each layer costs."""
+        places = [self.place(layer, configuration) for layer, configuration in enumerate(chosen)]
+        ends = [(edge, (places[edge.source], places[edge.target])) for edge in self.transfers]
+        return Total(
+            *(float(sum(own[place] for own, place in zip(t, places, strict=True))) for t in (self.compute_s, self.update_s)),
+            float(sum(edge.seconds[pair] for edge, pair in ends)),
+            float(sum(own[place] for own, place in zip(self.update_bytes, places, strict=True))),
+            float(sum(edge.bytes[pair] for edge, pair in ends)),
+        )

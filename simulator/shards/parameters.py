@@ -1,0 +1,154 @@
+"""The workers' pieces of parameters and buffers: who holds them, how replicas sum their gradients, and their updates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simulator.bodies.update import STATE, Update, state_shape
+from simulator.collectives.rounds import DISTRIBUTED, RING, SERVER
+from simulator.collectives.sending import COMPUTE
+from simulator.collectives.tasks import Group
+from simulator.graph import TrainingGraph
+from simulator.job import Job
+from simulator.machine.machine import HOST, Machine
+from simulator.plan.task import OPTIMIZER_STATE, PARAMETER, SCRATCH, UPDATE, Operand, Task, Value
+from simulator.plan.tensors import PlanTensors
+from simulator.shards.boxes import Box, behind_views, overlap, shape_of, whole
+from simulator.shards.fetching import Fetcher
+from simulator.shards.strides import cut, dense, with_views
+from simulator.shards.values import Distributed, Piece
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How the replicas of a parameter sum its gradients: the collective's algorithm, who serves, and in which lane."""
+
+    server: str
+    stream: int
+    priority: int
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm in the terms of `collectives.rounds`."""
+        return {"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER}[self.server]
+
+
+class Pieces:
+    """Pieces of the carried tensors of a job on its devices, with the gradients and the optimizer state of those of parameters."""
+
+    def __init__(self, job: Job, graph: TrainingGraph, machine: Machine, tensors: PlanTensors, first_device: str):
+        self.job, self.graph, self.machine, self.tensors, self.first_device = job, graph, machine, tensors, first_device
+        #: By parameter, its pieces in the order of the workers.
+        self.of: dict[str, list[Piece]] = {}
+        #: By name of a piece, the operand with its complete gradient.
+        self.gradients: dict[str, Operand] = {}
+
+    def suffix(self, device: str) -> str:
+        """The end of names of what lies on a device."""
+        return "" if device == self.first_device else f"@{device}"
+
+    def hold(self, tensor: str, device: str, box: Box) -> Piece:
+        """Let a device carry a piece of a parameter or buffer for the whole run."""
+        value = self.graph.values[tensor]
+        all_of_it = box == whole(value.shape)
+        name = f"{tensor}{self.suffix(device)}" if all_of_it else f"{tensor}@{device}"
+        strides = value.strides if all_of_it else dense(shape_of(box), value.strides)
+        source = cut(Operand(tensor, value.shape, value.strides, value.dtype), box)
+        size = self.graph.storage_bytes[value.storage] if all_of_it and value.storage == tensor else None
+        held = Value(name, shape_of(box), strides, value.dtype, device, value.kind, name, source)
+        piece = Piece(device, box, self.tensors.add(held, size).operand())
+        if value.kind == PARAMETER:
+            self.of.setdefault(tensor, []).append(piece)
+        return piece
+
+    # --- gradients
+
+    def reduce(self, parameters: Sequence[str], values: dict[str, Distributed], fetcher: Fetcher, name: str, how: Reduction) -> list[Task]:
+        """Make the complete gradients of all pieces of some parameters. Returns the tasks that sum those of replicas.
+
+        Usually each replica has one contribution, and they are summed in place. Others are fetched, by tasks of `fetcher`.
+        """
+        tasks: list[Task] = []
+        together: dict[tuple[str, ...], list[tuple[Operand, ...]]] = {}
+        for parameter in parameters:
+            for box in dict.fromkeys(piece.box for piece in self.of[parameter]):
+                holders = [piece for piece in self.of[parameter] if piece.box == box]
+                own = self._contributions(parameter, box, holders, values)
+                if own is None:
+                    for piece in holders:
+                        self.gradients[piece.operand.value] = self._fetched(parameter, piece, values, fetcher)
+                    continue
+                self.gradients |= {piece.operand.value: gradient for piece, (_, gradient) in zip(holders, own, strict=True)}
+                if len(holders) > 1:
+                    together.setdefault(tuple(piece.device for piece in holders), []).append(tuple(operand for operand, _ in own))
+        for number, (devices, operands) in enumerate(together.items()):
+            tasks += self._summed(f"{name}/{number}" if number else name, devices, list(zip(*operands, strict=True)), how)
+        return tasks
+
+    def _contributions(
+        self, parameter: str, box: Box, holders: Sequence[Piece], values: dict[str, Distributed]
+    ) -> list[tuple[Operand, Operand]] | None:
+        """By holder of a box, what it has of the gradient: the value, and the operand that is the gradient of the piece.
+
+        None if the holders' contributions are not all there is, or not of exactly this box.
+        """
+        value, inner, steps = self._gradient(parameter, box, values)
+        own = [value.contribution(piece.device, inner) for piece in holders]
+        overlapping = [piece for piece in value.contributions if overlap(piece.box, inner) is not None]
+        if value.complete or len(overlapping) != len(own) or any(piece is None or piece.operand.views for piece in own):
+            return None
+        return [(piece.operand, with_views(piece.operand, steps)) for piece in own]
+
+    def _fetched(self, parameter: str, piece: Piece, values: dict[str, Distributed], fetcher: Fetcher) -> Operand:
+        value, inner, steps = self._gradient(parameter, piece.box, values)
+        return with_views(fetcher.fetch(value, piece.device, inner, changed=True), steps)
+
+    def _gradient(self, parameter: str, box: Box, values: dict[str, Distributed]):
+        """The value with a parameter's gradient, the box of it that is the gradient of a box, and how it is viewed."""
+        operand = self.graph.gradients[parameter]
+        return values[operand.value], *behind_views(operand, self.graph.values[operand.value].shape, box)
+
+    def _summed(self, name: str, devices: tuple[str, ...], operands: list[tuple[Operand, ...]], how: Reduction) -> list[Task]:
+        root = HOST if how.server == "host" else ""
+        group = Group(self.machine, devices, how.algorithm, root, how.stream, how.priority)
+        at_host: tuple[Operand, ...] = ()
+        if root and not self.machine.library:
+            like = [replace(self.tensors.values[o.value], kind=SCRATCH, source=None) for o in operands[0]]
+            at_host = tuple(self.tensors.on_host(f"{name}:{at}", value).operand() for at, value in enumerate(like))
+        return group.all_reduce(name, operands, at_host)
+
+    # --- updates
+
+    def updates(self) -> list[Task]:
+        """The update of every device's pieces; in the for-loop form one task for each piece."""
+        by_device: dict[str, list[Piece]] = {}
+        for parameter in self.graph.parameters:
+            for piece in self.of[parameter]:
+                by_device.setdefault(piece.device, []).append(piece)
+        tasks = []
+        for device, pieces in by_device.items():
+            groups = [pieces] if self.job.form != "for" else [[piece] for piece in pieces]
+            tasks += [self._update(group, device, "" if len(groups) == 1 else group[0].operand.value) for group in groups]
+        return tasks
+
+    def _update(self, pieces: Sequence[Piece], device: str, of: str) -> Task:
+        job, mutates = self.job, []
+        for piece in pieces:
+            value = self.tensors.values[piece.operand.value]
+            mutates.append(value.operand())
+            mutates += [self._state(value, state) for state in STATE[job.optimizer]]
+        names = tuple(piece.operand.value for piece in pieces)
+        body = Update(job.optimizer, job.form, names, job.hyper, job.rates)
+        layer = self.graph.layers[self.tensors.values[of].source.value] if of else "optimizer"
+        name = f"{of}/update" if of else f"update{self.suffix(device)}"
+        reads = tuple(self.gradients[each] for each in names)
+        return Task(name, body, device, COMPUTE, reads=reads, mutates=tuple(mutates), phase=UPDATE, layer=layer)
+
+    def _state(self, parameter: Value, state: str) -> Operand:
+        """An optimizer state of a piece: the same piece of the parameter's state, or its count of steps."""
+        optimizer, source = self.job.optimizer, parameter.source
+        shape, dtype = state_shape(optimizer, state, parameter.shape, parameter.dtype)
+        name = f"{source.value}::{state}{parameter.name.removeprefix(source.value)}"
+        strides = parameter.strides if shape else ()
+        views = source.views if shape else ()
+        origin = Operand(f"{source.value}::{state}", shape, source.strides if shape else (), dtype, views)
+        return self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, origin)).operand()

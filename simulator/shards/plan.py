@@ -1,0 +1,344 @@
+"""A whole training step in shards: any configuration for each layer becomes the tasks of every device."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from simulator.collectives.sending import COMPUTE, Sender, fetches
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.options import option_values
+from simulator.plan.plan import Plan
+from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
+from simulator.plan.tensors import PlanTensors
+from simulator.shards.boxes import Box, overlap, shape_of, whole
+from simulator.shards.configuration import Configuration
+from simulator.shards.fetching import Fetcher
+from simulator.shards.local import LocalOp, shard
+from simulator.shards.network import Network
+from simulator.shards.parameters import Pieces, Reduction
+from simulator.shards.strides import cut, dense
+from simulator.shards.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
+from simulator.shards.values import Distributed, Piece
+from traces.errors import StepcastError
+
+#: Results that each worker has for itself: statistics of its part, and the loss and its gradient by the mean over its images.
+_OWN = frozenset({"nll_loss_forward", "ones_like", "full_like"})
+
+#: By input of an op, an operand with its box, and the same as the op sees it.
+_Brought = list[tuple[Operand, Operand]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The configuration of a layer, and the device of each of its workers."""
+
+    configuration: Configuration
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What strategies of shards have in common."""
+
+    overlap: bool = True
+    """Sum the gradients of replicas while backward runs; off: after backward."""
+    server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
+    """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
+    batch_norm: Literal["separate", "synchronized"] = "separate"
+    """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
+    fetch: bool = True
+    """Copy each device's part of the batch from the host; off: the part is on the device already."""
+
+
+def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -> None:
+    """Raise StepcastError if shards of the job cannot run on the machine."""
+    devices = machine.devices
+    if len(devices) < 2:
+        do = "split the GPU with --partition 2, or use a machine with several" if devices[0].kind == "gpu" else "use --devices 2"
+        raise StepcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}")
+    if job.accumulate > 1:
+        raise StepcastError(f"{strategy} divides the whole batch: it has no micro-batches; use --accumulate 1")
+    if job.clip_norm is not None:
+        raise StepcastError(f"{strategy} cannot clip by the global norm (--clip-norm {job.clip_norm}): no device has all gradients")
+    if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in devices):
+        raise StepcastError(
+            f"{strategy}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
+            " host memory; use server=distributed, which sums on the devices"
+        )
+
+
+class ShardedStep:
+    """Builds the plan of a job whose layers are divided as `placed` says."""
+
+    def __init__(self, strategy: str, job: Job, machine: Machine, network: Network, placed: Sequence[Placed], options: StepOptions):
+        self.strategy, self.job, self.machine, self.options = strategy, job, machine, options
+        self.network, self.graph = network, network.graph
+        self.placed = tuple(placed)
+        devices = tuple(device.name for device in machine.devices)
+        self.tensors = PlanTensors()
+        self.tasks: list[Task] = []
+        self.sender = Sender(machine, devices)
+        self.fetcher = Fetcher(self.sender, self.tensors, self.tasks)
+        self.pieces = Pieces(job, self.graph, machine, self.tensors, devices[0])
+        self.values: dict[str, Distributed] = {}
+        self._losses: list[str] = []
+        #: By value: the last op that changes it in place.
+        self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
+        self._reduced: list[Task] = []
+        #: The lane of sums over devices.
+        self._sum_stream = self.sender.streams if options.overlap else COMPUTE
+        self._sum_priority = 1 - min(device.priority_levels for device in machine.devices) if options.overlap else 0
+        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, self._sum_stream, self._sum_priority)
+        self._check_memory()
+
+    def plan(self) -> Plan:
+        """The finished plan."""
+        self._hold_all()
+        for index, local_ops in self._local_ops:
+            if self._synchronizes(index):
+                self._run_synchronized(index, local_ops)
+            else:
+                self._run(index, local_ops)
+            self._reduce_after(index)
+        self._hold_unused()
+        self.tasks += self._reduced
+        self.tasks += self.pieces.updates()
+        tasks = self.tasks
+        if self.options.fetch:
+            copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
+            tasks = [task for at in range(max(map(len, copies), default=0)) for own in copies for task in own[at : at + 1]] + tasks
+        return Plan(
+            strategy=self.strategy,
+            segments=(Segment(tuple(tasks)),),
+            values=self.tensors.values,
+            storages=self.tensors.storages,
+            losses=tuple(self._losses),
+            gradients={
+                piece.operand.value: self.pieces.gradients[piece.operand.value]
+                for parameter in self.graph.parameters
+                for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
+            },
+            options=option_values(self.options),
+            semantics={"staleness": 0, **self._statistics()},
+        )
+
+    def _check_memory(self) -> None:
+        """Refuse values that share memory with others, of which one would have to follow the changes of the other."""
+        changed = {self.graph.values[name].storage for name in self._changed}
+        seen: dict[str, str] = {}
+        for value in self.graph.values.values():
+            if seen.setdefault(value.storage, value.name) != value.name and value.storage in changed:
+                raise StepcastError(
+                    f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
+                )
+
+    def _statistics(self) -> dict[str, object]:
+        """What to say of batch-norms of which several workers have statistics of their own: their parts along n, h and w."""
+        parts: dict[str, list[int]] = {}
+        for layer, placed in zip(self.network.layers, self.placed, strict=True):
+            n, _, h, w = placed.configuration.degrees
+            parts |= {self.graph.ops[index].layer: [n, h, w] for index in layer.ops if n * h * w > 1 and self._normalizes(index)}
+        if not parts or self.options.batch_norm == "synchronized":
+            return {}
+        return {"batch_norm": "statistics per shard", "batch_norm_parts": parts}
+
+    def _normalizes(self, index: int) -> bool:
+        """Whether an op is a batch-norm with the statistics of its input, or its backward."""
+        op = self.graph.ops[index]
+        training = {NORMALIZE: 5, DIFFERENTIATE: 7}.get(op.body.target)
+        return training is not None and json.loads(op.body.args)[training]
+
+    # --- what every worker does
+
+    @cached_property
+    def _local_ops(self) -> list[tuple[int, list[tuple[str, LocalOp]]]]:
+        """By op of the graph, in order: the device and the local op of each of its layer's workers."""
+        by_op: dict[int, list[tuple[str, LocalOp]]] = {}
+        for number, placed in enumerate(self.placed):
+            for worker, device in enumerate(placed.devices):
+                for local in shard(self.network, number, placed.configuration, worker):
+                    by_op.setdefault(local.index, []).append((device, local))
+        return sorted(by_op.items())
+
+    def _hold_all(self) -> None:
+        """Give each piece of a parameter, and of a buffer that changes, to the workers of the first layer that uses it."""
+        for index, local_ops in self._local_ops:
+            if self.graph.ops[index].phase != FORWARD:
+                break
+            fresh: set[str] = set()
+            for device, local in local_ops:
+                for operand, box in zip(local.op.inputs, local.reads, strict=True):
+                    name, kind = operand.value, self.graph.values[operand.value].kind
+                    held = kind == PARAMETER or (kind == BUFFER and name in self._changed)
+                    if held and (name not in self.values or name in fresh):
+                        fresh.add(name)
+                        self._distributed(name).complete.append(self.pieces.hold(name, device, box))
+
+    def _hold_unused(self) -> None:
+        """Let the first device carry what no op uses, because it takes memory too."""
+        for value in self.graph.values.values():
+            if value.kind in (PARAMETER, BUFFER) and value.name not in self.values:
+                self._distributed(value.name).complete.append(self.pieces.hold(value.name, self.sender.devices[0], whole(value.shape)))
+
+    def _distributed(self, name: str) -> Distributed:
+        return self.values.setdefault(name, Distributed(self.graph.values[name]))
+
+    def _run(self, index: int, local_ops: list[tuple[str, LocalOp]]) -> None:
+        """The tasks of an op on all its workers. What all of them read is brought first, because the op may change it."""
+        op = self.graph.ops[index]
+        self.fetcher.phase, self.fetcher.layer = op.phase, op.layer
+        if local_ops[0][1].sums:
+            local_ops, bring = self._summing(local_ops)
+        else:
+            bring = self._bring
+        brought = [bring(index, device, local) for device, local in local_ops]
+        for (device, local), pairs in zip(local_ops, brought, strict=True):
+            operands, count = tuple(seen for _, seen in pairs), len(local.op.reads)
+            writes = tuple(self._made(operand, device) for operand in local.op.writes)
+            name = self.fetcher.task_name(f"{op.name}{self.pieces.suffix(device)}")
+            self.tasks.append(
+                Task(name, local.op.body, device, COMPUTE, 0, operands[:count], writes, operands[count:], phase=op.phase, layer=op.layer)
+            )
+            self._register(op.phase, device, local, writes)
+        for position in range(len(op.reads), len(op.inputs)):
+            self._replace(op.inputs[position].value, local_ops, brought)
+
+    def _synchronizes(self, index: int) -> bool:
+        """Whether workers have to exchange the statistics of a batch-norm."""
+        forward = self.network.served[index].forward if index in self.network.served else index
+        replicas = self.placed[self.network.layer_of[forward]].configuration.replicas
+        return self.options.batch_norm == "synchronized" and replicas > 1 and self._normalizes(index)
+
+    def _run_synchronized(self, index: int, local_ops: list[tuple[str, LocalOp]]) -> None:
+        """The tasks of a batch-norm or its backward on all its workers: those of the same channels share their statistics."""
+        op = self.graph.ops[index]
+        self.fetcher.phase, self.fetcher.layer = op.phase, op.layer
+        by_channels: dict[tuple[int, int], list[Member]] = {}
+        for device, local in local_ops:
+            made = local.op.writes[:1] if op.phase == FORWARD else local.op.writes  # forward has no statistics of its own
+            member = Member(
+                device,
+                [seen for _, seen in self._bring(index, device, local, 3 if op.phase == BACKWARD else len(op.inputs))],
+                tuple(self._made(operand, device) for operand in made),
+            )
+            by_channels.setdefault(local.reads[0][1], []).append(member)
+            for of_graph, piece, box in zip(made, member.writes, local.writes, strict=False):
+                value, summed = self._distributed(of_graph.value), op.phase == FORWARD or len(of_graph.shape) == 1
+                (value.complete if summed else value.contributions).append(Piece(device, box, piece))
+        make = self._synchronized.forward if op.phase == FORWARD else self._synchronized.backward
+        for members in by_channels.values():
+            make(op, members)
+
+    def _bring(self, index: int, device: str, local: LocalOp, count: int | None = None) -> _Brought:
+        """By input of a local op, or the first `count`, the operand with its box on its device, and the same as the op sees it."""
+        operands = []
+        for operand, box in list(zip(local.op.inputs, local.reads, strict=True))[:count]:
+            value = self._supplied(operand.value, device, box)
+            changed = self._changed.get(operand.value, -1) >= index
+            base = self.fetcher.fetch(value, device, box, local.fill, changed)
+            operands.append((base, self.fetcher.viewed(base, operand, value.value.strides)))
+        return operands
+
+    def _supplied(self, name: str, device: str, box: Box) -> Distributed:
+        """A value. Of an input, and of a buffer that nothing changes, each device has what it needs from the start."""
+        value, own = self.graph.values[name], self._distributed(name)
+        if value.kind == BUFFER and name not in self._changed and own.on(device, box) is None:
+            own.complete.append(self.pieces.hold(name, device, whole(value.shape)))
+        elif value.kind == INPUT:
+            inner = overlap(box, whole(value.shape))
+            if inner is not None and own.on(device, inner) is None:
+                own.complete.append(Piece(device, inner, self._fed(value, device, inner)))
+        return own
+
+    def _fed(self, value: Value, device: str, box: Box) -> Operand:
+        """A part of an input, as a device is fed with it."""
+        source = cut(value.operand(), box)
+        name, number = f"{value.name}{self.pieces.suffix(device)}", 2
+        while name in self.tensors.values:
+            name, number = f"{value.name}@{device}#{number}", number + 1
+        strides = value.strides if box == whole(value.shape) else dense(shape_of(box), value.strides)
+        return self.tensors.add(Value(name, shape_of(box), strides, value.dtype, device, INPUT, name, source)).operand()
+
+    def _summing(self, local_ops: list[tuple[str, LocalOp]]):
+        """Who sums or copies gradients of a parameter, and how they get what they read.
+
+        If every worker has a contribution to its own box of all of them, and there is no other, each takes its own. Otherwise, one worker
+        for each box takes the complete gradients.
+        """
+
+        def own(_: int, device: str, local: LocalOp) -> _Brought | None:
+            operands = []
+            for operand, box in zip(local.op.inputs, local.reads, strict=True):
+                piece = self._distributed(operand.value).contribution(device, box)
+                if piece is None:
+                    return None
+                strides = self.graph.values[operand.value].strides
+                operands.append((piece.operand, self.fetcher.viewed(piece.operand, operand, strides)))
+            return operands
+
+        read = {operand.value for operand in local_ops[0][1].op.inputs}
+        alone = all(len(self._distributed(name).contributions) == len(local_ops) for name in read)
+        if alone and all(own(0, device, local) is not None for device, local in local_ops):
+            return local_ops, own
+        first = {local.writes: (device, local) for device, local in reversed(local_ops)}
+        return list(first.values()), self._bring
+
+    def _made(self, operand: Operand, device: str) -> Operand:
+        """The value that a local op writes."""
+        value = self.graph.values[operand.value]
+        name = f"{operand.value}{self.pieces.suffix(device)}"
+        all_of_it = operand.shape == value.shape and value.storage in self.graph.storage_bytes
+        size = self.graph.storage_bytes[value.storage] if all_of_it else None
+        return self.tensors.add(Value(name, operand.shape, operand.strides, value.dtype, device, value.kind, name), size).operand()
+
+    def _register(self, phase: str, device: str, local: LocalOp, writes: Sequence[Operand]) -> None:
+        """Note where the results of a local op are."""
+        for of_graph, made, box in zip(local.op.writes, writes, local.writes, strict=True):
+            value, piece = self._distributed(of_graph.value), Piece(device, box, made)
+            if phase == BACKWARD and local.op.body.target.split(".")[1] not in _OWN:
+                value.contributions.append(piece)
+            else:
+                value.complete.append(piece)
+            if of_graph.value == self.graph.loss:
+                self._losses.append(made.value)
+
+    def _replace(self, name: str, local_ops: list[tuple[str, LocalOp]], brought: list[_Brought]) -> None:
+        """After an op that changes a value in place, only what its workers have is valid."""
+        value = self._distributed(name)
+        if value.value.kind in CARRIED_KINDS:
+            return
+        value.complete, value.contributions = [], []
+        for (device, local), operands in zip(local_ops, brought, strict=True):
+            for operand, box, (base, _) in zip(local.op.inputs, local.reads, operands, strict=True):
+                if operand.value == name:
+                    value.complete.append(Piece(device, box, base))
+
+    # --- gradients
+
+    def _reduce_after(self, index: int) -> None:
+        """Sum the replicas' gradients of the parameters of a module, if this op has completed them."""
+        done = self._completed_by.get(index)
+        if not done:
+            return
+        how = Reduction(self.options.server, self._sum_stream, self._sum_priority)
+        self.fetcher.phase = BACKWARD
+        for layer, parameters in done.items():
+            self.fetcher.layer = layer
+            tasks = self.pieces.reduce(parameters, self.values, self.fetcher, f"reduce {layer}", how)
+            (self.tasks if self.options.overlap else self._reduced).extend(tasks)
+
+    @cached_property
+    def _completed_by(self) -> dict[int, dict[str, list[str]]]:
+        """By op, the modules whose gradients are complete with it, and their parameters."""
+        last: dict[str, int] = {}
+        for parameter, index in self.graph.gradient_ops.items():
+            layer = self.graph.layers[parameter]
+            last[layer] = max(index, last.get(layer, -1))
+        completed: dict[int, dict[str, list[str]]] = {}
+        for parameter in self.graph.parameters:
+            layer = self.graph.layers[parameter]
+            completed.setdefault(last[layer], {}).setdefault(layer, []).append(parameter)
+        return completed

@@ -1,0 +1,63 @@
+"""A value of the graph in pieces on several devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from simulator.plan.task import Operand, Value
+from simulator.shards.boxes import Box, covers, overlap, without
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a value on a device: all elements of `operand`, whose shape is that of the box."""
+
+    device: str
+    box: Box
+    operand: Operand
+
+
+@dataclass
+class Distributed:
+    """Where the elements of a value of the graph are.
+
+    `complete` are pieces with the value's elements; some may be copies of others. `contributions` add up to the value, outside of all boxes
+    of `complete`: gradients of overlapping parts, and sums over parts of what is summed. Where nothing lies, a gradient is 0.
+    """
+
+    value: Value
+    complete: list[Piece] = field(default_factory=list)
+    contributions: list[Piece] = field(default_factory=list)
+
+    def on(self, device: str, box: Box) -> Piece | None:
+        """A complete piece on a device that has all of a box: of those, first one that has nothing else."""
+        covering = [piece for piece in self.complete if piece.device == device and covers(piece.box, box)]
+        return next((piece for piece in covering if piece.box == box), covering[0] if covering else None)
+
+    def contribution(self, device: str, box: Box) -> Piece | None:
+        """The contribution of a device to exactly this box, if it is the device's only one."""
+        own = [piece for piece in self.contributions if piece.device == device]
+        return own[0] if len(own) == 1 and own[0].box == box else None
+
+    def sources(self, device: str, box: Box) -> tuple[list[tuple[Piece, Box]], list[tuple[Piece, Box]]]:
+        """What a box is put together from on a device: disjoint boxes of complete pieces, and of contributions to all the rest.
+
+        Pieces on the device come first.
+        """
+        taken: list[tuple[Piece, Box]] = []
+        rest = [box]
+        for piece in sorted(self.complete, key=lambda each: each.device != device):
+            uncovered: list[Box] = []
+            for each in rest:
+                common = overlap(piece.box, each)
+                if common is not None:
+                    taken.append((piece, common))
+                uncovered += without(each, piece.box)
+            rest = uncovered
+        added = [(piece, common) for each in rest for piece, common in self._contributing(each)]
+        return taken, sorted(added, key=lambda each: each[0].device != device)
+
+    def _contributing(self, box: Box) -> Iterator[tuple[Piece, Box]]:
+        for piece in self.contributions:
+            common = overlap(piece.box, box)
+            if common is not None:
+                yield piece, common

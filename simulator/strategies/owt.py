@@ -1,0 +1,50 @@
+"""One weird trick: convolutions by image, linear layers by channel.
+
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014). Linear layers have most parameters and little to
+compute, so each device holds a part of them and gets the activations of all images; all other layers run as under image parallelism. A
+linear layer whose channels do not divide among the devices is divided by image as well. Batch-norm uses separate statistics on every
+device.
+"""
+
+from dataclasses import dataclass
+
+from simulator.costs.cost import PlanCosts
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+from simulator.shards.configuration import Configuration
+from simulator.shards.configurations import nearest, place
+from simulator.shards.network import Network
+from simulator.shards.plan import ShardedStep, StepOptions, check_job
+from traces.garbage import gc_paused
+
+NAME = "owt"
+ABOUT = "one weird trick: linear layers divided by channel, all others by image"
+LEAST_DEVICES = 2
+
+
+@dataclass(frozen=True)
+class Options(StepOptions):
+    """How gradients are reduced."""
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """Forward, backward and update of all layers on all devices.
+
+    Raises StepcastError if the machine has too few devices.
+    """
+    check_job(NAME, job, machine, options)
+    with gc_paused():
+        network = Network(job.graph())
+        placed = [place(configuration, machine) for configuration in configurations(network, len(machine.devices))]
+        return ShardedStep(NAME, job, machine, network, placed, options).plan()
+
+
+def configurations(network: Network, devices: int) -> list[Configuration]:
+    """The configuration of each layer."""
+    by_image, by_channel = Configuration(n=devices), Configuration(c=devices)
+    linear = [network.graph.ops[layer.main].body.target in ("aten.addmm.default", "aten.mm.default") for layer in network.layers]
+    return [
+        by_channel if is_linear and by_channel in network.legal(number, devices) else nearest(network, number, by_image)
+        for number, is_linear in enumerate(linear)
+    ]

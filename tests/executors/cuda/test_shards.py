@@ -1,0 +1,27 @@
+"""Any mix of configurations on partitions of one GPU, eagerly and in graphs.
+
+The simulated GPU fails a test whose streams race or whose tensors are freed too early.
+"""
+
+import pytest
+
+from calibrate.numerics import References, compare, steps_to_compare
+from executors.cuda.backend import CudaBackend
+from simulator.machine.this_gpu import gpu_machine
+from tests.fake_gpu import FakeGpu
+from tests.support.shard_networks import random_job, random_plan
+from traces.profile import Identity, Profile
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("seed", "mode"), [(40, "eager"), (41, "eager"), (41, "graph"), (43, "graph")])
+@pytest.mark.parametrize("batch_norm", ["separate", "synchronized"])
+def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, batch_norm, tmp_path):
+    job, draw = random_job(seed, tmp_path, norms=seed > 40)
+    machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()
+    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"), batch_norm=batch_norm)
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics

@@ -1,0 +1,102 @@
+"""`stepcast deepa-cost`: what dividing one layer costs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from calibrate.placement import Placement, check_names
+from calibrate.sources import costs_for
+from simulator.job import Job
+from simulator.machine.machine import Machine
+from simulator.shards.configuration import DIMENSIONS, Configuration
+from simulator.shards.costs.one_layer import LayerCost, layer_costs
+from simulator.shards.naming import layer_called
+from simulator.shards.network import Network
+from traces import units
+from traces.errors import StepcastError
+from ui import jobs
+from ui.commands.output import print_document
+
+SCHEMA = "stepcast.deepa-cost/1"
+
+
+def deepa_cost(
+    job: Job,
+    settings: Sequence[str],
+    layer: str,
+    configs: Sequence[str],
+    input_config: str | None,
+    machine_name: str | None,
+    profile: Path | None,
+    placement: Placement,
+    as_json: bool,
+) -> None:
+    """Print the costs of a layer in each configuration."""
+    check_names(placement)
+    if settings:
+        raise StepcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
+    configurations = [Configuration.parse(text) for text in configs]
+    given = Configuration.parse(input_config) if input_config is not None else None
+    machine, model = costs_for(job, profile, machine_name, placement)
+    network = Network(job.graph())
+    number = layer_called(network, layer)
+    rows = layer_costs(network, machine, model, number, configurations, given)
+    jobs.caution(model, profile)
+    if as_json:
+        print_document(document(job, machine, network.layers[number].name, rows))
+        return
+    console = Console(width=max(100, Console().width))
+    console.print(table(rows))
+    console.print(f"- {words(network, number, machine, given)}", highlight=False, markup=False)
+
+
+def document(job: Job, machine: Machine, layer: str, rows: Sequence[LayerCost]) -> dict:
+    """The JSON object of the costs."""
+    return {
+        "schema": SCHEMA,
+        "model": job.model,
+        "batch_size": job.batch,
+        "layer": layer,
+        "machine": machine.name,
+        "rows": [
+            {
+                "config": dict(zip(DIMENSIONS, row.configuration.degrees, strict=True)),
+                "workers": row.configuration.workers,
+                "transfer_s": row.transfer_s,
+                "compute_s": row.compute_s,
+                "update_s": row.update_s,
+                "total_s": row.total_s,
+                "exact_bytes": round(row.exact_bytes),
+                "exact_transfer_bytes": round(row.exact_transfer_bytes),
+                "exact_update_bytes": round(row.exact_update_bytes),
+            }
+            for row in rows
+        ],
+    }
+
+
+def table(rows: Sequence[LayerCost]) -> Table:
+    """The costs as a table; the cheapest row is bold."""
+    shown = Table()
+    for head in ("config", "workers", "transfer ms", "compute ms", "update ms", "total ms", "inputs moved", "gradients moved"):
+        shown.add_column(head, justify="left" if head == "config" else "right")
+    least = min(row.total_s for row in rows)
+    for row in rows:
+        times = (units.ms(seconds) for seconds in (row.transfer_s, row.compute_s, row.update_s, row.total_s))
+        moved = (units.memory(count) for count in (row.exact_transfer_bytes, row.exact_update_bytes))
+        style = "bold" if row.total_s == least and len(rows) > 1 else None
+        shown.add_row(str(row.configuration), str(row.configuration.workers), *times, *moved, style=style)
+    return shown
+
+
+def words(network: Network, layer: int, machine: Machine, given: Configuration | None) -> str:
+    """What the table shows."""
+    own = network.layers[layer]
+    inputs = f"configuration {given}" if given else "images divided among all devices"
+    shape = " x ".join(map(str, own.shape))
+    return (
+        f"{own.name} ({shape}) on {machine.name}: forward, backward and update. The layers that it reads have {inputs}. Times are the"
+        " paper's model. Bytes are those of a plan that sums gradients by a ring."
+    )
