@@ -7,6 +7,7 @@ of the output reads, in coordinates of the input as the op sees it, after its vi
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from simulator.graph import Op
@@ -56,7 +57,13 @@ def needed(op: Op, box: Box) -> tuple[Box | None, ...]:
 
 def arguments_of(op: Op) -> list:
     """The op's positional arguments. A tensor is {"$": its position among the inputs}."""
-    return json.loads(op.body.args)
+    return list(_parsed(op.body.args))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> list:
+    """The same list for the same text: do not change it, nor the lists in it."""
+    return json.loads(text)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from simulator.shards.costs.tables import CostTables
 from simulator.shards.elimination import Cheapest, IrreducibleError, cheapest
 from simulator.shards.network import Network
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 
 EXACT, PAPER = "exact", "paper"
 #: Shares of the seconds of transfers and updates that count, one candidate each: with overlap, the rest is hidden behind computation.
@@ -35,12 +36,13 @@ def cost_tables(
     `costs`: as strategies get them; None: the cost model's estimates for the machine. `server`: who sums gradients, as in image-parallel.
     """
     workers = len(machine.devices)
-    configurations = [tuple(network.legal(layer, workers)) for layer in range(len(network.layers))]
-    prices = Prices(machine, costs)
-    compute_s = compute_tables(network, configurations, prices)
-    if cost == PAPER:
-        return paper_tables(network, machine, configurations, compute_s)
-    return ExactCosts(network, machine, configurations, prices, server, optimizer).tables(compute_s)
+    with gc_paused():
+        configurations = [tuple(network.legal(layer, workers)) for layer in range(len(network.layers))]
+        prices = Prices(machine, costs)
+        compute_s = compute_tables(network, configurations, prices)
+        if cost == PAPER:
+            return paper_tables(network, machine, configurations, compute_s)
+        return ExactCosts(network, machine, configurations, prices, server, optimizer).tables(compute_s)
 
 
 def best(network: Network, machine: Machine, costs: PlanCosts | None, server: str = "all-reduce") -> list[Configuration]:
