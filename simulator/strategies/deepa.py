@@ -11,6 +11,8 @@ from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from simulator.shards import search
+from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import place, read_configurations
 from simulator.shards.network import Network
 from simulator.shards.plan import ShardedStep, StepOptions, check_job
@@ -22,6 +24,9 @@ ABOUT = "per-layer parallelism: each layer divided by images, channels, height a
 LEAST_DEVICES = 2
 USES_COSTS = True
 
+#: Tasks of all simulated plans together, at most: some 20 seconds.
+_MOST_TASKS = 60_000
+
 
 @dataclass(frozen=True)
 class Options(StepOptions):
@@ -29,6 +34,13 @@ class Options(StepOptions):
 
     config: str = ""
     """A JSON file with the configuration of each layer (stepcast.configurations/1); empty: the best ones are searched."""
+    simulated: int = 3
+    """How many of the best divisions that the search finds are simulated, to choose by what overlaps; 1: the smallest sum of costs."""
+
+    def __post_init__(self):
+        """Raise StepcastError if no division is left to choose."""
+        if self.simulated < 1:
+            raise StepcastError(f"strategy {NAME}: simulated is {self.simulated}; expected at least 1")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -40,15 +52,21 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     with gc_paused():
         network = Network(job.graph())
         if options.config:
-            placed = read_configurations(options.config, network, machine)
-        else:
-            placed = [place(configuration, machine) for configuration in _searched(network, machine, costs, options)]
-        return ShardedStep(NAME, job, machine, network, placed, options).plan()
+            return ShardedStep(NAME, job, machine, network, read_configurations(options.config, network, machine), options).plan()
+        drafts: list[Plan] = []
+        for division in _divisions(job, network, machine, costs, options):
+            placed = [place(configuration, machine) for configuration in division]
+            drafts.append(ShardedStep(NAME, job, machine, network, placed, options).plan())
+            if sum(len(draft.tasks) for draft in drafts) + len(drafts[0].tasks) > _MOST_TASKS:
+                break
+    if costs is None or len(drafts) == 1:
+        return drafts[0]
+    from simulator.engine.simulation import simulate
+
+    return min(drafts, key=lambda d: simulate(d, machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers).step_s)
 
 
-def _searched(network: Network, machine: Machine, costs: PlanCosts | None, options: Options):
-    try:
-        from simulator.shards.search import best
-    except ImportError as error:
-        raise StepcastError(f"{NAME} needs config=FILE.json, the configuration of each layer") from error
-    return best(network, machine, costs, options.server)
+def _divisions(job: Job, network: Network, machine: Machine, costs: PlanCosts | None, options: Options) -> list[list[Configuration]]:
+    """The divisions of all layers to choose from, the smallest sum of costs first. That sum hides no transfer behind computation."""
+    tables = search.cost_tables(network, machine, costs, options.server, optimizer=(job.optimizer, job.form))
+    return search.candidates(tables, options.simulated if options.overlap else 1)

@@ -1,0 +1,41 @@
+"""The search of `deepa`: which of the divisions that it finds becomes the plan."""
+
+import pytest
+
+from simulator.costs.model import CostModel
+from simulator.engine.simulation import simulate
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.predict.forecast import plan_strategy
+from simulator.shards.configurations import place
+from simulator.shards.network import Network
+from simulator.shards.plan import ShardedStep, StepOptions
+from simulator.shards.search import candidates, cost_tables
+from traces.errors import StepcastError
+
+JOB, MACHINE = Job("vgg11", 64, 64), load_machine("p100x4")
+COSTS = CostModel(MACHINE)
+
+
+def step_s(plan):
+    return simulate(plan, MACHINE, COSTS.resolve(plan), pair_multipliers=COSTS.pair_multipliers).step_s
+
+
+def steps_of_divisions(count):
+    """The simulated seconds of the divisions with the smallest sums of costs."""
+    network = Network(JOB.graph())
+    for division in candidates(cost_tables(network, MACHINE, COSTS), count):
+        placed = [place(configuration, MACHINE) for configuration in division]
+        yield step_s(ShardedStep("deepa", JOB, MACHINE, network, placed, StepOptions()).plan())
+
+
+def test_of_the_best_divisions_the_fastest_in_the_simulation_is_kept():
+    steps = list(steps_of_divisions(4))
+    assert step_s(plan_strategy("deepa:simulated=4", {}, JOB, MACHINE, COSTS)) == min(steps)
+    assert step_s(plan_strategy("deepa:simulated=1", {}, JOB, MACHINE, COSTS)) == steps[0]
+    assert min(steps) < steps[0], "a sum of costs hides no transfer, and is not the whole truth"
+
+
+def test_no_division_to_choose_from_is_refused():
+    with pytest.raises(StepcastError, match="^strategy deepa: simulated is 0; expected at least 1$"):
+        plan_strategy("deepa:simulated=0", {}, JOB, MACHINE, COSTS)
