@@ -37,5 +37,5 @@ def test_of_the_best_divisions_the_fastest_in_the_simulation_is_kept():
 
 
 def test_no_division_to_choose_from_is_refused():
-    with pytest.raises(StepcastError, match="^strategy deepa: simulated is 0; expected at least 1$"):
+    with pytest.raises(StepcastError, match=r"^strategy deepa: simulated is 0; expected at least 1$"):
         plan_strategy("deepa:simulated=0", {}, JOB, MACHINE, COSTS)
