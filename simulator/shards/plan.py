@@ -122,7 +122,7 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": 0, **self._statistics()},
+            semantics={"staleness": 0, "divided": self._division(), **self._statistics()},
         )
 
     def _check_memory(self) -> None:
@@ -134,6 +134,10 @@ class ShardedStep:
                 raise StepcastError(
                     f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
                 )
+
+    def _division(self) -> dict[str, str]:
+        """The configuration of each layer."""
+        return {layer.name: str(placed.configuration) for layer, placed in zip(self.network.layers, self.placed, strict=True)}
 
     def _statistics(self) -> dict[str, object]:
         """What to say of batch-norms of which several workers have statistics of their own: their parts along n, h and w."""

@@ -24,7 +24,7 @@ from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
-from ui.text import fits, sentences, tables, waterfalls
+from ui.text import fits, labels, sentences, tables, waterfalls
 from ui.text.machines import partition_words
 from ui.text.predictions import predictions_table
 
@@ -155,6 +155,8 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
         console.print(line, style="bold red", highlight=False, markup=False)
     console.print(tables.prediction_table(answer.rows, here))
     words = [*sentences.prediction_words(document, here), *waterfalls.prediction_words(document)]
+    if divided := labels.division(chosen.plan.semantics):
+        words.insert(0, f"Layers are divided by {divided}.")
     for line in [*filter(None, [partition_words(answer.machine)]), *words]:
         console.print(f"- {line}", highlight=False, markup=False)
     if document.waterfall:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 
 from traces import units
 from traces.comparison import Shares, Validation, ValidationResult
@@ -10,7 +12,7 @@ from traces.comparison import Shares, Validation, ValidationResult
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
 #: Entries of a plan's semantics that say how it computes what plain training computes.
-HOW_COMPUTED = frozenset({"scan_level"})
+HOW_COMPUTED = frozenset({"scan_level", "divided", "batch_norm_parts"})
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
 _JOINER = "\u2060"
 _SIGNS = re.compile(r"[\\`*_{}\[\]<>#$~|:&]")
@@ -97,6 +99,15 @@ def differing(semantics: Mapping[str, object]) -> str:
     """How a plan's training differs from plain training: batch norm: statistics per micro-batch. Nothing is said of what is the same."""
     told = {name: value for name, value in semantics.items() if name not in HOW_COMPUTED and _differs(value)}
     return "; ".join(f"{name.replace('_', ' ')}: {_value_words(value)}" for name, value in told.items())
+
+
+def division(semantics: Mapping[str, object]) -> str:
+    """How layers are divided: n=2 from features.0 to avgpool, c=2 in classifier.1. Empty for a plan that divides no layers."""
+    divided = semantics.get("divided")
+    if not isinstance(divided, Mapping):
+        return ""
+    runs = [(configuration, [name for name, _ in run]) for configuration, run in groupby(divided.items(), key=itemgetter(1))]
+    return ", ".join(f"{how} in {names[0]}" if len(names) == 1 else f"{how} from {names[0]} to {names[-1]}" for how, names in runs)
 
 
 def _differs(value: object) -> bool:

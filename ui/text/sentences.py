@@ -7,7 +7,7 @@ from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.speedup import verdict
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import differing, labelled_rows, source_words
+from ui.text.labels import differing, division, labelled_rows, source_words
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -97,6 +97,8 @@ def result_words(result: ValidationResult) -> list[str]:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
     if words := differing(result.semantics):
         sentences.append(f"Differs from plain training: {words}.")
+    if words := division(result.semantics):
+        sentences.append(f"Layers are divided by {words}.")
     if result.shares is not None:
         sentences.append(f"Predicted task time: {source_words(result.shares)}.")
     return sentences

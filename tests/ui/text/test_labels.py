@@ -6,6 +6,7 @@ from tests.support.page_samples import result
 from traces.comparison import Shares
 from ui.text.labels import (
     differing,
+    division,
     headline,
     lane_label,
     markdown_escaped,
@@ -68,3 +69,10 @@ def test_rows_of_one_strategy_differ_by_their_options():
         result("gpipe", options={"stages": 2}),
     ]
     assert row_labels(rows) == ["turbodl:alpha=1", "turbodl:alpha=2", "gpipe"]
+
+
+def test_layers_that_are_divided_alike_are_named_once():
+    divided = {"features.0": "n=2", "features.2": "n=2", "classifier.1": "c=2", "loss": "n=1"}
+    assert division({"divided": divided}) == "n=2 from features.0 to features.2, c=2 in classifier.1, n=1 in loss"
+    assert division({"staleness": 0}) == ""
+    assert not differing({"divided": divided}), "layers that are divided compute what whole ones do"
