@@ -22,7 +22,7 @@ NAME = "deepa"
 ABOUT = "DeePa: per-layer parallelism in image, channel, height and width, on 16 K80 and on P100"
 MACHINE = "k80x16"
 TITLE = "Exploring the Hidden Dimension in Accelerating Convolutional Neural Networks"
-REFERENCE = "DeePa, submitted to ICLR 2018, https://openreview.net/forum?id=SJCPLLpaW"
+REFERENCE = "Exploring the Hidden Dimension in Accelerating Convolutional Neural Networks (DeePa), submitted to ICLR 2018"
 SERVER = "distributed"
 NOTES = (
     "Steps are predicted by simulating the plans of image-parallel, owt and deepa, as stepcast predict does. Configurations have the"
