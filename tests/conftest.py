@@ -73,8 +73,3 @@ def frozen_objects():
     yield
     _freeze_objects()
     _give_memory_back()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules first that count the allocator's bytes: a count visits all free chunks, of which an old process has many."""
-    items.sort(key=lambda item: item.get_closest_marker("counts_bytes") is None)

@@ -89,7 +89,8 @@ class CpuBackend:
             program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
             return program.watch.peaks()
 
-        return highest_of_parts(plan, peaks)
+        with allocator.without_holes():
+            return highest_of_parts(plan, peaks)
 
 
 class CpuExecutable:

@@ -6,12 +6,15 @@ optimal all-reduce algorithms for clusters of workstations"). Tree: all data up 
 Distributed: every device is the parameter server of its chunk. Server: one rank serves all chunks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 RING, TREE, DISTRIBUTED, SERVER = "ring", "tree", "distributed", "server"
+#: By who sums, as strategies name it, the algorithm: all devices together, each one its chunk, or the host.
+ALGORITHM_OF: Mapping[str, str] = MappingProxyType({"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER})
 
 
 class Move(NamedTuple):

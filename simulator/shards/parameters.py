@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simulator.bodies.update import STATE, Update, state_shape
-from simulator.collectives.rounds import DISTRIBUTED, RING, SERVER
+from simulator.collectives.rounds import ALGORITHM_OF
 from simulator.collectives.sending import COMPUTE
 from simulator.collectives.tasks import Group
 from simulator.graph import TrainingGraph
@@ -29,7 +29,7 @@ class Reduction:
     @property
     def algorithm(self) -> str:
         """The algorithm in the terms of `collectives.rounds`."""
-        return {"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER}[self.server]
+        return ALGORITHM_OF[self.server]
 
 
 class Pieces:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Literal
 
 from simulator.build import PlanBuilder, Share, insert
-from simulator.collectives.rounds import DISTRIBUTED, SERVER
+from simulator.collectives.rounds import ALGORITHM_OF
 from simulator.collectives.tasks import Group
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
@@ -181,7 +181,7 @@ class Replicas:
         """The tasks that sum a bucket over the devices."""
         options = self.options
         stream, priority = (TRANSFERS + urgency, max(1 - self._levels, urgency - URGENCIES)) if options.overlap else (COMPUTE, 0)
-        algorithm = {"all-reduce": options.algorithm, "distributed": DISTRIBUTED, "host": SERVER}[options.server]
+        algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
         root = HOST if options.server == "host" else ""
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
         operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]

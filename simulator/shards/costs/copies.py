@@ -18,13 +18,11 @@ import numpy as np
 from simpy import Environment
 
 from simulator.bodies.collective import ALL_REDUCE, Collective
-from simulator.collectives.rounds import DISTRIBUTED, RING, SERVER, rounds
+from simulator.collectives.rounds import ALGORITHM_OF, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
 from simulator.shards.costs.moved import Flows
 
-#: By name of a server, the algorithm that sums gradients.
-ALGORITHMS = {"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER}
 #: Seconds of a kernel that copies, or adds, this many bytes.
 KernelSeconds = Callable[[float, bool], float]
 
@@ -165,7 +163,7 @@ class Copies:
         for group in groups:
             devices = tuple(self.devices[place] for place in group)
             route, busiest = self._links.collective(
-                Collective(ALL_REDUCE, devices, ALGORITHMS[server], self._root(server, devices)), payload_bytes
+                Collective(ALL_REDUCE, devices, ALGORITHM_OF[server], self._root(server, devices)), payload_bytes
             )
             alone = max(alone, self._links.alone_s(route, busiest))
             for channel, load in zip(route.channels, route.loads, strict=True):
@@ -174,7 +172,7 @@ class Copies:
 
     def reduction_bytes(self, replicas: int, payload_bytes: float, server: str) -> float:
         """Bytes that all devices of one group send."""
-        moves = [move for moves in rounds(ALL_REDUCE, ALGORITHMS[server], replicas, -1 if server == "host" else 0) for move in moves]
+        moves = [move for moves in rounds(ALL_REDUCE, ALGORITHM_OF[server], replicas, -1 if server == "host" else 0) for move in moves]
         return sum(payload_bytes if move.chunk is None else payload_bytes / replicas for move in moves)
 
     def _root(self, server: str, devices: tuple[str, ...]) -> str:
@@ -186,7 +184,7 @@ class Copies:
     def _reduced_by_kernels(self, replicas: int, payload_bytes: float, server: str) -> float:
         """Seconds of the rounds, in each of which the target with most to copy determines the time."""
         total_s = 0.0
-        for moves in rounds(ALL_REDUCE, ALGORITHMS[server], replicas, -1 if server == "host" else 0):
+        for moves in rounds(ALL_REDUCE, ALGORITHM_OF[server], replicas, -1 if server == "host" else 0):
             busy: dict[int, float] = {}
             for move in moves:
                 lane = move.source if move.target < 0 else move.target

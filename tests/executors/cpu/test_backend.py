@@ -23,8 +23,6 @@ from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.small_plans import mm, plan_of, sgd, value
 
-pytestmark = pytest.mark.counts_bytes
-
 CPU = "cpu:0"
 UNARY = '[{"$":0}]'
 

@@ -17,7 +17,6 @@ from simulator.strategies import registry as strategies
 from tests.support.small_plans import mm, plan_of, value
 
 pytestmark = [
-    pytest.mark.counts_bytes,
     pytest.mark.skipif(allocator.allocated_bytes() is None, reason="this C library's allocator has no count of its bytes"),
     pytest.mark.skipif(this_cpu().devices[0].sms < 2, reason="needs two cores"),
 ]

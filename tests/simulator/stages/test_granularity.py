@@ -19,8 +19,6 @@ from simulator.stages.of_plan import schedule_of
 from simulator.stages.orders import one_f_one_b
 from tests.support import staged_models
 
-pytestmark = pytest.mark.counts_bytes
-
 HERE = this_cpu(devices=2)
 
 

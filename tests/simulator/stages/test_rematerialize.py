@@ -19,8 +19,6 @@ from simulator.stages.orders import gpipe, one_f_one_b
 from simulator.stages.rematerialize import at_once
 from tests.support import staged_models
 
-pytestmark = pytest.mark.counts_bytes
-
 MACHINE = this_cpu(devices=2)
 
 
