@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from simulator.machine.machine import Machine
 from simulator.plan.messages import blocking_pairs
+from simulator.plan.pieces import Box
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
 from traces.garbage import gc_paused
 
-Box = tuple[tuple[int, int], ...]
 #: (period, index in the period) of an execution.
 _At = tuple[int, int]
 

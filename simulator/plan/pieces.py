@@ -13,7 +13,7 @@ from itertools import product
 from simulator.plan.contents import PlanContents
 from simulator.plan.task import CARRIED_KINDS, Operand, Value, ViewStep
 
-#: (first, end) for each dimension of a tensor.
+#: (first, end) for each dimension of a tensor. What lies beyond the tensor is padding.
 Box = tuple[tuple[int, int], ...]
 
 
@@ -21,9 +21,6 @@ def box_of(source: Operand) -> Box:
     """The part of the job's tensor that `source` is.
 
     Raises ValueError if its view steps are not slices without gaps, each of which begins at a place counted from the start.
-
-    >>> box_of(viewed(Operand("w", (8, 4), (4, 1), "float32"), (2, 4), (4, 1), "aten.slice.Tensor", 0, 6, 8))        # doctest: +SKIP
-    ((6, 8), (0, 4))
     """
     first = [0] * len(source.shape)
     for view in source.views:

@@ -4,10 +4,8 @@ import json
 from itertools import product
 from math import prod
 
+from simulator.plan.pieces import Box
 from simulator.plan.task import Operand, ViewStep
-
-#: (first, end) for each dimension. A range may go beyond the tensor: what lies outside is padding.
-Box = tuple[tuple[int, int], ...]
 
 
 class NotABoxError(ValueError):
