@@ -81,14 +81,14 @@ def without_holes() -> Iterator[None]:
     libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
     last_chunk = libc.sbrk(0) - _mallinfo2()().keepcost  # beyond it, nothing was in use
     held: list[int] = []
-    for size in _HOLES:
-        count = inside = _BATCH
-        while 2 * inside >= count and _mallinfo2()().ordblks > _BATCH:
-            count = min(2 * count, max(1, _MOST_BYTES // size))
-            taken = [libc.malloc(size) for _ in range(count)]
-            inside = sum(address < last_chunk for address in taken)
-            held += taken
     try:
+        for size in _HOLES:
+            count = inside = _BATCH
+            while 2 * inside >= count and _mallinfo2()().ordblks > _BATCH:
+                count = min(2 * count, max(1, _MOST_BYTES // size))
+                taken = [libc.malloc(size) for _ in range(count)]
+                inside = sum(address < last_chunk for address in taken)
+                held += taken
         yield
     finally:
         for address in held:

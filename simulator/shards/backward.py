@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from simulator.graph import Op, TrainingGraph
 from simulator.plan.task import BACKWARD, FORWARD, PARAMETER, Operand, ViewStep
 from simulator.shards.boxes import slice_arguments
-from simulator.shards.regions import arguments_of, output_of
+from simulator.shards.regions import concatenated, name_of, output_of
 
 #: Ops that hand the gradient of their output on to their inputs.
 _PASSING = frozenset({"add", "add_", "sub", "sub_", "clone"})
@@ -47,11 +47,6 @@ class Served:
 def served(graph: TrainingGraph) -> dict[int, Served]:
     """By index of a backward op, what it serves."""
     return _Follower(graph).result()
-
-
-def name_of(op: Op) -> str:
-    """The name of an op's target without namespace and overload."""
-    return op.body.target.split(".")[1]
 
 
 class _Follower:
@@ -175,13 +170,6 @@ def _sliced(op: Op, slices: Sequence[ViewStep]) -> int | None:
     """The position of the input of a concatenation whose gradient the first of `slices` cuts out; None if it cuts out none."""
     if not slices:
         return None
-    arguments = arguments_of(op)
-    dim = (arguments[1] if len(arguments) > 1 else 0) % len(output_of(op).shape)
+    dim, places = concatenated(op)
     sliced, first, end, _ = slice_arguments(json.loads(slices[0].args), output_of(op).shape)
-    start = 0
-    for position in (argument["$"] for argument in arguments[0]):
-        extent = op.inputs[position].shape[dim]
-        if (dim, start, start + extent) == (sliced, first, end):
-            return position
-        start += extent
-    return None
+    return next((position for position, place in places if (dim, place) == (sliced, (first, end))), None)

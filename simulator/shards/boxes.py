@@ -38,6 +38,12 @@ def within(box: Box, outer: Box) -> Box:
     return tuple((first - origin, end - origin) for (first, end), (origin, _) in zip(box, outer, strict=True))
 
 
+def broadcast(shape: tuple[int, ...], box: Box) -> Box:
+    """The box of a tensor of `shape` whose elements those of `box` are made of, if it is expanded to the shape that `box` is a part of."""
+    kept = box[len(box) - len(shape) :]
+    return tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
+
+
 def parts(shape: tuple[int, ...], degrees: tuple[int, ...]) -> list[Box]:
     """`shape` in equal parts: `degrees` of them along each dimension, the last dimension changing fastest.
 
@@ -101,9 +107,7 @@ def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, View
     if name in ("view", "_unsafe_view", "reshape"):
         return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
     if name == "expand":
-        kept = box[len(box) - len(shape) :]
-        inner = tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
-        return inner, _step("aten.expand.default", list(shape_of(box)))
+        return broadcast(shape, box), _step("aten.expand.default", list(shape_of(box)))
     if name in ("t", "transpose", "permute"):
         order = view_order(name, arguments, len(shape))
         return tuple(box[order.index(d)] for d in range(len(shape))), step

@@ -1,7 +1,6 @@
 """The configuration of each layer from a JSON document, or for all layers alike."""
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -93,7 +92,7 @@ def nearest(network: Network, layer: int, wanted: Configuration) -> Configuratio
         for each in network.legal(layer, wanted.workers)
         if all(own % degree == 0 for own, degree in zip(wanted.degrees, each.degrees, strict=True))
     ]
-    return max(legal, key=lambda each: (prod(each.degrees), each.degrees))
+    return max(legal, key=lambda each: (each.workers, each.degrees))
 
 
 def place(configuration: Configuration, machine: Machine, devices: Sequence[int] | None = None, layer: str = "") -> Placed:

@@ -12,11 +12,11 @@ from math import prod
 
 from simulator.graph import Op
 from simulator.plan.task import Operand
-from simulator.shards.backward import Served, name_of
-from simulator.shards.boxes import Box, NotABoxError, behind_views, shape_of, whole
+from simulator.shards.backward import Served
+from simulator.shards.boxes import Box, NotABoxError, behind_views, broadcast, shape_of, whole
 from simulator.shards.configuration import Configuration
 from simulator.shards.network import Network
-from simulator.shards.regions import arguments_of, needed, output_of, rule_of, windows_of
+from simulator.shards.regions import arguments_of, name_of, needed, output_of, rule_of, windows_of
 from simulator.shards.strides import cut, dense, with_views
 
 
@@ -268,7 +268,7 @@ def rule_of_elements(op: Op, box: Box) -> tuple[list[Box], list[Box]]:
         kept = box[len(box) - len(operand.shape) :]
         if len(operand.shape) > len(box) or any(e not in (1, n) for e, n in zip(operand.shape, shape[len(box) - len(kept) :], strict=True)):
             raise NotABoxError(f"{op.name} reads {operand.shape}")
-        return tuple((0, 1) if extent == 1 else part for extent, part in zip(operand.shape, kept, strict=True))
+        return broadcast(operand.shape, box)
 
     return [of(operand) for operand in op.inputs], [box for _ in op.writes]
 

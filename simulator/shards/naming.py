@@ -3,6 +3,7 @@
 import difflib
 
 from simulator.shards.network import Network
+from simulator.shards.regions import name_of
 from traces.errors import StepcastError
 
 #: The number of the first linear layer in the papers, which is that of AlexNet.
@@ -14,7 +15,7 @@ def paper_names(network: Network) -> dict[str, int]:
     names: dict[str, int] = {}
     convolutions, linear = 0, _FIRST_LINEAR - 1
     for number, layer in enumerate(network.layers):
-        match network.graph.ops[layer.main].body.target.split(".")[1]:
+        match name_of(network.graph.ops[layer.main]):
             case "convolution":
                 convolutions += 1
                 names[f"conv{convolutions}"] = number

@@ -15,7 +15,7 @@ from simulator.plan.task import BUFFER, FORWARD, PARAMETER
 from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.shards.configuration import DIMENSIONS, Configuration
-from simulator.shards.regions import divided_dimensions, divided_shape, needed, output_of, rule_of
+from simulator.shards.regions import divided_dimensions, divided_shape, name_of, needed, output_of, rule_of
 
 _CARRIED = (PARAMETER, BUFFER)
 _SOFTMAX, _LOSS = "_log_softmax", "nll_loss_forward"
@@ -140,7 +140,7 @@ class Network:
     def _is_loss_of_others(self, layer: Layer) -> bool:
         """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""
         last = self.graph.ops[layer.ops[-1]]
-        return last.body.target.split(".")[1] == _LOSS and last.writes[0].value != self.graph.loss
+        return name_of(last) == _LOSS and last.writes[0].value != self.graph.loss
 
     def _has_boxes(self, layer: int, dimension: int, degree: int) -> bool:
         """Whether every worker's inputs are boxes, also behind views, if the layer is divided along one dimension.
@@ -169,9 +169,9 @@ class Network:
         if len(made) != 1:
             return None
         (number,) = made
-        name, first = op.body.target.split(".")[1], self.graph.ops[groups[number][-1]]
+        name, first = name_of(op), self.graph.ops[groups[number][-1]]
         if name == _LOSS:
-            return number if first.body.target.split(".")[1] == _SOFTMAX else None
+            return number if name_of(first) == _SOFTMAX else None
         data = [op.inputs[position] for position in sources]
         if rule_of(op) is None or name in _OWN_LAYERS or len(data) != 1 or data[0].views:
             return None

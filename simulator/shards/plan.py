@@ -19,6 +19,7 @@ from simulator.shards.fetching import Fetcher
 from simulator.shards.local import LocalOp, shard
 from simulator.shards.network import Network
 from simulator.shards.parameters import Pieces, Reduction
+from simulator.shards.regions import name_of
 from simulator.shards.strides import cut, dense
 from simulator.shards.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.shards.values import Distributed, Piece
@@ -260,9 +261,7 @@ class ShardedStep:
     def _fed(self, value: Value, device: str, box: Box) -> Operand:
         """A part of an input, as a device is fed with it."""
         source = cut(value.operand(), box)
-        name, number = f"{value.name}{self.pieces.suffix(device)}", 2
-        while name in self.tensors.values:
-            name, number = f"{value.name}@{device}#{number}", number + 1
+        name = self.fetcher.value_name(f"{value.name}{self.pieces.suffix(device)}")
         strides = value.strides if box == whole(value.shape) else dense(shape_of(box), value.strides)
         return self.tensors.add(Value(name, shape_of(box), strides, value.dtype, device, INPUT, name, source)).operand()
 
@@ -302,7 +301,7 @@ class ShardedStep:
         """Note where the results of a local op are."""
         for of_graph, made, box in zip(local.op.writes, writes, local.writes, strict=True):
             value, piece = self._distributed(of_graph.value), Piece(device, box, made)
-            if phase == BACKWARD and local.op.body.target.split(".")[1] not in _OWN:
+            if phase == BACKWARD and name_of(local.op) not in _OWN:
                 value.contributions.append(piece)
             else:
                 value.complete.append(piece)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from simulator.graph import Op
 from simulator.plan.task import Operand
-from simulator.shards.boxes import Box, NotABoxError, whole
+from simulator.shards.boxes import Box, NotABoxError, broadcast, whole
 
 _N, _C, _H, _W = range(4)
 
@@ -28,6 +28,11 @@ class Rule:
     reads: Callable[[Op, Box], Sequence[Box | None]]
 
 
+def name_of(op: Op) -> str:
+    """The name of an op's target without namespace and overload."""
+    return op.body.target.split(".")[1]
+
+
 def output_of(op: Op) -> Operand:
     """The op's main result, which is divided among workers: its first write, or what it changes in place."""
     return (*op.writes, *op.mutates)[0]
@@ -40,7 +45,7 @@ def divided_shape(op: Op) -> tuple[int, ...]:
 
 def rule_of(op: Op) -> Rule | None:
     """The rule of an op; None if the op runs on one worker only."""
-    return _RULES.get(op.body.target.split(".")[1]) if op.body.target.startswith("aten.") else None
+    return _RULES.get(name_of(op)) if op.body.target.startswith("aten.") else None
 
 
 def divided_dimensions(op: Op) -> frozenset[int]:
@@ -83,7 +88,7 @@ class Window:
 
 def windows_of(op: Op) -> tuple[Window, Window] | None:
     """The windows along height and width of a convolution or pooling; None for any other op."""
-    name, arguments = op.body.target.split(".")[1], arguments_of(op)
+    name, arguments = name_of(op), arguments_of(op)
     if name == "convolution":
         kernel = op.inputs[arguments[1]["$"]].shape[2:]
         numbers = zip(kernel, _pair(arguments[3]), _pair(arguments[4]), _pair(arguments[5]), strict=True)
@@ -142,7 +147,7 @@ def _pool_dimensions(op: Op) -> frozenset[int]:
     arguments = arguments_of(op)
     if len(output_of(op).shape) != 4:
         return frozenset()
-    name, across = op.body.target.split(".")[1], {_N, _C}
+    name, across = name_of(op), {_N, _C}
     if name == "_adaptive_avg_pool2d":  # bins of equal size, or no bins
         return frozenset(across | {d for d in (_H, _W) if op.inputs[0].shape[d] % op.writes[0].shape[d] == 0})
     rounds_up = arguments[5:6] == [True] if name == "max_pool2d_with_indices" else arguments[4:5] == [True]
@@ -180,12 +185,7 @@ def _matrix(op: Op, box: Box) -> list[Box | None]:
 
 
 def _elementwise(op: Op, box: Box) -> list[Box | None]:
-    return [_broadcast(operand.shape, box) for operand in op.inputs]
-
-
-def _broadcast(shape: tuple[int, ...], box: Box) -> Box:
-    kept = box[len(box) - len(shape) :]
-    return tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
+    return [broadcast(operand.shape, box) for operand in op.inputs]
 
 
 # --- normalization: each channel for itself
@@ -200,22 +200,30 @@ def _batch_norm(op: Op, box: Box) -> list[Box | None]:
 
 def _concatenation_dimensions(op: Op) -> frozenset[int]:
     """All, but not the one along which a tensor stands twice."""
+    dim, places = concatenated(op)
+    twice = len(places) > len({position for position, _ in places})
+    return _all(op) - ({dim} if twice else set())
+
+
+def concatenated(op: Op) -> tuple[int, list[tuple[int, tuple[int, int]]]]:
+    """The dimension along which `cat` puts its inputs one after another, and the range that each of them has there, by its position."""
     arguments = arguments_of(op)
-    twice = len(arguments[0]) > len({argument["$"] for argument in arguments[0]})
-    return _all(op) - ({(arguments[1] if len(arguments) > 1 else 0) % len(output_of(op).shape)} if twice else set())
+    dim = (arguments[1] if len(arguments) > 1 else 0) % len(output_of(op).shape)
+    places, start = [], 0
+    for position in (argument["$"] for argument in arguments[0]):
+        end = start + op.inputs[position].shape[dim]
+        places.append((position, (start, end)))
+        start = end
+    return dim, places
 
 
 def _concatenation(op: Op, box: Box) -> list[Box | None]:
-    arguments = arguments_of(op)
-    dim = (arguments[1] if len(arguments) > 1 else 0) % len(box)
+    dim, places = concatenated(op)
     boxes: list[Box | None] = [None] * len(op.inputs)
-    start = 0
-    for position in (argument["$"] for argument in arguments[0]):
-        extent = op.inputs[position].shape[dim]
-        first, end = max(box[dim][0], start) - start, min(box[dim][1], start + extent) - start
+    for position, (start, stop) in places:
+        first, end = max(box[dim][0], start) - start, min(box[dim][1], stop) - start
         if first < end:
             boxes[position] = (*box[:dim], (first, end), *box[dim + 1 :])
-        start += extent
     return boxes
 
 

@@ -45,11 +45,6 @@ def cost_tables(
         return ExactCosts(network, machine, configurations, prices, server, optimizer).tables(compute_s)
 
 
-def best(network: Network, machine: Machine, costs: PlanCosts | None, server: str = "all-reduce") -> list[Configuration]:
-    """The configuration of each layer with the smallest sum of costs. Raises StepcastError for a network that does not reduce."""
-    return cheapest_of(cost_tables(network, machine, costs, server))
-
-
 def cheapest_of(tables: CostTables, update: float = 1.0, transfer: float = 1.0) -> list[Configuration]:
     """The configuration of each layer with the smallest sum of `tables`; `update`, `transfer`: the share of their seconds that counts."""
     result = reduced(tables, update, transfer)

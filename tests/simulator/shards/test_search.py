@@ -8,7 +8,7 @@ from simulator.shards import elimination, search
 from simulator.shards.configuration import Configuration
 from simulator.shards.naming import layer_called
 from simulator.shards.network import Network
-from simulator.shards.search import best, candidates, cheapest_of, cost_tables, reduced
+from simulator.shards.search import candidates, cheapest_of, cost_tables, reduced
 from tests.support.integer_programs import by_integer_program
 from traces.errors import StepcastError
 
@@ -31,7 +31,7 @@ def test_it_is_the_optimum_of_an_integer_program(model, batch, cost):
 def test_alexnet_on_16_k80_divides_images_in_convolutions_and_channels_of_fc6_among_two():
     """As the paper's figure 9."""
     network = Network(Job("alexnet", 512).graph())
-    chosen = best(network, load_machine("k80x16"), None)
+    chosen = cheapest_of(cost_tables(network, load_machine("k80x16"), None))
     fc6 = layer_called(network, "fc6")
     assert all(configuration == Configuration(n=16) for configuration in chosen[:fc6])
     assert chosen[fc6] == Configuration(c=2)
