@@ -10,7 +10,7 @@ from executors.binding import Binding, Instance
 from executors.forms import PLAIN, Forms
 from executors.kernels.registry import handlers
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT, Segment, Task, Value
+from simulator.plan.task import INPUT, Segment, Task
 
 
 class Compiled(NamedTuple):
@@ -30,13 +30,14 @@ class Compiled(NamedTuple):
 def compile_alone(
     task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
 ) -> Compiled:
-    """Compile `task` of `plan` on `tensors`, one for each value that it reads or changes. Tensors of carried values are copied."""
+    """Compile `task` of `plan` on `tensors`, one for each value that it reads or changes. They are bound as they are, not copied."""
     task = replace(task, body=task.body.as_measured)
     names = {o.value for o in (*task.inputs, *task.writes)}
     values = {name: plan.values[name] for name in names}
-    values = {name: _detached(value, value.storage in plan.carried) for name, value in values.items()}
+    carried = {name: tensors[name] for name, value in values.items() if value.storage in plan.carried}
+    values = {name: value if name in carried else replace(value, source=None, kind=INPUT) for name, value in values.items()}
     alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
-    binding = Binding(alone, tensors, device_of, forms=forms)
+    binding = Binding(alone, {}, device_of, forms=forms, carried=carried)
     run = handlers()[task.body.kind](task, binding)
     written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]
     instance = Instance(0, len(binding.slot), [])
@@ -44,8 +45,3 @@ def compile_alone(
         if name in binding.slot:
             instance.slots[binding.slot[name]] = tensor
     return Compiled(run, instance, written)
-
-
-def _detached(value: Value, carried: bool) -> Value:
-    """The value as seen by its task alone: a carried value is bound once, and all others come from an instance, as in the whole plan."""
-    return replace(value, source=value.operand()) if carried else replace(value, source=None, kind=INPUT)

@@ -1,10 +1,12 @@
 """How long a validation will take, from the predicted step times: told before it begins."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from calibrate.numerics import STEPS
 from calibrate.testbed import Testbed
 from executors.run import WARM_UP
+from simulator.costs.cost import Cost
 from simulator.costs.model import measurable
 from simulator.engine.simulation import GRAPH
 from simulator.predict.forecast import Forecast
@@ -18,8 +20,8 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     """Return the seconds of a validation of `forecasts` by label, which include the baseline, in `rounds` rounds on `testbed`.
 
     Every program takes steps for its numerics, its peak memory, its warm-up and the rounds. The baseline's program is run twice, and plain
-    PyTorch, assumed to take as long, beside them. With `calibrate`, an interleaved testbed samples every key, warm and cold, before
-    each program's steps of a round; others measure each missing key once.
+    PyTorch, assumed to take as long, beside them. With `calibrate`, an interleaved testbed samples the keys of each program, warm and cold,
+    before and after its steps of a round; others measure each missing key once.
     """
     base = forecasts["baseline"]
     unit = base.machine.host(base.plan.devices[0]).graph_iterations if base.timeline.mode == GRAPH else 1
@@ -29,13 +31,20 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     total_s = steps * programs_s + plain_steps * base.timeline.step_s
     if not calibrate:
         return total_s
-    keys = {
-        cost.key: cost
-        for forecast in forecasts.values()
-        for task, cost in zip(forecast.plan.every_task, forecast.costs, strict=True)
-        if measurable(task)
-    }
+    keys = [_keys(forecast) for forecast in forecasts.values()]
+    every = {key: cost for own in keys for key, cost in own.items()}
     if not testbed.interleaved:
-        return total_s + GPU_KEY_S * sum(cost.source != "measured" for cost in keys.values())
-    samples = 1 + rounds * (len(forecasts) + 1)
-    return total_s + samples * sum(cost.warm_s + cost.cold_s + CPU_SAMPLE_S for cost in keys.values())
+        return total_s + GPU_KEY_S * sum(cost.source != "measured" for cost in every.values())
+    turns = [*keys, _keys(base)]
+    between = [before | after for before, after in pairwise([turns[-1], *turns])]
+    return total_s + _sample_s(every) + rounds * sum(map(_sample_s, between))
+
+
+def _keys(forecast: Forecast) -> dict[str, Cost]:
+    """The costs of the forecast's keys that are measured."""
+    return {cost.key: cost for task, cost in zip(forecast.plan.every_task, forecast.costs, strict=True) if measurable(task)}
+
+
+def _sample_s(keys: Mapping[str, Cost]) -> float:
+    """Seconds to sample each key once."""
+    return sum(cost.warm_s + cost.cold_s + CPU_SAMPLE_S for cost in keys.values())

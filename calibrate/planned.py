@@ -106,9 +106,9 @@ def refusal(predicted: Forecast, largest: int | None) -> str:
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
     """Raise StepcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
 
-    Besides the peak of one running program, a validation needs the parameters and state of every program (with CUDA graphs, and where
-    tasks lag, so that iterations are unfinished between turns, its whole peak). The first device's memory also holds a step of plain
-    PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
+    A forecast that is given twice has two programs. All of them hold their parameters and state (with CUDA graphs, and where tasks lag, so
+    that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also holds a step of
+    plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
@@ -120,16 +120,19 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
             peak if f.timeline.mode == GRAPH or _lags(f.plan) else _carried_bytes(f.plan, f.machine, memory)
             for f, peak in zip(forecasts, peaks, strict=True)
         ]
-        held[memory.name] = {"parameters and state of all strategies": sum(resident), "the largest peak of a running one": max(peaks)}
+        added = max(peak - own for peak, own in zip(peaks, resident, strict=True))
+        held[memory.name] = {"parameters and state of all strategies": sum(resident), "a running one besides": added}
         if memory is first:
             held[memory.name]["a step of plain PyTorch"] = max(peaks)
             held[memory.name]["operands of ops to measure"] = _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
     needs = memory_needs({name: sum(sizes.values()) for name, sizes in held.items()}, machine)
     if excess_bytes(needs) > 0:
         worst = max(needs, key=lambda need: need.needed_bytes - need.size_bytes)
+        count = len({id(f) for f in forecasts})
+        compared = f"{count} {'strategy' if count == 1 else 'strategies'}"
         sizes = ", ".join(f"{what} {units.memory(size)}" for what, size in held[worst.name].items() if size)
         raise StepcastError(
-            f"comparing {len(forecasts)} strategies at once does not fit: {shortfall_words(needs)}; held by {sizes};"
+            f"comparing {compared} at once does not fit: {shortfall_words(needs)}; held by {sizes};"
             " choose a smaller batch, or fewer strategies with --strategy"
         )
 
@@ -155,8 +158,7 @@ def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
 
 
 def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
-    """Bytes of the tensors that a sampler holds for the keys of `plans`: pooled by geometry, plus a copy of each carried one."""
-    copies = 0
+    """Bytes of the tensors that a sampler holds for the keys of `plans`, which share those of one geometry."""
     pooled: dict[tuple, int] = {}
     keys: set[str] = set()
     for plan in plans:
@@ -165,6 +167,5 @@ def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
                 continue
             keys.add(key)
             for name, geometry in geometries(task, plan).items():
-                size = pooled[geometry] = plan.values[name].operand().bytes
-                copies += size if plan.values[name].storage in plan.carried else 0
-    return copies + sum(pooled.values())
+                pooled[geometry] = plan.values[name].operand().bytes
+    return sum(pooled.values())

@@ -1,8 +1,8 @@
 """The interleaved rounds of a validation.
 
 In each round, a few steps of every program, of a second baseline (for the A/A spread) and of plain PyTorch run in turn. On an interleaved
-testbed every key is sampled once before each program's steps. A machine that speeds up or slows down then does so for all of them. If its
-speed changes within a second, as that of shared machines does, only the number of samples helps.
+testbed a program's keys are sampled just before its steps and just after them. A machine that speeds up or slows down then does so for the
+steps and for the samples. If its speed changes within a second, as that of shared machines does, only the number of samples helps.
 """
 
 import statistics
@@ -30,10 +30,10 @@ class Candidate:
 
     plan: Plan
     program: Executable
-    steps_s: list[list[float]] = field(default_factory=list)
-    chunks: list[list[Measured]] = field(default_factory=list)
     numerics: Numerics | None = None
     peak_bytes: dict[str, int] = field(default_factory=dict)
+    steps_s: list[list[float]] = field(default_factory=list)
+    chunks: list[list[Measured]] = field(default_factory=list)
 
     def run(self, steps: int) -> None:
         """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches."""
@@ -79,32 +79,47 @@ class RoundTimes:
     anchor_in_samples_s: list[float]
 
 
-def run_rounds(candidates: Sequence[Candidate], testbed: Testbed, plain: Reference, progress: Progress, rounds: int = ROUNDS) -> RoundTimes:
+def run_rounds(
+    candidates: Sequence[Candidate],
+    testbed: Testbed,
+    plain: Reference,
+    progress: Progress,
+    rounds: int = ROUNDS,
+    sampled: bool = True,
+    loop: Plan | None = None,
+) -> RoundTimes:
     """Warm up, then run rounds until `rounds` of them were undisturbed, or half as many again were run.
 
-    The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
+    The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count. `sampled`:
+    whether keys are sampled in the rounds, also those of `loop`, the plan of PyTorch's own loop.
     """
     for candidate in candidates:
         sample(candidate.program, WARM_UP + candidate.program.unit)
     testbed.time_plain(plain, WARM_UP)
-    testbed.sample_keys(0)
-    testbed.sample_loop_keys(0)
+    if sampled:
+        testbed.sample_keys([candidate.plan for candidate in candidates], 0)
+    if sampled and loop is not None:
+        testbed.sample_loop_keys(loop, 0)
     total = rounds + 2
     undisturbed: list[int] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
     count = len(candidates)
+    before = candidates[-1]
     for number in range(rounds + rounds // 2):
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):
-            in_samples += testbed.sample_keys(1 + number * count + place)
             candidate = candidates[(number + place) % count]
+            if sampled:
+                in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
+            before = candidate
             candidate.run(testbed.units_per_round * candidate.program.unit)
             if candidate.plan is candidates[-1].plan:  # only the baseline's: beside other lanes the anchor takes longer without any drift
                 in_steps += testbed.anchor_samples()
         anchors.append((in_steps, in_samples))
-        testbed.sample_loop_keys(1 + number)
+        if sampled and loop is not None:
+            testbed.sample_loop_keys(loop, 1 + number)
         plain_s.append(testbed.time_plain(plain, testbed.plain_steps_per_round)[1:])
         if not monitor.stop().rejected:
             undisturbed.append(number)

@@ -1,6 +1,6 @@
 """Samples of cost keys, and how they become costs in a profile."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from traces.profile_files import append_samples
 class Samples:
     """Samples of one key in seconds: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
 
+    `numbers`: on an interleaved testbed, when in its rounds each pair was taken.
+
     `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found.
     """
 
@@ -25,6 +27,7 @@ class Samples:
     cold_s: list[float] = field(default_factory=list)
     warm_s: list[float] = field(default_factory=list)
     issue_s: list[float] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     grid: int | None = None
     blocks_per_sm: int | None = None
     geometry_from: str = ""
@@ -48,19 +51,21 @@ def missing_keys(plans: Iterable[Plan], machine: Machine, profile: Profile) -> I
 
 
 def store_samples(
-    samples: Mapping[str, Samples], failures: Mapping[str, str], profile: Profile, numbers: Sequence[int] | None = None
+    samples: Mapping[str, Samples], failures: Mapping[str, str], profile: Profile, numbers: Collection[int] | None = None
 ) -> None:
     """Write the statistics of each key, or the reason why it could not be measured, into the profile.
 
     `numbers` selects samples of each key (default: all). A key without samples, whose measuring was interrupted, is left out.
     """
+    wanted = None if numbers is None else frozenset(numbers)
     for key, key_samples in samples.items():
         if key in failures:
             profile.fail(key, failures[key])
             continue
-        if not key_samples.warm_s:
+        count = len(key_samples.warm_s)
+        chosen = range(count) if wanted is None else [i for i, number in enumerate(key_samples.numbers) if number in wanted]
+        if not chosen:
             continue
-        chosen = range(len(key_samples.warm_s)) if numbers is None else numbers
         work = key_samples.task.body.work(key_samples.task)
         profile.costs[key] = KeyCost(
             warm=Stats.of([key_samples.warm_s[i] for i in chosen]),

@@ -1,6 +1,6 @@
 """The protocol of a testbed: a device of this machine on which plans are calibrated and run (`cpu.testbed`, `cuda.testbed`, ...)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -68,16 +68,16 @@ class Testbed(Protocol):
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Measure how tasks slow each other down where lanes of `plans` share a memory. Returns whether the profile changed."""
 
-    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
-        """Make the backend, and prepare to sample the keys of `plans`, and of PyTorch's own `loop`, if `interleaved`."""
+    def open(self, machine: Machine) -> None:
+        """Make the backend."""
 
-    def sample_keys(self, number: int) -> list[float]:
-        """Take sample `number` of every key, and return the seconds that the anchor op took meanwhile.
+    def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
+        """Take sample `number` of every key of `plans`, and return the seconds that the anchor op took meanwhile.
 
-        A validation calls this before each strategy's steps. Returns an empty list if not `interleaved`.
+        A validation calls this between strategies' steps. Returns an empty list if not `interleaved`.
         """
 
-    def sample_loop_keys(self, number: int) -> None:
+    def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Take sample `number` of every key of PyTorch's own loop. A validation calls this before that loop's steps.
 
         Does nothing if not `interleaved`.
@@ -89,7 +89,7 @@ class Testbed(Protocol):
     def monitor(self) -> Monitor:
         """Start watching this machine for disturbances."""
 
-    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
         `loop_samples`: those of the keys of PyTorch's own loop.

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from calibrate.estimate import validation_seconds
-from calibrate.numerics import References, compare, reference, steps_to_compare
+from calibrate.numerics import Numerics, References, compare, reference, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.rows import Against, loop_row, strategy_row
@@ -16,6 +18,7 @@ from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.built import Built
+from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.waterfall import measured_waterfall
 from traces.comparison import PYTORCH, Comparison, Validation, ValidationResult
@@ -77,17 +80,23 @@ def validate(
         ]
         return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
-    require_memory_together(planned.values(), interleaved)
-    sampled = [f.plan for f in planned.values()] if interleaved else []
-    testbed.open(testbed.machine(profile), sampled, [loop.plan] if interleaved and loop is not None else [])
+    require_memory_together([*planned.values(), planned[BASELINE]], interleaved)
+    testbed.open(testbed.machine(profile))
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
-    candidates = {label: Candidate(f.plan, testbed.backend.load(f.plan, tensors, job.seed)) for label, f in planned.items()}
-    base = candidates[BASELINE]
-    second_base = Candidate(base.plan, testbed.backend.load(base.plan, tensors, job.seed))
-    _check_numerics(job, built, candidates, testbed, tensors, progress)
+    plans = {label: f.plan for label, f in planned.items()}
+    checked = _check_numerics(job, built, plans, testbed, tensors, lambda text: progress(0, rounds + 2, text))
+    progress(1, rounds + 2, "warming up")
+
+    def candidate(label: str) -> Candidate:
+        plan = planned[label].plan
+        return Candidate(plan, testbed.backend.load(plan, tensors, job.seed), *checked[label])
+
+    candidates = {label: candidate(label) for label in planned}
+    base, second_base = candidates[BASELINE], candidate(BASELINE)
     plain = reference(job, built, same_masks=False, backend=testbed.backend)
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds)
+    loop_plan = loop.plan if loop is not None else None
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, interleaved, loop_plan)
     del plain
     if interleaved:
         testbed.record(profile, times.key_samples, times.loop_samples)
@@ -109,15 +118,21 @@ def validate(
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed)
 
 
-def _check_numerics(job: Job, built: Built, candidates: Mapping[str, Candidate], testbed: Testbed, tensors, progress: Progress) -> None:
-    """Compare each candidate's numbers with plain PyTorch's, and read its peak memory from the allocator."""
-    progress(0, ROUNDS + 2, "numerics")
+def _check_numerics(
+    job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed, tensors: Mapping[str, torch.Tensor], told: Callable[[str], None]
+) -> dict[str, tuple[Numerics, dict[str, int]]]:
+    """Compare each plan's numbers with plain PyTorch's, and read its peak memory from the allocator. Returns both by the plan's label.
+
+    This precedes the rounds, which hold all programs at once: here one program is held at a time, beside plain PyTorch's results.
+    """
     steps = steps_to_compare(testbed.backend)
     references = References(job, built, steps, testbed.backend)
-    for candidate in sorted(candidates.values(), key=lambda candidate: references.key(candidate.plan)):
-        candidate.numerics = compare(job, built, candidate.plan, testbed.backend, references.of(candidate.plan), steps)
-        candidate.peak_bytes = testbed.backend.peak_bytes(candidate.plan, tensors, job.seed)
-    progress(1, ROUNDS + 2, "warming up")
+    checked = {}
+    for label in sorted(plans, key=lambda label: references.key(plans[label])):
+        told(f"numbers of {label}")
+        numerics = compare(job, built, plans[label], testbed.backend, references.of(plans[label]), steps)
+        checked[label] = numerics, testbed.backend.peak_bytes(plans[label], tensors, job.seed)
+    return checked
 
 
 def _median_s(seconds: Sequence[float]) -> float | None:

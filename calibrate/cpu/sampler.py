@@ -35,11 +35,12 @@ _FEW_FAULTS, _TRIES = 16, 4
 class Sampler:
     """Compiled tasks for the keys of one or more plans, with the samples taken of them."""
 
-    def __init__(self, backend: CpuBackend):
+    def __init__(self, backend: CpuBackend, pool: OperandPool | None = None):
+        """`pool`: operands that it shares with another sampler."""
         self.backend = backend
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
-        self._pool = OperandPool()
+        self._pool = OperandPool() if pool is None else pool
         self._compiled: dict[str, Compiled] = {}
         self._flush = torch.ones(FLUSH_BYTES // 4)
 
@@ -61,7 +62,7 @@ class Sampler:
         self._sample_alone([key for key in keys if threads_of(key) == 1], number)
         for key in together:
             torch.set_num_threads(threads_of(key))
-            self._take_pair_if_usable(key)
+            self._take_pair_if_usable(key, number)
 
     def _sample_alone(self, keys: list[str], number: int) -> None:
         position = number % len(self.backend.workers.cores)
@@ -71,16 +72,16 @@ class Sampler:
             for key in keys:
                 if anchor is not None:
                     anchor.tick()
-                self._take_pair_if_usable(key)
+                self._take_pair_if_usable(key, number)
 
         if keys:
             self.backend.workers.run(work, (position,))
 
-    def _take_pair_if_usable(self, key: str) -> None:
+    def _take_pair_if_usable(self, key: str, number: int) -> None:
         if key in self.failures:
             return
         try:
-            self._take_pair(key)
+            self._take_pair(key, number)
         except Exception as error:
             self.failures[key] = reason(error)
 
@@ -97,7 +98,7 @@ class Sampler:
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
         return seconds_of(compiled), seconds_of(compiled)
 
-    def _take_pair(self, key: str) -> None:
+    def _take_pair(self, key: str, number: int) -> None:
         """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in steady steps."""
         for _ in range(_TRIES):
             faults = page_faults()
@@ -107,6 +108,7 @@ class Sampler:
         samples = self.samples[key]
         samples.cold_s.append(cold)
         samples.warm_s.append(warm)
+        samples.numbers.append(number)
 
 
 def _timed(compiled: Callable[[], None]) -> float:

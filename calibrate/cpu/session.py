@@ -1,7 +1,7 @@
 """A calibration session on a CPU: samples the missing keys of plans in rounds and writes their costs into a profile."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from calibrate.cpu.sampler import Sampler
@@ -69,7 +69,7 @@ def _sample_first(sampler: Sampler, todo: list[tuple[Plan, str, Task]], sample: 
     return min(len(todo), GROUP)
 
 
-def store(sampler: Sampler, profile: Profile, numbers: Sequence[int] | None = None) -> None:
+def store(sampler: Sampler, profile: Profile, numbers: Collection[int] | None = None) -> None:
     """Write the sampler's costs and the anchor's time into the profile.
 
     `numbers` selects samples of each key (default: all but the first).

@@ -2,19 +2,20 @@
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.host import measure_host
+from calibrate.cpu.key_sampler import KeySampler
 from calibrate.cpu.loop import measure_loop
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.sampler import Sampler
 from calibrate.cpu.session import calibrate_cpu
 from calibrate.identity import describe_cpu, this_cpu
-from calibrate.samples import store_samples
+from calibrate.operands import OperandPool
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
@@ -43,8 +44,8 @@ class CpuTestbed:
         """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
         self.identity, self._devices, self._link = this_cpu(), devices, link
         self.backend: CpuBackend | None = None
-        self._sampler: Sampler | None = None
-        self._loop_sampler: Sampler | None = None
+        self._sampler: KeySampler | None = None
+        self._loop_sampler: KeySampler | None = None
         self._plain_threads = len(available_cores())
         self.memory_limit_bytes: float | None = None
 
@@ -80,28 +81,24 @@ class CpuTestbed:
         """Co-run the keys that meet in `plans`. A validation does so before its rounds: the ratios are steady even if times are not."""
         return learn_contention(plans, machine, profile)
 
-    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
-        """Make the backend and the samplers."""
+    def open(self, machine: Machine) -> None:
+        """Make the backend, and samplers without keys."""
         self.backend = CpuBackend(machine, anchor=True)
-        self._sampler = self._sampler_of(self.backend, machine, plans)
-        self._loop_sampler = self._sampler_of(self.backend, machine, loop)
+        self._open_samplers(self.backend, machine)
 
-    @staticmethod
-    def _sampler_of(backend: CpuBackend, machine: Machine, plans: Sequence[Plan]) -> Sampler:
-        sampler = Sampler(backend)
-        for plan in plans:
-            sampler.add(plan, plan.keys(machine))
-        return sampler
+    def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
+        pool = OperandPool()
+        self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, pool)), KeySampler(machine, Sampler(backend, pool))
 
-    def sample_keys(self, number: int) -> list[float]:
-        """Sample every key once. Anchor samples from before the call are dropped."""
+    def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
+        """Sample every key of `plans` once. Anchor samples from before the call are dropped."""
         self.anchor_samples()
-        self._sampler.sample(list(self._sampler.samples), number)
+        self._sampler.sample(plans, number)
         return self.anchor_samples()
 
-    def sample_loop_keys(self, number: int) -> None:
+    def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Sample every key of PyTorch's own loop once."""
-        self._loop_sampler.sample(list(self._loop_sampler.samples), number)
+        self._loop_sampler.sample([loop], number)
 
     def anchor_samples(self) -> list[float]:
         """Seconds that the anchors of all workers took since the last call."""
@@ -111,10 +108,10 @@ class CpuTestbed:
         """Watch for other work on this machine."""
         return CpuMonitor()
 
-    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
         """Store the costs of the samplers' keys."""
         for sampler, numbers in ((self._loop_sampler, loop_samples), (self._sampler, samples)):
-            store_samples(sampler.samples, sampler.failures, profile, numbers)
+            sampler.store(profile, numbers)
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""

@@ -1,7 +1,7 @@
 """The testbed of this machine's GPU."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -223,15 +223,15 @@ class GpuTestbed:
     def _note(profile: Profile, conditions: Conditions) -> None:
         profile.notes = list(dict.fromkeys([*profile.notes, *conditions.flags]))
 
-    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
+    def open(self, machine: Machine) -> None:
         """Make the backend. No key is measured in rounds."""
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
-    def sample_keys(self, number: int) -> list[float]:
+    def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Do nothing: keys are measured before the rounds."""
         return []
 
-    def sample_loop_keys(self, number: int) -> None:
+    def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Do nothing: keys are measured before the rounds."""
 
     def anchor_samples(self) -> list[float]:
@@ -242,7 +242,7 @@ class GpuTestbed:
         """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
 
-    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
         """Do nothing: keys are measured before the rounds."""
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:

@@ -4,7 +4,7 @@ All processes of a collective call together, and the slowest one counts. Message
 other processes of a node are assumed to take as long.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,8 +34,8 @@ def measure_collectives(
     sampler = CollectiveSampler(backend)
     for shape, alone in _unmeasured(plans, backend, profile).items():
         sampler.add_one(shape, alone)
-    for _ in range(rounds if sampler.samples else 0):
-        sampler.sample()
+    for number in range(rounds):
+        sampler.sample(sampler.samples, number)
     sampler.store(profile, range(1, rounds))
     if sampler.samples and save_to is not None:
         profile.save(save_to)
@@ -85,32 +85,37 @@ def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
 
 @dataclass
 class CollectiveSampler:
-    """Times collectives and messages, each loaded in all processes as a program of one task. `samples` are seconds by sample."""
+    """Times collectives and messages, each loaded in all processes as a program of one task. `samples`: seconds by number of the sample."""
 
     backend: DistributedBackend
-    samples: dict[Shape, list[list[float]]] = field(default_factory=dict)
+    samples: dict[Shape, dict[int, list[float]]] = field(default_factory=dict)
     _programs: dict[Shape, DistributedProgram] = field(default_factory=dict)
+    _plans: dict[int, tuple[Plan, tuple[Shape, ...]]] = field(default_factory=dict)  # by identity: plans are large, and not hashable
 
-    def add(self, plan: Plan) -> None:
-        """Add the plan's collectives and messages. Shapes that were added before are skipped."""
-        for shape, alone in _shapes(plan, self.backend).items():
-            self.add_one(shape, alone)
+    def add(self, plan: Plan) -> tuple[Shape, ...]:
+        """Add the plan's collectives and messages, and return them. Shapes that were added before are skipped."""
+        if id(plan) not in self._plans:
+            shapes = _shapes(plan, self.backend)
+            for shape, alone in shapes.items():
+                self.add_one(shape, alone)
+            self._plans[id(plan)] = plan, tuple(shapes)
+        return self._plans[id(plan)][1]
 
     def add_one(self, shape: Shape, alone: Plan) -> None:
         """Add one collective or message, alone in a plan."""
         if shape not in self._programs:
-            self._programs[shape], self.samples[shape] = self.backend.load(alone, {}), []
+            self._programs[shape], self.samples[shape] = self.backend.load(alone, {}), {}
 
-    def sample(self) -> None:
-        """Take one sample of every collective and message."""
-        for shape, program in self._programs.items():
-            chunk = program.run(CALLS)
-            self.samples[shape].append(_longest_s(chunk.times) if chunk.times else list(chunk.steps_s))
+    def sample(self, shapes: Iterable[Shape], number: int) -> None:
+        """Take sample `number` of each of these collectives and messages."""
+        for shape in dict.fromkeys(shapes):
+            chunk = self._programs[shape].run(CALLS)
+            self.samples[shape][number] = _longest_s(chunk.times) if chunk.times else list(chunk.steps_s)
 
-    def store(self, profile: Profile, numbers: Sequence[int]) -> None:
+    def store(self, profile: Profile, numbers: Collection[int]) -> None:
         """Write the mean times of the samples with the given numbers into the profile."""
         for shape, samples in self.samples.items():
-            seconds = [s for number in numbers for s in samples[number]]
+            seconds = [s for number in numbers for s in samples.get(number, ())]
             if seconds:
                 mean_s = Stats.of(seconds).mean_s
                 store_collective(profile, shape.operation, self.backend.loaded.library, shape.ranks, [(shape.bytes, mean_s)])

@@ -5,7 +5,7 @@ here.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,19 +70,16 @@ class CpuGroupTestbed(CpuTestbed):
             return False
         return learn_contention(plans, machine, profile)
 
-    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
-        """Make the backend in every process, and the samplers."""
+    def open(self, machine: Machine) -> None:
+        """Make the backend in every process, and samplers without keys."""
         self.backend = DistributedBackend(machine, self._channel)
-        self._sampler = self._sampler_of(self.backend.local, machine, plans)
-        self._loop_sampler = self._sampler_of(self.backend.local, machine, loop)
+        self._open_samplers(self.backend.local, machine)
         self._collectives = CollectiveSampler(self.backend)
-        for plan in plans:
-            self._collectives.add(plan)
 
-    def sample_keys(self, number: int) -> list[float]:
-        """Sample every key in this process, and every collective in all processes."""
-        anchor_s = super().sample_keys(number)
-        self._collectives.sample()
+    def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
+        """Sample every key of `plans` in this process, and their collectives in all processes."""
+        anchor_s = super().sample_keys(plans, number)
+        self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
         return anchor_s
 
     def monitor(self) -> CpuMonitor:
@@ -93,7 +90,7 @@ class CpuGroupTestbed(CpuTestbed):
         """An empty list: one process's anchor would make the others wait for a time that no process knows."""
         return []
 
-    def record(self, profile: Profile, samples: Sequence[int], loop_samples: Sequence[int] = ()) -> None:
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
         """Store the costs of keys and collectives."""
         super().record(profile, samples, loop_samples)
         self._collectives.store(profile, samples)

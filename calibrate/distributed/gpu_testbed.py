@@ -1,6 +1,6 @@
 """The testbed of one GPU per process, joined by NCCL. Ops are timed on the first process's GPU and represent those of the others."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class GpuGroupTestbed(GpuTestbed):
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
 
-    def open(self, machine: Machine, plans: Sequence[Plan], loop: Sequence[Plan] = ()) -> None:
+    def open(self, machine: Machine) -> None:
         """Make the backend in every process."""
         self.backend = self._backend(machine)
 

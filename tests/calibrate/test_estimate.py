@@ -39,3 +39,10 @@ def test_keys_are_sampled_in_every_round_on_a_cpu_and_once_on_a_gpu():
     forecasts = {"baseline": forecast(0.0, (MEASURED, GUESSED))}
     assert validation_seconds(forecasts, a_testbed(True), 10, calibrate=True) == pytest.approx((1 + 10 * 2) * 2 * (2 + CPU_SAMPLE_S))
     assert validation_seconds(forecasts, a_testbed(False), 10, calibrate=True) == pytest.approx(GPU_KEY_S)
+
+
+def test_keys_are_sampled_before_and_after_the_steps_of_the_programs_that_have_them():
+    """Three programs take turns in each round. key0 is everyone's; key1 is one program's alone, so it is sampled twice and not three times."""
+    forecasts = {"baseline": forecast(0.0, (MEASURED,)), "owt": forecast(0.0, (MEASURED, MEASURED))}
+    first, rounds = 2, 10 * (3 + 2)
+    assert validation_seconds(forecasts, a_testbed(True), 10, calibrate=True) == pytest.approx((first + rounds) * (2 + CPU_SAMPLE_S))

@@ -51,7 +51,7 @@ def trained(job: Job, *names: str, steps: int = STEPS, evaluate_every: int = 0) 
     """`job` trained by plans, and by autograd if it is among the names."""
     testbed = CpuTestbed()
     machine = testbed.machine(None)
-    testbed.open(machine, [])
+    testbed.open(machine)
     plans = {}
     for name in (name for name in names if name != AUTOGRAD):
         strategy, options = strategies.parse(name)
@@ -217,7 +217,7 @@ def test_measuring_accuracy_changes_no_loss(strategy):
 def test_every_seed_has_parameters_and_batches_of_its_own():
     job, testbed, told = Job("lenet5", 4, 16), CpuTestbed(), []
     machine = testbed.machine(None)
-    testbed.open(machine, [])
+    testbed.open(machine)
     strategy, options = strategies.parse("baseline")
     repeated = Repeated(job, testbed, {"baseline": strategy.plan(job, machine, None, options)}, True, ["baseline"], seeds=2)
     repeated.begin()

@@ -183,7 +183,7 @@ def _judged(document: TrainingRun, seconds: Seconds, goals: Goals) -> TrainingRu
 def _begun(
     job: Job, testbed: Testbed, forecasts: dict[str, Forecast], autograd: bool, steps: int, mode: str, every: int, seeds: int
 ) -> Repeated:
-    testbed.open(next(iter(forecasts.values())).machine, [])
+    testbed.open(next(iter(forecasts.values())).machine)
     unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
         raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")

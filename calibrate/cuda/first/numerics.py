@@ -55,7 +55,7 @@ def _differences(context: CheckContext, job: Job, mode: str) -> dict[str, float 
     """The relative differences of gradients by pair; a reason in words for a strategy that does not apply."""
     testbed = GpuTestbed(context.driver, mode, job.precision, context.scale.effort)
     machine = testbed.machine(None)
-    testbed.open(machine, [])
+    testbed.open(machine)
     backend, built = testbed.backend, job.build()
     steps = steps_to_compare(backend)
     expected, again = (Expected.of(job, built, steps, backend).gradients for _ in range(2))

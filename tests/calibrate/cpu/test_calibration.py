@@ -153,7 +153,7 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     key, task = next(iter(plan.keys(two_cores).items()))
     sampler.add(plan, {key: task})
     samples = sampler.samples[key]
-    samples.warm_s, samples.cold_s = [9.0, 1.0, 1.0, 10.0], [9.0, 2.0, 2.0, 2.0]
+    samples.warm_s, samples.cold_s, samples.numbers = [9.0, 1.0, 1.0, 10.0], [9.0, 2.0, 2.0, 2.0], [0, 1, 2, 3]
     profile = Profile(identity=this_cpu())
     session.store(sampler, profile)
     assert profile.costs[key].warm == Stats.of([1.0, 1.0, 10.0])
@@ -230,9 +230,12 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
         r"image-parallel does not fit: needs .* in ram [01], .* there, .* too much; 1 other memory is too small", refusal(tight, 32)
     )
     assert refusal(tight, 32).endswith("; the largest batch that fits is 32")
-    both = two_replicas(own.with_memory_limit(2.1 * one))
+    limited = own.with_memory_limit(2.1 * one)
     with pytest.raises(StepcastError, match=r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
-        require_memory_together([both, both], calibrate=False)
+        require_memory_together([two_replicas(limited), two_replicas(limited)], calibrate=False)
+    require_memory_together([two_replicas(limited)], calibrate=False)
+    with pytest.raises(StepcastError, match=r"comparing 1 strategy at once does not fit"):
+        require_memory_together([two_replicas(limited)] * 2, calibrate=False)
 
 
 def test_a_limit_is_no_more_than_the_machine_has(two_cores):

@@ -65,7 +65,7 @@ def test_what_counts_as_the_same_numbers(numerics, same):
 def test_a_trainings_first_steps_are_judged_alike():
     with FakeGpu(facts=SMALL, varying={"aten.mm": 0.01}) as gpu:
         testbed: GpuTestbed = open_testbed(gpu)
-        testbed.open(load_machine("h200"), [])
+        testbed.open(load_machine("h200"))
         training = Training.begin(JOB, testbed, {"baseline": plan_of()}, False, ["baseline"])
         assert training.numerics["baseline"].max_grad_error > 1e-3
         assert training.differences() == []

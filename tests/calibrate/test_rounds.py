@@ -1,0 +1,79 @@
+"""The order of a validation's rounds: every program's keys are sampled just before and just after its steps."""
+
+from types import SimpleNamespace
+
+from calibrate.rounds import Candidate, run_rounds
+from calibrate.testbed import no_progress
+from executors.measured import ChunkTimes
+
+
+class RecordingTestbed:
+    """A testbed on which nothing takes time. `events`: steps of programs ("run owt") and samples of keys ("sample owt+baseline")."""
+
+    units_per_round, plain_steps_per_round = 1, 1
+
+    def __init__(self):
+        self.events: list[str] = []
+        self.numbers: list[int] = []
+
+    def sample_keys(self, plans, number):
+        self.events.append("sample " + "+".join(plan.strategy for plan in plans))
+        self.numbers.append(number)
+        return []
+
+    def sample_loop_keys(self, loop, number):
+        self.events.append(f"sample {loop.strategy}")
+
+    def time_plain(self, plain, steps):
+        self.events.append("run pytorch")
+        return [1.0] * (steps + 1)
+
+    def anchor_samples(self):
+        return []
+
+    def monitor(self):
+        return SimpleNamespace(stop=lambda: SimpleNamespace(rejected=False))
+
+    def program(self, name: str) -> SimpleNamespace:
+        def run(steps: int) -> ChunkTimes:
+            self.events.append(f"run {name}")
+            return ChunkTimes((1.0,) * steps, ())
+
+        return SimpleNamespace(unit=1, run=run)
+
+
+def rounds_of(testbed: RecordingTestbed, **options):
+    plans = [SimpleNamespace(strategy=name) for name in ("baseline", "owt")]
+    candidates = [Candidate(plan, testbed.program(plan.strategy)) for plan in (*plans, plans[0])]
+    return run_rounds(candidates, testbed, None, no_progress, rounds=2, **options)
+
+
+def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
+    testbed = RecordingTestbed()
+    rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
+    begin = testbed.events.index("sample pytorch") + 1  # after the warm-up
+    end = testbed.events.index("run pytorch", begin)
+    assert testbed.events[begin : end + 1] == [
+        "sample baseline+baseline",
+        "run baseline",
+        "sample baseline+owt",
+        "run owt",
+        "sample owt+baseline",
+        "run baseline",
+        "sample pytorch",
+        "run pytorch",
+    ]
+    assert testbed.events[end + 1 : end + 3] == ["sample baseline+owt", "run owt"], "the next round begins with the next program"
+
+
+def test_only_samples_of_the_rounds_count():
+    testbed = RecordingTestbed()
+    times = rounds_of(testbed)
+    assert testbed.numbers == [0, 1, 2, 3, 4, 5, 6]
+    assert times.key_samples == [1, 2, 3, 4, 5, 6]
+
+
+def test_without_sampling_only_programs_run():
+    testbed = RecordingTestbed()
+    rounds_of(testbed, sampled=False, loop=SimpleNamespace(strategy="pytorch"))
+    assert not [event for event in testbed.events if event.startswith("sample")]
