@@ -42,7 +42,7 @@ def test_keys_are_sampled_in_every_round_on_a_cpu_and_once_on_a_gpu():
 
 
 def test_keys_are_sampled_before_and_after_the_steps_of_the_programs_that_have_them():
-    """Three programs take turns in each round. key0 is everyone's; key1 is one program's alone, so it is sampled twice and not three times."""
+    """Three programs take turns. key0 is everyone's; key1 is one program's alone, so it is sampled twice a round, not three times."""
     forecasts = {"baseline": forecast(0.0, (MEASURED,)), "owt": forecast(0.0, (MEASURED, MEASURED))}
     first, rounds = 2, 10 * (3 + 2)
     assert validation_seconds(forecasts, a_testbed(True), 10, calibrate=True) == pytest.approx((first + rounds) * (2 + CPU_SAMPLE_S))
