@@ -57,7 +57,7 @@ class StepOptions:
 
     @property
     def lag(self) -> int:
-        """How many steps after its own a gradient is applied: one rule for all parameters, so that numbers do not depend on the division."""
+        """How many steps late a gradient is applied: one rule for all parameters, so that numbers do not depend on the division."""
         return int(self.update == "asynchronous")
 
 
