@@ -155,8 +155,8 @@ def clusters_table(
             )
     about = (
         "32 images a GPU. Published: section 7.3. Frameworks: image parallelism, whose gradients are summed on the host of a node, or by"
-        " all GPUs of four nodes as parameter servers. Asynchronous: DeePa with update=asynchronous, which never waits for gradients, on one"
-        " node; section 5 says that synchronous training, overlapped, is as fast."
+        " all GPUs of four nodes as parameter servers. Asynchronous: DeePa with update=asynchronous, which hides sums of gradients behind"
+        " the next step, on one node; section 5 says that synchronous training, overlapped, is as fast."
     )
     return Table(name="clusters", title="Speed-ups on P100", about=about, rows=tuple(rows))
 

@@ -1,13 +1,16 @@
 """Training that applies each gradient a step late: its numbers, its time, its memory, and what it leaves as it is."""
 
+import copy
 from dataclasses import replace
 
 import pytest
+import torch
 
 from calibrate.numerics import STEPS, References, compare, reference
 from executors.cpu.backend import CpuBackend
 from executors.reference import Reference
 from executors.tensors import job_tensors
+from executors.trainer import Trainer
 from simulator.costs.cost import Cost
 from simulator.engine.simulation import simulate
 from simulator.job import Job
@@ -123,6 +126,19 @@ def test_several_learning_rates():
     plan, built = by_images(job, machine, update="asynchronous"), job.build()
     numerics = compare(job, built, plan, CpuBackend(machine), References(job, built, STEPS, None).of(plan))
     assert numerics.max_param_error <= LIMIT
+
+
+def test_a_trainer_applies_what_is_held_before_it_gives_weights_back():
+    job, machine = Job("lenet5", 4, precision="fp64", optimizer="momentum"), core_groups()
+    built, plan = job.build(), planned("owt:update=asynchronous", job, machine)
+    late = OneStepLate(copy.deepcopy(built.module), built.inputs, built.target, built.loss, job.optimizer, job.form, job.hyper)
+    trainer = Trainer(plan, job, built, CpuBackend(machine))
+    for _ in range(3):
+        assert trainer.step(built.inputs, built.target) == pytest.approx(late.step().item(), abs=LIMIT)
+    trainer.sync()
+    late.apply()
+    for name, tensor in late.module.state_dict().items():
+        torch.testing.assert_close(trainer.module.state_dict()[name], tensor, rtol=0, atol=LIMIT)
 
 
 # --- time
