@@ -144,7 +144,7 @@ class PlanBuilder:
     def _first(self, parameter: str) -> int:
         return self.first_of.get(parameter, self.micro_batches[0])
 
-    def clip(self, stream: int = 0) -> list[Task]:
+    def clip(self, lag: int = 0) -> list[Task]:
         """Return the task that scales all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does.
 
         Returns an empty list without --clip-norm.
@@ -153,7 +153,7 @@ class PlanBuilder:
             return []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
         body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
-        return [Task(self._own("clip"), body, self.device, stream, mutates=gradients, phase=UPDATE, layer="clip")]
+        return [Task(self._own("clip"), body, self.device, mutates=gradients, phase=UPDATE, layer="clip", lag=lag)]
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
         """Return one optimizer update of `parameters`."""
@@ -170,11 +170,11 @@ class PlanBuilder:
         name, device = self._own(name), self.place.home(parameters[0])
         return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
-    def updates(self) -> list[Task]:
+    def updates(self, lag: int = 0) -> list[Task]:
         """Return the updates of plain training: one update of all parameters, or one per parameter in the for-loop form."""
         if self.job.form != "for":
-            return [self.update(self.graph.parameters, "update", "optimizer")]
-        return [self.update([name], f"{name}/update", layer) for layer, owned in self.layers.items() for name in owned]
+            return [self.update(self.graph.parameters, "update", "optimizer", lag)]
+        return [self.update([name], f"{name}/update", layer, lag) for layer, owned in self.layers.items() for name in owned]
 
     def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the last task that uses its gradients or parameters: after this task the layer may be updated.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simulator.machine.machine import Machine
 from simulator.plan.messages import blocking_pairs
-from simulator.plan.pieces import Box
+from simulator.plan.pieces import Box, covers
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
 from traces.garbage import gc_paused
@@ -190,11 +190,7 @@ def _uncovered(entries: dict, value: str, region: Box | None) -> dict:
     """The entries that a write of `region` of `value` does not cover. A write of a whole value counts as one of the whole storage."""
     if region is None or not entries:
         return {}
-    return {key: entry for key, entry in entries.items() if entry[1] != value or not _covers(region, entry[2])}
-
-
-def _covers(outer: Box, inner: Box | None) -> bool:
-    return inner is not None and all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
+    return {key: entry for key, entry in entries.items() if entry[1] != value or entry[2] is None or not covers(region, entry[2])}
 
 
 def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, bool]]:

@@ -59,6 +59,11 @@ def _carried(plan: PlanContents) -> list[Value]:
     return [value for value in plan.values.values() if value.kind in CARRIED_KINDS and value.source is not None]
 
 
+def covers(outer: Box, box: Box) -> bool:
+    """Whether `box` lies within `outer`."""
+    return all(low <= first and end <= high for (first, end), (low, high) in zip(box, outer, strict=True))
+
+
 def covered(boxes: Collection[Box], shape: tuple[int, ...]) -> bool:
     """Whether every element of a tensor of `shape` lies in one of the boxes."""
     borders = [sorted({0, extent, *(place for box in boxes for place in box[dim])}) for dim, extent in enumerate(shape)]

@@ -81,7 +81,7 @@ def reproduce(steps: Steps) -> Paper:
     ]
     if SCOPE.clusters:
         shown.append(tables.clusters_table(SCOPE.networks, clusters[NODE], clusters[NODES], names))
-        checks.append(trends.more_with_nodes(clusters[NODE], clusters[NODES], names))
+        checks += [trends.more_with_nodes(clusters[NODE], clusters[NODES], names), trends.as_fast_as_asynchronous(clusters[NODE], names)]
     if SCOPE.large:
         large = {network: _divided(Job(network.large, BATCH), steps) for network in SCOPE.networks}
         wide = {network: steps.of(Job(network.large, BATCH), [names.frameworks, names.deepa]) for network in SCOPE.networks}
@@ -121,12 +121,12 @@ def _fc6() -> list[LayerCost]:
 
 
 def _clusters(steps: Steps, names: Names) -> dict[str, dict[Network, Predicted]]:
-    """By machine and network, the steps of the frameworks and of DeePa with 32 images a GPU."""
-    rivals = {NODE: (names.frameworks, 4), NODES: (names.image, 16)}
+    """By machine and network, the steps of the frameworks and of DeePa with 32 images a GPU; on one node also of asynchronous training."""
+    compared = {NODE: (4, [names.frameworks, names.deepa, names.deepa_late]), NODES: (16, [names.image, names.deepa])}
     result: dict[str, dict[Network, Predicted]] = {}
-    for machine, (rival, devices) in rivals.items():
+    for machine, (devices, texts) in compared.items():
         own = steps.on(machine)
-        result[machine] = {network: own.of(Job(network.model, PER_GPU * devices), [rival, names.deepa]) for network in SCOPE.networks}
+        result[machine] = {network: own.of(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
     return result
 
 

@@ -210,6 +210,17 @@ def more_with_nodes(node: Mapping[Network, Predicted], nodes: Mapping[Network, P
     return judged("gain by nodes", claim, holds, said, figures, reason)
 
 
+def as_fast_as_asynchronous(node: Mapping[Network, Predicted], names: Names) -> Check:
+    """Judge: with overlap, synchronous training is as fast as asynchronous training on one node."""
+    claim = "with overlap, synchronous training is as fast as asynchronous training (within 5 %)"
+    ratios = {network.name: ratio for network, own in node.items() if (ratio := speedup(own, names.deepa, names.deepa_late)) is not None}
+    if not ratios:
+        return undecided("asynchronous", claim, "nothing could be predicted")
+    said = "steps on 4 P100: " + "; ".join(f"{name} {ratio:.3f} times as long" for name, ratio in ratios.items())
+    reason = "what backward does not hide of the gradients' sums is longer than the paper says"
+    return judged("asynchronous", claim, all(abs(ratio - 1) <= _NEAR for ratio in ratios.values()), said, ratios, reason)
+
+
 def large_networks(divided: Found, large: Found) -> Iterator[Check]:
     """Judge: what ImageNet-22K adds to the bytes of image parallelism and of DeePa, and how many times less DeePa moves."""
     pairs = {

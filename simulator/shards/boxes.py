@@ -197,8 +197,3 @@ def without(box: Box, taken: Box) -> list[Box]:
     for dim, ((first, end), (low, high)) in enumerate(zip(box, common, strict=True)):
         rest += [(*common[:dim], side, *box[dim + 1 :]) for side in ((first, low), (high, end)) if side[0] < side[1]]
     return rest
-
-
-def covers(outer: Box, box: Box) -> bool:
-    """Whether `box` lies within `outer`."""
-    return all(low <= first and end <= high for (first, end), (low, high) in zip(box, outer, strict=True))

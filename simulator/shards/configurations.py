@@ -63,26 +63,13 @@ def read_configurations(path: str, network: Network, machine: Machine) -> list[P
     for number, layer in enumerate(network.layers):
         own = parsed.layers.get(layer.name)
         if own is not None:
-            check(network, number, own.configuration, len(machine.devices))
+            network.check(number, own.configuration, len(machine.devices))
             placed.append(place(own.configuration, machine, own.devices, layer.name))
             continue
         configuration = nearest(network, number, parsed.default.configuration)
         devices = parsed.default.devices
         placed.append(place(configuration, machine, devices and devices[: configuration.workers], "default"))
     return placed
-
-
-def check(network: Network, layer: int, configuration: Configuration, devices: int) -> None:
-    """Raise StepcastError, with the legal degrees, if a layer cannot be divided so among the devices."""
-    name = network.layers[layer].name
-    if configuration.workers > devices:
-        raise StepcastError(f"layer {name} has {configuration.workers} workers ({configuration}), but there are {devices} devices")
-    legal = list(network.legal(layer, max(devices, configuration.workers)))
-    if configuration not in legal:
-        degrees = (sorted({each.degrees[at] for each in legal}) for at in range(len(DIMENSIONS)))
-        offered = "; ".join(f"{dim}: {', '.join(map(str, own))}" for dim, own in zip(DIMENSIONS, degrees, strict=True) if own != [1])
-        known = f"its degrees on {devices} devices are {offered}" if offered else "it runs on one worker only"
-        raise StepcastError(f"layer {name} cannot be divided by {configuration}: {known}")
 
 
 def nearest(network: Network, layer: int, wanted: Configuration) -> Configuration:

@@ -4,7 +4,7 @@ A layer here is one op with weights, a pooling, a sum, a concatenation, or the l
 that follow it on a tensor of the same shape: they are divided alike, so that nothing moves between them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,6 +16,7 @@ from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.shards.configuration import DIMENSIONS, Configuration
 from simulator.shards.regions import divided_dimensions, divided_shape, name_of, needed, output_of, rule_of
+from traces.errors import StepcastError
 
 _CARRIED = (PARAMETER, BUFFER)
 _SOFTMAX, _LOSS = "_log_softmax", "nll_loss_forward"
@@ -93,6 +94,21 @@ class Network:
             [degree for degree in degrees if degree == 1 or self._has_boxes(layer, d, degree)] for d, degrees in enumerate(ranges[:4])
         ]
         yield from (Configuration(*degrees) for degrees in product(*ranges) if prod(degrees) <= workers)
+
+    def check(self, layer: int, configuration: Configuration, workers: int) -> None:
+        """Raise StepcastError if a layer cannot have a configuration on at most this many workers."""
+        legal = list(self.legal(layer, workers))
+        if configuration not in legal:
+            raise self.refusal(layer, configuration, legal)
+
+    def refusal(self, layer: int, configuration: Configuration, legal: Sequence[Configuration]) -> StepcastError:
+        """The error that says which degrees a layer can have, whose configurations are `legal`."""
+        own = self.layers[layer]
+        degrees = (sorted({each.degrees[at] for each in legal}) for at in range(len(DIMENSIONS)))
+        offered = "; ".join(f"{dim}: {', '.join(map(str, some))}" for dim, some in zip(DIMENSIONS, degrees, strict=True) if some != [1])
+        most = max(each.workers for each in legal)
+        known = f"its degrees are {offered}, for at most {most} workers" if offered else "it runs on one worker only"
+        return StepcastError(f"layer {own.name} ({' x '.join(map(str, own.shape))}) cannot be divided into {configuration}: {known}")
 
     def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
         """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""

@@ -118,8 +118,8 @@ class Pieces:
 
     # --- updates
 
-    def updates(self) -> list[Task]:
-        """The update of every device's pieces; in the for-loop form one task for each piece."""
+    def updates(self, lag: int = 0) -> list[Task]:
+        """The update of every device's pieces, with the gradients of `lag` steps before; in the for-loop form one task for each piece."""
         by_device: dict[str, list[Piece]] = {}
         for parameter in self.graph.parameters:
             for piece in self.of[parameter]:
@@ -127,10 +127,10 @@ class Pieces:
         tasks = []
         for device, pieces in by_device.items():
             groups = [pieces] if self.job.form != "for" else [[piece] for piece in pieces]
-            tasks += [self._update(group, device, "" if len(groups) == 1 else group[0].operand.value) for group in groups]
+            tasks += [self._update(group, device, "" if len(groups) == 1 else group[0].operand.value, lag) for group in groups]
         return tasks
 
-    def _update(self, pieces: Sequence[Piece], device: str, of: str) -> Task:
+    def _update(self, pieces: Sequence[Piece], device: str, of: str, lag: int) -> Task:
         job, mutates = self.job, []
         for piece in pieces:
             value = self.tensors.values[piece.operand.value]
@@ -141,7 +141,7 @@ class Pieces:
         layer = self.graph.layers[self.tensors.values[of].source.value] if of else "optimizer"
         name = f"{of}/update" if of else f"update{self.suffix(device)}"
         reads = tuple(self.gradients[each] for each in names)
-        return Task(name, body, device, COMPUTE, reads=reads, mutates=tuple(mutates), phase=UPDATE, layer=layer)
+        return Task(name, body, device, COMPUTE, reads=reads, mutates=tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
     def _state(self, parameter: Value, state: str) -> Operand:
         """An optimizer state of a piece: the same piece of the parameter's state, or its count of steps."""

@@ -48,10 +48,17 @@ class StepOptions:
     """Sum the gradients of replicas while backward runs; off: after backward."""
     server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
     """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
+    update: Literal["baseline", "asynchronous"] = "baseline"
+    """When to update parameters: after backward; asynchronous: a step late, so that gradients are summed beside the next step."""
     batch_norm: Literal["separate", "synchronized"] = "separate"
     """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
     fetch: bool = True
     """Copy each device's part of the batch from the host; off: the part is on the device already."""
+
+    @property
+    def lag(self) -> int:
+        """How many steps late a gradient is applied: one rule for all parameters, so that numbers do not depend on the division."""
+        return int(self.update == "asynchronous")
 
 
 def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -> None:
@@ -89,10 +96,12 @@ class ShardedStep:
         #: By value: the last op that changes it in place.
         self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
         self._reduced: list[Task] = []
-        #: The lane of sums over devices.
-        self._sum_stream = self.sender.streams if options.overlap else COMPUTE
-        self._sum_priority = 1 - min(device.priority_levels for device in machine.devices) if options.overlap else 0
-        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, self._sum_stream, self._sum_priority)
+        own, urgent = self.sender.streams, 1 - min(device.priority_levels for device in machine.devices)
+        #: The lane of sums of gradients. Sums that nothing in their step waits for must not hold up what comes after them.
+        self._sum_lane = (own, urgent) if options.overlap or options.lag else (COMPUTE, 0)
+        #: The lane of sums of statistics, which the step waits for, though gradients of the step before may still be under way.
+        statistics = (own + options.lag, urgent) if options.overlap else (COMPUTE, 0)
+        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, *statistics)
         self._check_memory()
 
     def plan(self) -> Plan:
@@ -106,7 +115,7 @@ class ShardedStep:
             self._reduce_after(index)
         self._hold_unused()
         self.tasks += self._reduced
-        self.tasks += self.pieces.updates()
+        self.tasks += self.pieces.updates(self.options.lag)
         tasks = self.tasks
         if self.options.fetch:
             copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
@@ -123,7 +132,7 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": 0, "divided": self._division(), **self._statistics()},
+            semantics={"staleness": self.options.lag, "divided": self._division(), **self._statistics()},
         )
 
     def _check_memory(self) -> None:
@@ -326,7 +335,7 @@ class ShardedStep:
         done = self._completed_by.get(index)
         if not done:
             return
-        how = Reduction(self.options.server, self._sum_stream, self._sum_priority)
+        how = Reduction(self.options.server, *self._sum_lane)
         self.fetcher.phase = BACKWARD
         for layer, parameters in done.items():
             self.fetcher.layer = layer

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from simulator.plan.pieces import Box, covers
 from simulator.plan.task import Operand, Value
-from simulator.shards.boxes import Box, covers, overlap, without
+from simulator.shards.boxes import overlap, without
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,5 +69,5 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 def _divisions(job: Job, network: Network, machine: Machine, costs: PlanCosts | None, options: Options) -> list[list[Configuration]]:
     """The divisions of all layers to choose from, the smallest sum of costs first. That sum hides no transfer behind computation."""
     tables = search.cost_tables(network, machine, costs, options.server, optimizer=(job.optimizer, job.form))
-    several = options.overlap and options.simulated > 1
+    several = (options.overlap or options.lag) and options.simulated > 1
     return search.candidates(tables, options.simulated) if several else [search.cheapest_of(tables)]

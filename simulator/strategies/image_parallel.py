@@ -36,8 +36,11 @@ URGENCIES = 4
 class Options:
     """How gradients are reduced, and when parameters are updated."""
 
-    update: Literal["baseline", "forward-fusion", "backward-fusion"] = "baseline"
-    """When to update parameters: after backward, just before the next forward needs them, or as soon as their gradient is reduced."""
+    update: Literal["baseline", "forward-fusion", "backward-fusion", "asynchronous"] = "baseline"
+    """When to update parameters: after backward, just before the next forward needs them, or as soon as their gradient is reduced.
+
+    asynchronous: a step late, so that gradients are reduced beside the next step.
+    """
     overlap: bool = True
     """Reduce gradients while backward runs; off: after backward."""
     bucket: float = 25.0
@@ -55,6 +58,16 @@ class Options:
         """Raise StepcastError if the bucket size is negative or infinite."""
         if not 0 <= self.bucket < float("inf"):
             raise StepcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
+
+    @property
+    def lag(self) -> int:
+        """How many steps after its own a gradient is applied, after another step's backward."""
+        return int(self.update == "asynchronous")
+
+    @property
+    def aside(self) -> bool:
+        """Whether gradients are reduced in lanes of their own, beside what the devices compute."""
+        return self.overlap or bool(self.lag)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -76,7 +89,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             " host memory; use server=distributed, which sums on the devices"
         )
     replicas = Replicas(job, machine, devices, options)
-    notes = {"replicas": len(devices)}
+    notes = {"replicas": len(devices), "staleness": options.lag}
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
@@ -130,9 +143,9 @@ class Replicas:
         tasks = self._with_additions(order)
         if options.fetch:
             tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
-        tasks += self._interleaved(builder.clip() for builder in builders)
-        if options.update == "baseline":
-            tasks += self._interleaved(builder.updates() for builder in builders)
+        tasks += self._interleaved(builder.clip(options.lag) for builder in builders)
+        if options.update in ("baseline", "asynchronous"):
+            tasks += self._interleaved(builder.updates(options.lag) for builder in builders)
         elif options.update == "forward-fusion":
             tasks = self._with_delayed_updates(tasks)
         return tasks
@@ -162,7 +175,7 @@ class Replicas:
 
     def _urgencies(self, buckets: Sequence[_Bucket]) -> list[int]:
         """Urgency of each bucket, 0 the most urgent: by the first use of its parameters in the next forward (TurboDL's reuse distance)."""
-        if not (self.options.priorities and self.options.overlap):
+        if not (self.options.priorities and self.options.aside):
             return [0] * len(buckets)
         first = self.builders[0]
         use = {layer: index for index, layer in enumerate(first.first_use(self._passes[0]))}
@@ -180,7 +193,7 @@ class Replicas:
     def _reduced(self, bucket: _Bucket, urgency: int) -> list[Task]:
         """The tasks that sum a bucket over the devices."""
         options = self.options
-        stream, priority = (TRANSFERS + urgency, max(1 - self._levels, urgency - URGENCIES)) if options.overlap else (COMPUTE, 0)
+        stream, priority = (TRANSFERS + urgency, max(1 - self._levels, urgency - URGENCIES)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
         root = HOST if options.server == "host" else ""
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)

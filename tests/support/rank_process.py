@@ -165,6 +165,12 @@ def _check(operation, operands, result, inputs, rank) -> None:
 
 
 STYLES = [f"image-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
+#: Updates a step late.
+LATE = [
+    "image-parallel:update=asynchronous",
+    "owt:update=asynchronous,server=distributed",
+    f"deepa:config={SUPPORT}/lenet5_mix.json,update=asynchronous",
+]
 #: The styles that four processes train with.
 FEW = [STYLES[0], STYLES[3], STYLES[4]]
 #: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
@@ -191,7 +197,7 @@ def numerics(channel) -> dict[str, float]:
     two = channel.ranks.world == 2
     models = {"lenet5": STYLES + MORE if two else FEW, f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
     if two:
-        models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json"]
+        models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
     models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": PIPELINES}
     errors_by_case = {}

@@ -11,7 +11,6 @@ from simulator.shards.costs.compute import Prices, compute_s
 from simulator.shards.costs.copies import Copies
 from simulator.shards.costs.exact import ExactCosts
 from simulator.shards.network import Network
-from traces.errors import StepcastError
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,11 @@ def layer_costs(
     By default they divide their images among all devices, or as many of them as possible. Raises StepcastError, with the possible ones, for
     a configuration that a layer cannot have.
     """
-    for configuration in configurations:
-        checked(network, machine, layer, configuration)
     edges = [edge for edge in network.edges if edge.target == layer and edge.source is not None]
-    inputs = {
-        edge.source: checked(network, machine, edge.source, given) if given else most_images(network, machine, edge.source)
-        for edge in edges
-    }
+    chosen = [(layer, configuration) for configuration in configurations] + [(edge.source, given) for edge in edges if given]
+    for number, configuration in chosen:
+        network.check(number, configuration, len(machine.devices))
+    inputs = {edge.source: given or most_images(network, machine, edge.source) for edge in edges}
     options = [(Configuration(),)] * len(network.layers)
     for source, configuration in inputs.items():
         options[source] = (configuration,)
@@ -80,19 +77,6 @@ def layer_costs(
         for configuration in configurations
         for place in (options[layer].index(configuration),)
     ]
-
-
-def checked(network: Network, machine: Machine, layer: int, configuration: Configuration) -> Configuration:
-    """The configuration, if the layer can have it. Raises StepcastError, with those that it can have, if not."""
-    legal, count = list(network.legal(layer, len(machine.devices))), len(machine.devices)
-    if configuration in legal:
-        return configuration
-    own = network.layers[layer]
-    name, choices = f"layer {own.name} ({' x '.join(map(str, own.shape))})", "; ".join(map(str, legal))
-    if configuration.workers > count:
-        why = f"{configuration} takes {configuration.workers} workers, and machine {machine.name} has {count} devices"
-        raise StepcastError(f"{why}; for {name}, choose one of: {choices}")
-    raise StepcastError(f"{name} cannot be divided into {configuration}; choose one of: {choices}")
 
 
 def most_images(network: Network, machine: Machine, layer: int) -> Configuration:

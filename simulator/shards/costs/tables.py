@@ -9,7 +9,6 @@ import numpy as np
 
 from simulator.shards.configuration import Configuration
 from simulator.shards.network import Network
-from traces.errors import StepcastError
 
 
 class Total(NamedTuple):
@@ -72,9 +71,7 @@ class CostTables:
         """The number of a configuration of a layer. Raises StepcastError, with those that are possible, for any other."""
         place = self._places[layer].get(configuration)
         if place is None:
-            legal = "; ".join(map(str, self.configurations[layer]))
-            name, shape = self.network.layers[layer].name, "x".join(map(str, self.network.layers[layer].shape))
-            raise StepcastError(f"layer {name} ({shape}) cannot be divided into {configuration}; choose one of: {legal}")
+            raise self.network.refusal(layer, configuration, self.configurations[layer])
         return place
 
     def total(self, chosen: Sequence[Configuration]) -> Total:

@@ -12,14 +12,23 @@ from tests.fake_gpu import FakeGpu
 from tests.support.shard_networks import random_job, random_plan
 from traces.profile import Identity, Profile
 
+CASES = [
+    (seed, mode, batch_norm, "baseline")
+    for seed, mode in ((40, "eager"), (41, "eager"), (41, "graph"), (43, "graph"))
+    for batch_norm in ("separate", "synchronized")
+]
+LATE = [
+    (seed, mode, batch_norm, "asynchronous")
+    for seed, mode, batch_norm in ((40, "eager", "separate"), (41, "eager", "synchronized"), (43, "graph", "synchronized"))
+]
+
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize(("seed", "mode"), [(40, "eager"), (41, "eager"), (41, "graph"), (43, "graph")])
-@pytest.mark.parametrize("batch_norm", ["separate", "synchronized"])
-def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, batch_norm, tmp_path):
+@pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), CASES + LATE)
+def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, batch_norm, update, tmp_path):
     job, draw = random_job(seed, tmp_path, norms=seed > 40)
     machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()
-    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"), batch_norm=batch_norm)
+    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"), batch_norm=batch_norm, update=update)
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
         steps = steps_to_compare(backend)

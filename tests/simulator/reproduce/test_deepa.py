@@ -74,6 +74,14 @@ def test_configurations_bytes_and_steps_of_alexnet(paper):
     assert verdicts["VGG-16's last convolutions"] is None, "VGG-16 is not in the scope"
 
 
+def test_synchronous_training_is_as_fast_as_asynchronous_training_if_backward_hides_the_sums():
+    names, machine = Names(), deepa.NODE
+    node = {ALEXNET: Steps(machine).of(Job("alexnet", 128), [names.deepa, names.deepa_late])}
+    check = deepa_trends.as_fast_as_asynchronous(node, names)
+    assert check.holds
+    assert 1 <= check.figures["AlexNet"] < 1.01
+
+
 def test_a_network_that_cannot_be_captured_keeps_its_rows(paper):
     for name in ("bytes", "speedups", "steps", "batches", "configurations"):
         assert "unknown model 'no_such_net'" in paper.table(name).rows[-1].status
@@ -95,12 +103,13 @@ def test_the_page_says_what_is_fitted(paper):
 def test_claims_without_predictions_are_not_judged():
     missing = {ALEXNET: Missing("it is late")}
     names = Names()
-    steps = {ALEXNET: dict.fromkeys(names.all, Missing("it is late"))}
+    steps = {ALEXNET: dict.fromkeys((*names.all, names.deepa_late), Missing("it is late"))}
     checks = [
         deepa_trends.images_in_convolutions(missing), deepa_trends.few_for_linear(missing), deepa_trends.branches_differ(missing),
         deepa_trends.fewer_bytes_by_owt(missing), deepa_trends.fewer_bytes_further(missing), deepa_trends.order_of_gains(steps, names),
         deepa_trends.owt_gains_little(steps, names), deepa_trends.overlap_gains(steps, names),
         deepa_trends.steady_by_batch({(ALEXNET, BATCH): steps[ALEXNET]}, names), deepa_trends.more_with_nodes(steps, steps, names),
+        deepa_trends.as_fast_as_asynchronous(steps, names),
         *deepa_trends.large_networks(missing, missing), deepa_trends.slower_with_more_classes(steps, steps, names),
     ]  # fmt: skip
     assert [check.holds for check in checks] == [None] * len(checks)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.numerics import Expected, compare
+from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
 from simulator.engine.simulation import simulate
 from simulator.job import Job
@@ -148,14 +148,29 @@ def test_with_micro_batches_clipping_and_dropout(two_groups):
         ("", {"clip_norm": 0.05}),
         ("bucket=0,update=forward-fusion", {"clip_norm": 0.05}),
         ("update=backward-fusion", {}),
+        ("update=asynchronous", {"clip_norm": 0.05}),
     ):
         job = Job(f"{mlp.__file__}:dropout", 8, precision="fp64", accumulate=2, **fields)
         built = job.build()
         strategy, chosen = strategies.parse(f"image-parallel:{options}")
         plan = strategy.plan(job, machine, None, chosen)
         assert len(plan.losses) == 4
-        numerics = compare(job, built, plan, backend, Expected.of(job, built, parts=4))
+        numerics = compare(job, built, plan, backend, References(job, built, STEPS, None).of(plan))
         assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, options
+
+
+@pytest.mark.parametrize("options", ["bucket=0", "overlap=off", "priorities=on,bucket=0,algorithm=tree"])
+def test_asynchronous_updates_lack_one_update(options, two_groups):
+    """Batch-norm, shared weights, attention and frozen parameters, with weights that lack one update; sums never hold up computation."""
+    machine, backend = two_groups
+    for path in MODELS:
+        job, built, _ = plain_pytorch(path)
+        strategy, chosen = strategies.parse(f"image-parallel:update=asynchronous,{options}")
+        plan = strategy.plan(job, machine, None, chosen)
+        assert plan.semantics["staleness"] == 1
+        assert all(task.stream for task in plan.tasks if task.phase == COLLECTIVE)
+        numerics = compare(job, built, plan, backend, References(job, built, STEPS, None).of(plan))
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, path.stem
 
 
 def test_over_links_at_a_stated_rate_the_numbers_are_the_same():
