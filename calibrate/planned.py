@@ -18,7 +18,7 @@ from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
 from traces import units
-from traces.comparison import PYTORCH, ValidationResult
+from traces.comparison import ValidationResult
 from traces.errors import StepcastError
 from traces.profile import Profile
 
@@ -42,7 +42,7 @@ def plan_calibrated(
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
-    have theirs measured, roughly, and co-runs are measured if lanes share a memory. Without `calibrate` nothing is measured.
+    have theirs measured, roughly. Without `calibrate` nothing is measured.
     `announce` receives the first forecasts, before anything is measured for them.
     """
 
@@ -63,7 +63,6 @@ def plan_calibrated(
             if not dependent or not testbed.preview(dependent, machine, profile):
                 break
             forecasts, skipped, machine = plan()
-        testbed.measure_contention([f.plan for label, f in forecasts.items() if label != PYTORCH], machine, profile)
     return forecasts, skipped
 
 

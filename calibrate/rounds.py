@@ -16,6 +16,7 @@ from executors.reference import Reference
 from executors.run import WARM_UP, Executable
 from executors.segments import sample
 from simulator.plan.plan import Plan
+from traces.profile import Profile
 
 #: Rounds that count, as a rule and in a quick validation; each gives every program some step times.
 ROUNDS, QUICK_ROUNDS = 10, 4
@@ -85,21 +86,29 @@ def run_rounds(
     plain: Reference,
     progress: Progress,
     rounds: int = ROUNDS,
-    sampled: bool = True,
+    sampled_for: Profile | None = None,
     loop: Plan | None = None,
 ) -> RoundTimes:
     """Warm up, then run rounds until `rounds` of them were undisturbed, or half as many again were run.
 
-    The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count. `sampled`:
-    whether keys are sampled in the rounds, also those of `loop`, the plan of PyTorch's own loop.
+    The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
+    `sampled_for`: the profile for which the rounds also sample keys, those of `loop` (the plan of PyTorch's own loop) included, and
+    co-runs; None: they do not.
     """
     for candidate in candidates:
         sample(candidate.program, WARM_UP + candidate.program.unit)
     testbed.time_plain(plain, WARM_UP)
-    if sampled:
-        testbed.sample_keys([candidate.plan for candidate in candidates], 0)
-    if sampled and loop is not None:
-        testbed.sample_loop_keys(loop, 0)
+    plans = [candidate.plan for candidate in candidates[:-1]]
+
+    def sample_all(number: int) -> None:
+        if sampled_for is not None:
+            testbed.sample_co_runs(plans, sampled_for, number)
+            if loop is not None:
+                testbed.sample_loop_keys(loop, number)
+
+    if sampled_for is not None:
+        testbed.sample_keys(plans, 0)
+    sample_all(0)
     total = rounds + 2
     undisturbed: list[int] = []
     plain_s: list[list[float]] = []
@@ -111,15 +120,14 @@ def run_rounds(
         in_steps, in_samples = [], []
         for place in range(count):
             candidate = candidates[(number + place) % count]
-            if sampled:
+            if sampled_for is not None:
                 in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
             before = candidate
             candidate.run(testbed.units_per_round * candidate.program.unit)
             if candidate.plan is candidates[-1].plan:  # only the baseline's: beside other lanes the anchor takes longer without any drift
                 in_steps += testbed.anchor_samples()
         anchors.append((in_steps, in_samples))
-        if sampled and loop is not None:
-            testbed.sample_loop_keys(loop, 1 + number)
+        sample_all(1 + number)
         plain_s.append(testbed.time_plain(plain, testbed.plain_steps_per_round)[1:])
         if not monitor.stop().rejected:
             undisturbed.append(number)

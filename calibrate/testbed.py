@@ -65,9 +65,6 @@ class Testbed(Protocol):
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
         """Measure the missing keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
 
-    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Measure how tasks slow each other down where lanes of `plans` share a memory. Returns whether the profile changed."""
-
     def open(self, machine: Machine) -> None:
         """Make the backend."""
 
@@ -83,6 +80,12 @@ class Testbed(Protocol):
         Does nothing if not `interleaved`.
         """
 
+    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Time how tasks slow each other down where lanes of `plans` share a memory, as round `number`; with 0, prepare to do so.
+
+        Does nothing if not `interleaved`.
+        """
+
     def anchor_samples(self) -> list[float]:
         """Seconds of the anchor op since the last call of `sample_keys`."""
 
@@ -92,7 +95,7 @@ class Testbed(Protocol):
     def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
-        `loop_samples`: those of the keys of PyTorch's own loop.
+        `loop_samples`: those of the keys of PyTorch's own loop, and the numbers of the co-runs.
         """
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:

@@ -96,7 +96,7 @@ def validate(
     base, second_base = candidates[BASELINE], candidate(BASELINE)
     plain = reference(job, built, same_masks=False, backend=testbed.backend)
     loop_plan = loop.plan if loop is not None else None
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, interleaved, loop_plan)
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, profile if interleaved else None, loop_plan)
     del plain
     if interleaved:
         testbed.record(profile, times.key_samples, times.loop_samples)

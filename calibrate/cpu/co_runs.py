@@ -7,7 +7,7 @@ ratio of the two does not.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -30,12 +30,12 @@ class KeyGroup:
     group: str
     held_out: bool
     keys: list[str]
-    alone_s: dict[str, list[float]] = field(default_factory=dict)
-    beside_s: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    alone_s: dict[str, dict[int, float]] = field(default_factory=dict)
+    beside_s: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
 
 
-def run_rounds(sampler: Sampler, groups: list[KeyGroup], pairs: set[tuple[str, str]]) -> tuple[list[int], bool]:
-    """Time every key alone and beside each group that it pairs with, in rounds.
+def run_rounds(run_round: Callable[[int], None]) -> tuple[list[int], bool]:
+    """Call `run_round` with the numbers of rounds.
 
     Returns the numbers of the rounds that count, and whether the machine was disturbed. If fewer than `FEWEST` rounds were undisturbed, all
     of them count.
@@ -45,17 +45,22 @@ def run_rounds(sampler: Sampler, groups: list[KeyGroup], pairs: set[tuple[str, s
     number = 0
     while number < FEWEST or (number < ROUNDS + ROUNDS // 2 and len(quiet) < ROUNDS and time.monotonic() - begin < BUDGET_S):
         monitor = CpuMonitor()
-        for group in groups:
-            for key, seconds in _time_keys(sampler, group.keys, [], number).items():
-                group.alone_s.setdefault(key, []).append(seconds)
-            for other in groups:
-                if (group.group, other.group) in pairs and other.held_out == group.held_out:
-                    for key, seconds in _time_keys(sampler, group.keys, other.keys, number).items():
-                        group.beside_s.setdefault((key, other.group), []).append(seconds)
+        run_round(number)
         if not monitor.stop().rejected:
             quiet.append(number)
         number += 1
     return (quiet, False) if len(quiet) >= FEWEST else (list(range(number)), True)
+
+
+def time_groups(sampler: Sampler, groups: Sequence[KeyGroup], pairs: set[tuple[str, str]], number: int) -> None:
+    """Time every key alone and beside each group that it pairs with, as round `number`."""
+    for group in groups:
+        for key, seconds in _time_keys(sampler, group.keys, [], number).items():
+            group.alone_s.setdefault(key, {})[number] = seconds
+        for other in groups:
+            if (group.group, other.group) in pairs and other.held_out == group.held_out:
+                for key, seconds in _time_keys(sampler, group.keys, other.keys, number).items():
+                    group.beside_s.setdefault((key, other.group), {})[number] = seconds
 
 
 def _time_keys(sampler: Sampler, keys: Sequence[str], other_keys: Sequence[str], number: int) -> dict[str, float]:

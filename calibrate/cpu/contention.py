@@ -1,11 +1,13 @@
 """How tasks on different cores slow each other down: co-runs of the plans' own keys, from which multipliers are fitted."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from calibrate.cpu.co_runs import KeyGroup, run_rounds
+from calibrate.cpu.co_runs import KeyGroup, run_rounds, time_groups
 from calibrate.cpu.sampler import Sampler
+from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
 from executors.cpu.backend import CpuBackend
 from simulator.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
@@ -19,6 +21,8 @@ from traces.profile import Contention, CoRun, Profile
 
 #: Keys per group that are fitted; as many others are held out.
 KEYS = 4
+#: A round times all keys up to this many times, until it has taken `SHORT_S` seconds.
+TIMES, SHORT_S = 3, 0.5
 #: Tasks that take longer than this are left out if their group has shorter ones: a few of them would take longer than all the rest.
 LONGEST_S = 0.02
 
@@ -39,30 +43,65 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
 
     Pairs measured while other work ran count as lacking. Returns whether anything was measured.
     """
-    old = Contention() if profile.contention.disturbed else profile.contention
-    copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
-    plain = profile.model_copy(update=copied)  # with it the engine applies no multipliers
-    model = CostModel(machine, plain)
-    parts = [part for plan in plans for part in plan.parts]
-    pairs_by_plan = [(part, concurrent_pairs(part, machine, model.resolve(part))) for part in parts]
-    pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - old.known
-    backend = CpuBackend(machine) if pairs else None
-    if backend is None or len(backend.workers.cores) < 2:
+    known = frozenset() if profile.contention.disturbed else profile.contention.known
+    co_runs = CoRuns.of(plans, machine, profile, known)
+    if co_runs is None:
         return False
-    sampler = _warm_sampler([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, backend)
-    groups = _key_groups(sampler, machine, pairs)
-    rounds, disturbed = run_rounds(sampler, groups, pairs)
-    store_samples(sampler.samples, sampler.failures, plain, [1])
-    co_runs = [*old.co_runs, *_rows(groups, rounds, CostModel(machine, plain), sampler, machine)]
-    fitted = fit(co_runs, "cpu")
-    unmeasured = sorted({*old.unmeasured, *("|".join(pair) for pair in pairs - fitted.known)})
-    profile.contention = fitted.model_copy(update={"disturbed": disturbed, "unmeasured": unmeasured})
+    co_runs.store(profile, *run_rounds(co_runs.run_round))
     return True
 
 
-def _warm_sampler(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, backend: CpuBackend) -> Sampler:
-    """A sampler that has taken two samples of a few keys of every group; the first sample is not a typical one."""
-    sampler = Sampler(backend)
+class CoRuns:
+    """Co-runs of the pairs of groups that meet in some plans, taken in rounds."""
+
+    def __init__(self, sampler: Sampler, pairs: set[tuple[str, str]], model: CostModel):
+        """`sampler`: with samples of each group's keys. `model`: without multipliers."""
+        self._sampler, self._pairs, self._model = sampler, pairs, model
+        self._groups = _key_groups(sampler, model.machine, pairs)
+
+    @staticmethod
+    def of(
+        plans: Iterable[Plan],
+        machine: Machine,
+        profile: Profile,
+        known: Collection[tuple[str, str]] = (),
+        pool: OperandPool | None = None,
+    ) -> "CoRuns | None":
+        """Those of the pairs besides the `known` ones; None if there are none, or no second worker. `pool`: operands to share."""
+        copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
+        model = CostModel(machine, profile.model_copy(update=copied))  # without multipliers
+        parts = [part for plan in plans for part in plan.parts]
+        pairs_by_plan = [(part, concurrent_pairs(part, machine, model.resolve(part))) for part in parts]
+        pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - set(known)
+        backend = CpuBackend(machine) if pairs else None
+        if backend is None or len(backend.workers.cores) < 2:
+            return None
+        sampler = _warm_sampler([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, Sampler(backend, pool))
+        return CoRuns(sampler, pairs, model)
+
+    def run_round(self, number: int) -> None:
+        """Time the keys alone and beside others once, or a few times if they are short. Each time counts as the same round."""
+        begin = time.monotonic()
+        for again in range(TIMES):
+            time_groups(self._sampler, self._groups, self._pairs, TIMES * number + again)
+            if time.monotonic() - begin > SHORT_S:
+                return
+
+    def store(self, profile: Profile, rounds: Collection[int], disturbed: bool = False) -> None:
+        """Fit the profile's multipliers again, with the co-runs of the given rounds in place of older ones of the same pairs."""
+        rounds = [TIMES * number + again for number in rounds for again in range(TIMES)]
+        model, sampler = self._model, self._sampler
+        store_samples(sampler.samples, sampler.failures, model.profile, [1])
+        old = Contention() if profile.contention.disturbed else profile.contention
+        kept = [run for run in old.co_runs if (run.group, run.beside) not in self._pairs]
+        fresh = CostModel(model.machine, model.profile)
+        fitted = fit([*kept, *_rows(self._groups, rounds, fresh, sampler, model.machine)], "cpu")
+        unmeasured = sorted({*old.unmeasured, *("|".join(pair) for pair in self._pairs - fitted.known)})
+        profile.contention = fitted.model_copy(update={"disturbed": disturbed, "unmeasured": unmeasured})
+
+
+def _warm_sampler(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, sampler: Sampler) -> Sampler:
+    """The sampler, with two samples of a few keys of every group; the first sample is not a typical one."""
     for group in sorted({group for pair in pairs for group in pair}):
         for candidate in _spread(_candidates(plans, model, group), 2 * KEYS):
             sampler.add(candidate.plan, {candidate.key: candidate.task})
@@ -115,7 +154,7 @@ def _key_groups(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]])
     return [KeyGroup(g, held_out, keys[held_out::2]) for g, keys in by_length.items() for held_out in (False, True) if keys[held_out::2]]
 
 
-def _rows(groups: list[KeyGroup], rounds: list[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[CoRun]:
+def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[CoRun]:
     """A row per key and group that it ran beside: the slow-down that was measured, and the one that the engine models."""
     task_of = {key: samples.task for key, samples in sampler.samples.items()}
     lanes = {(group.group, group.held_out): [model.cost(task_of[key]) for key in group.keys] for group in groups}
@@ -124,5 +163,5 @@ def _rows(groups: list[KeyGroup], rounds: list[int], model: CostModel, sampler: 
             cost, others = model.cost(task_of[key]), lanes[other, group.held_out]
             times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
             modelled, _ = modelled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
-            slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds])
+            slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds if r in seconds])
             yield CoRun(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from calibrate.cpu.contention import learn_contention
+from calibrate.cpu.contention import CoRuns, learn_contention
 from calibrate.cpu.host import measure_host
 from calibrate.cpu.key_sampler import KeySampler
 from calibrate.cpu.loop import measure_loop
@@ -69,7 +69,7 @@ class CpuTestbed:
         """Measure missing keys, and co-runs."""
         plans = list(plans)
         measured = calibrate_cpu(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
-        if self.measure_contention(plans, machine, profile) and save_to is not None:
+        if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
 
@@ -77,8 +77,8 @@ class CpuTestbed:
         """Take two samples of every missing key, after one that is discarded."""
         return calibrate_cpu(plans, machine, CpuBackend(machine), profile, None, no_progress, rounds=PREVIEW_ROUNDS)
 
-    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-run the keys that meet in `plans`. A validation does so before its rounds: the ratios are steady even if times are not."""
+    def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+        """Co-run the keys that meet in `plans` and return whether the profile changed."""
         return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine) -> None:
@@ -87,8 +87,8 @@ class CpuTestbed:
         self._open_samplers(self.backend, machine)
 
     def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
-        pool = OperandPool()
-        self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, pool)), KeySampler(machine, Sampler(backend, pool))
+        self._machine, self._co_runs, self._pool = machine, None, OperandPool()
+        self._sampler, self._loop_sampler = (KeySampler(machine, Sampler(backend, self._pool)) for _ in range(2))
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Sample every key of `plans` once. Anchor samples from before the call are dropped."""
@@ -99,6 +99,16 @@ class CpuTestbed:
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Sample every key of PyTorch's own loop once."""
         self._loop_sampler.sample([loop], number)
+
+    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Co-run the keys that meet in `plans`.
+
+        That takes place in the rounds, since how much two tasks slow each other down changes from minute to minute, as their times do.
+        """
+        if number == 0:
+            self._co_runs = CoRuns.of(plans, self._machine, profile, pool=self._pool)
+        elif self._co_runs is not None:
+            self._co_runs.run_round(number)
 
     def anchor_samples(self) -> list[float]:
         """Seconds that the anchors of all workers took since the last call."""
@@ -112,6 +122,8 @@ class CpuTestbed:
         """Store the costs of the samplers' keys."""
         for sampler, numbers in ((self._loop_sampler, loop_samples), (self._sampler, samples)):
             sampler.store(profile, numbers)
+        if self._co_runs is not None:
+            self._co_runs.store(profile, loop_samples)
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""

@@ -234,6 +234,9 @@ class GpuTestbed:
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Do nothing: keys are measured before the rounds."""
 
+    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Do nothing: co-runs are measured before the rounds."""
+
     def anchor_samples(self) -> list[float]:
         """Time the anchor now."""
         return self._anchor.sample()

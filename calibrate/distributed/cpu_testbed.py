@@ -49,7 +49,7 @@ class CpuGroupTestbed(CpuTestbed):
         plans = list(plans)
         measured = calibrate_cpu(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
-        if self.measure_contention(plans, machine, profile) and save_to is not None:
+        if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
 
@@ -64,11 +64,14 @@ class CpuGroupTestbed(CpuTestbed):
         """A backend for this process's device alone."""
         return CpuBackend(replace(machine, devices=machine.devices[:1]), anchor)
 
-    def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
+    def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run keys on two workers of this process. Does nothing if processes share cores."""
-        if sum(device.sms for device in machine.devices) > len(available_cores()):
-            return False
-        return learn_contention(plans, machine, profile)
+        return not _share_cores(machine) and learn_contention(plans, machine, profile)
+
+    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Co-run keys on two workers of this process. Does nothing if processes share cores."""
+        if not _share_cores(self._machine):
+            super().sample_co_runs(plans, profile, number)
 
     def open(self, machine: Machine) -> None:
         """Make the backend in every process, and samplers without keys."""
@@ -98,3 +101,7 @@ class CpuGroupTestbed(CpuTestbed):
     def about(self) -> dict[str, object]:
         """The CPU, with the number of processes and their library."""
         return {**describe_cpu(self.identity), "processes": self._channel.ranks.world, "library": GLOO}
+
+
+def _share_cores(machine: Machine) -> bool:
+    return sum(device.sms for device in machine.devices) > len(available_cores())

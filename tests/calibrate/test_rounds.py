@@ -21,6 +21,9 @@ class RecordingTestbed:
         self.numbers.append(number)
         return []
 
+    def sample_co_runs(self, plans, profile, number):
+        self.events.append("co-run " + "+".join(plan.strategy for plan in plans))
+
     def sample_loop_keys(self, loop, number):
         self.events.append(f"sample {loop.strategy}")
 
@@ -50,7 +53,7 @@ def rounds_of(testbed: RecordingTestbed, **options):
 
 def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
     testbed = RecordingTestbed()
-    rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
+    rounds_of(testbed, sampled_for=SimpleNamespace(), loop=SimpleNamespace(strategy="pytorch"))
     begin = testbed.events.index("sample pytorch") + 1  # after the warm-up
     end = testbed.events.index("run pytorch", begin)
     assert testbed.events[begin : end + 1] == [
@@ -60,6 +63,7 @@ def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
         "run owt",
         "sample owt+baseline",
         "run baseline",
+        "co-run baseline+owt",
         "sample pytorch",
         "run pytorch",
     ]
@@ -68,12 +72,12 @@ def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
 
 def test_only_samples_of_the_rounds_count():
     testbed = RecordingTestbed()
-    times = rounds_of(testbed)
+    times = rounds_of(testbed, sampled_for=SimpleNamespace())
     assert testbed.numbers == [0, 1, 2, 3, 4, 5, 6]
     assert times.key_samples == [1, 2, 3, 4, 5, 6]
 
 
 def test_without_sampling_only_programs_run():
     testbed = RecordingTestbed()
-    rounds_of(testbed, sampled=False, loop=SimpleNamespace(strategy="pytorch"))
-    assert not [event for event in testbed.events if event.startswith("sample")]
+    rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
+    assert {event.partition(" ")[0] for event in testbed.events} == {"run"}
