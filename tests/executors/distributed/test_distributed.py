@@ -28,7 +28,7 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support.cli_process import environment
+from tests.support.cli_process import COMMAND_LINE, environment
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, stepcast
 from tests.support.tiny import build, task
 from traces.errors import StepcastError
@@ -67,7 +67,6 @@ def local_plan(plan, device):
     return original(plan, device)
 loaded_plans.local_plan = local_plan
 """
-COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
 
 
 @pytest.mark.parametrize("count", [2, 4])
