@@ -39,7 +39,7 @@ def _collect(trees: Iterable[Any], tensors: list[Tensor]) -> None:
     for tree in trees:
         if isinstance(tree, Tensor):
             tensors.append(tree)
-        elif isinstance(tree, (list, tuple)):  # noqa: UP038 - a union is slower, and this runs for every argument of every op
+        elif isinstance(tree, (list, tuple)):
             _collect(tree, tensors)
         elif isinstance(tree, dict):
             _collect(tree.values(), tensors)

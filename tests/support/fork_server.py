@@ -18,6 +18,8 @@ import threading
 import traceback
 from types import ModuleType
 
+from tests.support.busy_machine import accept_other_work
+
 #: What most programs import. No module that is run as a program is among them.
 IMPORTS = (
     "torch", "torch._dynamo", "torch.distributed", "rich.console", "rich.table", "typer.main",
@@ -33,6 +35,7 @@ def main(channel: socket.socket) -> None:
     """Fork a program for each request until the other end closes the channel, and say when a program has ended."""
     for name in IMPORTS:
         importlib.import_module(name)
+    accept_other_work()
     gc.collect()
     gc.freeze()
     running = set()
