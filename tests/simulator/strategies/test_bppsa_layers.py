@@ -36,7 +36,8 @@ def error(training_job: Job, machine, backend, options: str, steps: int = STEPS)
 @pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
 def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
     assert error(job("every_layer"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
-    assert error(Job("lenet5", 2, precision="fp64"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
+    size = 16 if jacobian == "dense" else None  # products of whole Jacobians cost the third power of the pixels
+    assert error(Job("lenet5", 2, size, precision="fp64"), two_cores, backend, f"{scan},jacobian={jacobian}") < 1e-10
 
 
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
@@ -51,7 +52,7 @@ def test_float32_differs_by_rounding_only(two_cores, backend):
 
 def test_vgg11_is_a_chain(two_cores, backend):
     """Compared after one step: its untrained layers let rounding grow from step to step."""
-    assert error(Job("vgg11", 2, image_size=32), two_cores, backend, "scan=linear", steps=1) < 1e-4
+    assert error(Job("vgg11", 1, image_size=32), two_cores, backend, "scan=linear", steps=1) < 1e-4
 
 
 def test_a_pruned_network_has_few_entries(two_cores, backend):
