@@ -41,7 +41,7 @@ ui: $(READY)
 
 test: lint
 	$(COMPILE_OWN)
-	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --durations=8 $(ARGS)
+	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8 $(ARGS)
 
 quick: lint
 	$(COMPILE_OWN)

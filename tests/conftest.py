@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import tempfile
+from pathlib import Path
 
 from tests.support.places import session_file
 
@@ -20,6 +21,16 @@ import setuptools  # noqa: F401 - before any module that imports the standard li
 from hypothesis import settings
 
 from simulator.machine.machine import Device, Machine, Memory
+
+#: The files that take longest, which run first: else one of them would occupy one core at the end.
+LONGEST = (
+    "executors/distributed/test_distributed.py", "calibrate/cuda/test_report.py", "ui/test_cli_errors.py", "executors/test_numerics.py",
+    "simulator/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/cuda/first/test_run.py", "calibrate/cuda/test_validation.py",
+    "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py", "calibrate/cuda/first/test_checks.py",
+    "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py", "ui/commands/test_gpu_commands.py",
+    "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py", "ui/app/test_hostile_names.py",
+    "ui/commands/test_gpu_first.py", "ui/app/test_app.py", "fuzz/test_app.py",
+)  # fmt: skip
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
 settings.load_profile("no deadline")
@@ -54,6 +65,12 @@ def _freeze_objects() -> None:
     """Exclude all current objects from garbage collection, which captures trigger very often."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the longest files first."""
+    place_of = {str(Path(__file__).parent / name): place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place_of.get(str(item.path), len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:

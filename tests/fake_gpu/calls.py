@@ -1,5 +1,6 @@
 """The simulation's view of an aten op: what it reads, writes and allocates, and whether a GPU would run a kernel for it."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -30,20 +31,25 @@ _BATCH_NORMS = {"aten.native_batch_norm": ((3, 4), 5), "aten.cudnn_batch_norm": 
 def tensors_in(*trees: Any) -> list[Tensor]:
     """The tensors in nested arguments or results."""
     tensors: list[Tensor] = []
+    _collect(trees, tensors)
+    return tensors
+
+
+def _collect(trees: Iterable[Any], tensors: list[Tensor]) -> None:
     for tree in trees:
         if isinstance(tree, Tensor):
             tensors.append(tree)
-        elif isinstance(tree, list | tuple):
-            tensors += tensors_in(*tree)
+        elif isinstance(tree, (list, tuple)):
+            _collect(tree, tensors)
         elif isinstance(tree, dict):
-            tensors += tensors_in(*tree.values())
-    return tensors
+            _collect(tree.values(), tensors)
 
 
 def is_simulated(args: tuple, kwargs: dict) -> bool:
     """Whether the op runs on real CPU tensors. Ops of shape propagation do not."""
-    if any(isinstance(leaf, FakeTensor) or leaf.device.type != "cpu" for leaf in tensors_in(args, kwargs)):
-        return False
+    for leaf in tensors_in(args, kwargs):
+        if isinstance(leaf, FakeTensor) or not leaf.is_cpu:
+            return False
     device = kwargs.get("device")
     return device is None or torch.device(device).type == "cpu"
 
@@ -59,7 +65,7 @@ class Call:
         for position, (name, write) in enumerate(_parameters(func)):
             value = args[position] if position < len(args) else kwargs.get(name)
             if value is not None:
-                (self.writes if write else self.reads).extend(tensors_in(value))
+                _collect((value,), self.writes if write else self.reads)
         positions, training = _BATCH_NORMS.get(self.name, ((), 0))
         if positions and args[training]:
             self.writes += [args[p] for p in positions if args[p] is not None]

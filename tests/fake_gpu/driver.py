@@ -333,20 +333,19 @@ class FakeGpu:
     def _run(self, func: Callable, args: tuple, kwargs: dict) -> object:
         """The op's results, as CUDA's kernel returns them."""
         results = as_on_cuda(func)(*args, **kwargs)
-        if spread := self.varying.get(str(func.overloadpacket), 0.0):
+        if self.varying and (spread := self.varying.get(str(func.overloadpacket), 0.0)):
             for tensor in (t for t in tensors_in(results) if t.is_floating_point()):
                 tensor.mul_(1.0 + spread * torch.randn((), generator=self._variation))
         return results
 
     def _run_kernel(self, call: Call, stream: FakeStream, link: str | None) -> None:
         of = self.memories.of
-        read = call.reads if call.overwrites else [*call.reads, *call.writes]
-        reads = [(of(t), t.numel() * t.element_size()) for t in read]
-        writes = [(of(t), t.numel() * t.element_size()) for t in (*call.writes, *call.allocated)]
-        work = Work(call.func, call.name, call.elements, reads, writes, link)
-        touched = [(of(t), Region.of(t), False) for t in call.reads] + [
-            (of(t), Region.of(t), True) for t in (*call.writes, *call.allocated)
-        ]
+        reads = [(of(t), t.numel() * t.element_size()) for t in call.reads]
+        changed = [(of(t), t.numel() * t.element_size()) for t in call.writes]
+        writes = changed + [(of(t), t.numel() * t.element_size()) for t in call.allocated]
+        touched = [(memory, Region.of(t), False) for (memory, _), t in zip(reads, call.reads, strict=True)]
+        touched += [(memory, Region.of(t), True) for (memory, _), t in zip(writes, (*call.writes, *call.allocated), strict=True)]
+        work = Work(call.func, call.name, call.elements, reads if call.overwrites else reads + changed, writes, link)
         if self.capture_now is not None:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)
@@ -435,6 +434,11 @@ class _Mode(TorchDispatchMode):
     def __init__(self, gpu: FakeGpu):
         super().__init__()
         self.gpu = gpu
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No code that torch.compile compiled runs under the simulation: its guard before every op is not needed."""
+        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Issue the op."""

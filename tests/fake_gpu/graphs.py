@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from tests.fake_gpu.calls import Call, tensors_in
 from tests.fake_gpu.errors import FakeGpuError
@@ -74,7 +73,7 @@ class Node:
     args: tuple = ()
     kwargs: Any = None
     results: Any = None
-    allocated: tuple[Tensor, ...] = ()  # the results that are in the graph's own memory
+    allocated: tuple[tuple[int, Tensor], ...] = ()  # the results that are in the graph's own memory, and their positions among all results
     event: FakeEvent | None = None
     call_s: float = 0.0
 
@@ -123,9 +122,10 @@ class Capture:
         """Add a node for the op's kernel."""
         self.check_stream(stream)
         hold = self.gpu.memories.hold
-        args, kwargs, results = tree_map_only(Tensor, hold, (call.args, call.kwargs, call.results))
+        args, kwargs, results = (_with_tensors(hold, tree) for tree in (call.args, call.kwargs, call.results))
         new_ids = {id(t) for t in call.allocated}
-        allocated = [held for held, result in zip(tensors_in(results), tensors_in(call.results), strict=True) if id(result) in new_ids]
+        pairs = zip(tensors_in(results), tensors_in(call.results), strict=True)
+        allocated = [(position, held) for position, (held, result) in enumerate(pairs) if id(result) in new_ids]
         self._add(Node(stream, self.ends[stream], work, args, kwargs, results, tuple(allocated)))
 
     def add_host_call(self, stream: FakeStream, seconds: float) -> None:
@@ -183,7 +183,7 @@ class Capture:
         for tensor in self._allocated:
             _poison(tensor)
         for node in self.nodes:
-            for tensor in node.allocated:
+            for _, tensor in node.allocated:
                 _poison(tensor)
         torch.set_rng_state(self._generator_state)
 
@@ -200,6 +200,8 @@ class FakeGraph:
         self.replays = 0
         self.nodes: list[Node] | None = None
         self._touched: list[tuple[Memory, Region, bool]] = []
+        self._foreign: list[Memory] = []  # memories that the graph uses and does not own
+        self._on_several_streams = False
         self._capture: Capture | None = None
         self._end_s = 0.0
         self._end_ticks: Ticks = {}
@@ -208,6 +210,8 @@ class FakeGraph:
         """Take the nodes of a capture that ended without an error."""
         self.nodes, self._capture = capture.nodes, capture
         self._touched = [(memory, a.region, a.write) for memory, accesses in capture.order.accesses.items() for a in accesses]
+        self._foreign = [memory for memory in capture.order.accesses if memory.capture is not capture]
+        self._on_several_streams = len({node.stream for node in self.nodes if node.work is not None}) > 1
 
     def replay(self) -> None:
         """Launch the graph on the current stream."""
@@ -216,8 +220,8 @@ class FakeGraph:
             gpu.capture_now.fail("replay of a graph during a capture")
         if self.nodes is None:
             raise FakeGpuError("replay of a graph whose capture did not end well")
-        for memory, _, _ in self._touched:
-            if memory.released and memory.capture is not self._capture:
+        for memory in self._foreign:
+            if memory.released:
                 op = self._capture.order.accesses[memory][0].op
                 raise FakeGpuError(f"replay of a graph after memory that it does not own was freed: {memory.bytes} bytes that {op} uses")
         with gpu._outside():
@@ -237,12 +241,14 @@ class FakeGraph:
         gpu.clock.make_room(stream)
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []
-        several = len({node.stream for node in self.nodes if node.work is not None}) > 1
-        endless = {*gpu.stalls, *(gpu.stalls_beside if several else ())}
-        gpu.stalled = gpu.stalled or any(node.work is not None and node.work.name in endless for node in self.nodes)
-        for node in self.nodes:
-            gaps = ((ends[i], 0.0 if self.nodes[i].stream is node.stream else times.cross_gap_s) for i in node.after)
-            start_s = max([begin_s, *(end + times.gap_s + cross_s for end, cross_s in gaps)])
+        nodes, several, gap_s = self.nodes, self._on_several_streams, times.gap_s
+        if endless := {*gpu.stalls, *(gpu.stalls_beside if several else ())}:
+            gpu.stalled = gpu.stalled or any(node.work is not None and node.work.name in endless for node in nodes)
+        for node in nodes:
+            start_s = begin_s
+            for i in node.after:
+                cross_s = 0.0 if nodes[i].stream is node.stream else times.cross_gap_s
+                start_s = max(start_s, ends[i] + gap_s + cross_s)
             end_s = start_s
             if node.work is not None:
                 end_s += gpu._seconds(node.work, node.stream) * (times.beside.get(node.work.name, 1.0) if several else 1.0)
@@ -258,13 +264,24 @@ class FakeGraph:
         stream.outstanding.append(stream.tail_s)
 
 
+def _with_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The same arguments or results with changed tensors."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)([_with_tensors(change, item) for item in tree])
+    if isinstance(tree, dict):
+        return {key: _with_tensors(change, item) for key, item in tree.items()}
+    return tree
+
+
 def _run(gpu: Gpu, node: Node) -> None:
     """Run the op again on the same memory, and copy its new results to the memory of the capture's results."""
     results = gpu._run(node.work.func, node.args, node.kwargs)
-    allocated = {id(t) for t in node.allocated}
-    for captured, new in zip(tensors_in(node.results), tensors_in(results), strict=True):
-        if id(captured) in allocated:
-            captured.copy_(new)
+    if node.allocated:
+        new = tensors_in(results)
+        for position, captured in node.allocated:
+            captured.copy_(new[position])
 
 
 def _poison(tensor: Tensor) -> None:

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,7 @@ class Memory:
     released: bool = False
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """The bytes [first, end) of a memory that a view spans. Shape and strides say which of them belong to the view."""
 
     first: int
@@ -37,10 +37,11 @@ class Region:
     def of(cls, tensor: Tensor) -> "Region":
         """The region of a view."""
         item = tensor.element_size()
-        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-        first = tensor.storage_offset() * item
-        count = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        return cls(first, first + count * item, shape, strides, item)
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        first, count = tensor.storage_offset() * item, 1
+        for n, stride in zip(shape, strides, strict=True):
+            count += (n - 1) * stride
+        return cls(first, first + (0 if 0 in shape else count) * item, shape, strides, item)
 
     @property
     def dense(self) -> bool:
@@ -52,7 +53,7 @@ class Region:
 
     def covers(self, other: "Region") -> bool:
         """Whether the region contains all of `other`'s bytes. May return False for a region with gaps that does."""
-        return self == other or (self.dense and self.first <= other.first and other.end <= self.end)
+        return self is other or self == other or (self.dense and self.first <= other.first and other.end <= self.end)
 
     def overlaps(self, other: "Region") -> bool:
         """Whether the two regions share a byte."""
@@ -72,6 +73,28 @@ class Region:
         return used
 
 
+class _Known(weakref.ref):
+    """A weak reference to a tensor or storage that the simulation has seen, with its key and memory. Cheaper than `weakref.finalize`."""
+
+    __slots__ = ("key", "memory")
+
+    def __new__(cls, thing: object, ended: Callable[["_Known"], None], key: int, memory: Memory) -> "_Known":
+        """`ended` is called with the reference when the thing is gone."""
+        return super().__new__(cls, thing, ended)
+
+    def __init__(self, thing: object, ended: Callable[["_Known"], None], key: int, memory: Memory):
+        super().__init__(thing, ended)
+        self.key, self.memory = key, memory
+
+    def __hash__(self) -> int:
+        """By identity: some storages cannot be hashed."""
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        """By identity."""
+        return self is other
+
+
 class Memories:
     """All memories that simulated ops have touched. `released(memory)` is called once for each, when its last tensor is gone.
 
@@ -81,7 +104,8 @@ class Memories:
     def __init__(self, released: Callable[[Memory], None]):
         self._released = released
         self._by_storage: dict[int, Memory] = {}
-        self._finalizers: dict[int, weakref.finalize] = {}  # by id of the tensor
+        self._tensors: dict[int, _Known] = {}  # by id of the tensor
+        self._storages: set[_Known] = set()
         self._serial = 0
         self.live_bytes = self.peak_bytes = 0
 
@@ -116,25 +140,27 @@ class Memories:
             size = -(-size // round_bytes) * round_bytes
         self._serial += 1
         memory = self._by_storage[storage._cdata] = Memory(self._serial, size, owner, capture)
-        weakref.finalize(storage, self._ended, storage._cdata, memory).atexit = False
+        self._storages.add(_Known(storage, self._ended, storage._cdata, memory))
         return memory
 
     def _count(self, tensor: Tensor, memory: Memory) -> None:
-        if id(tensor) not in self._finalizers:
+        key = id(tensor)
+        if key not in self._tensors:
             memory.tensors += 1
-            self._finalizers[id(tensor)] = finalizer = weakref.finalize(tensor, self._forget, id(tensor), memory)
-            finalizer.atexit = False
+            self._tensors[key] = _Known(tensor, self._forget, key, memory)
 
-    def _forget(self, tensor_id: int, memory: Memory) -> None:
-        del self._finalizers[tensor_id]
+    def _forget(self, known: "_Known") -> None:
+        memory = known.memory
+        del self._tensors[known.key]
         memory.tensors -= 1
         if not memory.tensors and memory.held:
             self._release(memory)
 
-    def _ended(self, storage: int, memory: Memory) -> None:
-        if self._by_storage.get(storage) is memory:
-            del self._by_storage[storage]
-        self._release(memory)
+    def _ended(self, known: "_Known") -> None:
+        self._storages.discard(known)
+        if self._by_storage.get(known.key) is known.memory:
+            del self._by_storage[known.key]
+        self._release(known.memory)
 
     def _release(self, memory: Memory) -> None:
         if not memory.released and (memory.owner is not None or not memory.held):

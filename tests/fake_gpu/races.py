@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.fake_gpu.memory import Memory, Region
 
@@ -25,8 +26,7 @@ class Race:
         return f"{self.kind}: {self.first_op} on stream {self.first_stream}, {self.second_op} {where}"
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """A past access by the `tick`-th op of its stream."""
 
     op: str
@@ -91,12 +91,13 @@ class Order:
 
     def op(self, name: str, stream: int, touched: Iterable[tuple[Memory, Region, bool]]) -> None:
         """Record an op on `stream` and report its races. `touched`: (memory, region, whether it writes)."""
-        before = dict(self.stream(stream))
+        before, accesses, replaces = dict(self.stream(stream)), self.accesses, self._replaces
         tick = self.tick(stream)
         for memory, region, write in touched:
             new = Access(name, stream, tick, write, region)
-            remaining = [old for old in self.accesses.get(memory, ()) if not self._replaces(new, old, before)]
-            self.accesses[memory] = [*remaining, new]
+            remaining = [old for old in accesses.get(memory, ()) if not replaces(new, old, before)]
+            remaining.append(new)
+            accesses[memory] = remaining
 
     def by_host(self, name: str, touched: Iterable[tuple[Memory, Region, bool]]) -> None:
         """Record an access by the host now, and report a race with each conflicting earlier op that the host has not waited for.

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from executors.cuda.driver import GpuFacts, Partition
 from tests.fake_gpu.errors import FakeGpuError
@@ -23,8 +23,7 @@ class Gpu(Protocol):
     def _host_waits_for(self, event: "FakeEvent") -> None: ...
 
 
-@dataclass(frozen=True)
-class KernelRun:
+class KernelRun(NamedTuple):
     """A kernel or a host call that ran, with its virtual times."""
 
     op: str

@@ -54,10 +54,10 @@ class KernelTimes:
     def seconds(self, op: str, reads: list[tuple[Memory, int]], writes: list[tuple[Memory, int]], share: float, link: str | None) -> float:
         """The seconds of one kernel on `share` of the SMs, or of one copy over the `link`. Operands are (memory, bytes)."""
         times = self.times
-        counted = sum(size * (times.warm_factor if self._warm(memory, size) else 1.0) for memory, size in reads) + sum(s for _, s in writes)
-        for memory, size in (*reads, *writes):
-            self.traffic += size
-            self.touched[memory.serial] = self.traffic
+        if times.warm_factor == 1.0:  # then the state of the cache does not matter
+            counted = sum([size for _, size in reads]) + sum([size for _, size in writes])
+        else:
+            counted = self._counted(reads, writes)
         if link is not None:
             rate = times.pinned_bytes_per_s if link == "pinned" else times.pageable_bytes_per_s
             seconds = times.least_s + max(size for _, size in writes) / rate
@@ -70,6 +70,15 @@ class KernelTimes:
         if times.noise:
             seconds *= max(0.1, self.random.gauss(1.0, times.noise))
         return seconds
+
+    def _counted(self, reads: list[tuple[Memory, int]], writes: list[tuple[Memory, int]]) -> float:
+        """The bytes of a kernel, those in the cache with their weight. The kernel's operands are in the cache afterwards."""
+        factor = self.times.warm_factor
+        counted = sum(size * (factor if self._warm(memory, size) else 1.0) for memory, size in reads) + sum(size for _, size in writes)
+        for memory, size in (*reads, *writes):
+            self.traffic += size
+            self.touched[memory.serial] = self.traffic
+        return counted
 
     def _warm(self, memory: Memory, size: int) -> bool:
         last = self.touched.get(memory.serial)

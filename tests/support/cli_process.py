@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.places import ROOT
+from tests.support.warm_processes import WarmProcess
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,17 @@ class Runner:
 HEEDS_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
+COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
+
+
 def start(code: str, *args: object, folder: Path, **env: str) -> subprocess.Popen:
     """Start a fresh process that runs `code` and then the command line with `args`."""
     return subprocess.Popen(
-        [sys.executable, "-c", f"{HEEDS_CTRL_C}{code}\nfrom ui.cli import main\nmain()", *map(str, args)],
+        [sys.executable, "-c", f"{HEEDS_CTRL_C}{code}{COMMAND_LINE}", *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment(folder, **env),
     )  # fmt: skip
+
+
+def start_warm(code: str, *args: object, folder: Path, **env: str) -> WarmProcess:
+    """As `start`, in a process that has imported PyTorch: for tests of what a command does then."""
+    return WarmProcess(["-c", f"{code}{COMMAND_LINE}", *map(str, args)], folder, environment(folder, **env))

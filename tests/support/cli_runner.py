@@ -17,9 +17,11 @@ def main() -> None:
     import torch
 
     from simulator.job import Job
+    from tests.support.busy_machine import accept_other_work
     from ui import cli
     from ui.commands import listing, measuring, predicting, training  # noqa: F401
 
+    accept_other_work()
     if torch.version.cuda is None:  # autograd of a CUDA build refuses to work after a fork once it has worked before
         Job("lenet5", 1).graph()  # makes PyTorch load what it loads on first use
     for line in sys.stdin:

@@ -1,13 +1,12 @@
 """Starts several processes of one job with torchrun's variables, but without torchrun, which ends all of them when the first one ends."""
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Ended, environment
+from tests.support.cli_process import COMMAND_LINE, Ended, environment
+from tests.support.warm_processes import WarmProcess
 
 #: Longest wait, in seconds, for processes that end within a few seconds. If it runs out, they hang.
 HANGS_S = 120
@@ -34,20 +33,13 @@ def rank_variables(rank: int, count: int, port: int) -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"} | {name: str(number) for name, number in numbers.items()}
 
 
-def begin(count: int, arguments: list[str], folder: Path) -> list[subprocess.Popen]:
+def begin(count: int, arguments: list[str], folder: Path) -> list[WarmProcess]:
     """Start `python ARGUMENTS` in `count` processes. Returns them in rank order."""
     port = free_port()
-    return [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-            env=environment(folder, **rank_variables(rank, count, port)),
-        )
-        for rank in range(count)
-    ]  # fmt: skip
+    return [WarmProcess(arguments, folder, environment(folder, **rank_variables(rank, count, port))) for rank in range(count)]
 
 
-def end(processes: list[subprocess.Popen]) -> list[Ended]:
+def end(processes: list[WarmProcess]) -> list[Ended]:
     """Wait for all processes to end, and kill those that hang."""
     try:
         outputs = [process.communicate(timeout=HANGS_S) for process in processes]
@@ -66,4 +58,4 @@ def run_ranks(count: int, folder: Path) -> list[Ended]:
 def stepcast(count: int, *arguments: object, folder: Path) -> list[Ended]:
     """Run the command line in `count` processes."""
     require_gloo()
-    return end(begin(count, ["-m", "ui.cli", *map(str, arguments)], folder))
+    return end(begin(count, ["-c", COMMAND_LINE, *map(str, arguments)], folder))

@@ -265,7 +265,7 @@ def check_times(plan, times) -> None:
 
 
 def on_gpus(channel) -> dict[str, float]:
-    """The same on simulated GPUs, one for each process; they fail where their streams race."""
+    """The same on simulated GPUs, one for each process; they fail where their streams race. A plan of each kind is traced too."""
     from calibrate.distributed.gpu_testbed import replicated
     from calibrate.numerics import STEPS, References, compare
     from executors.cuda.torch_driver import gpu
@@ -285,8 +285,9 @@ def on_gpus(channel) -> dict[str, float]:
         plan = strategy.plan(job, machine, None, options)
         with gpu():
             errors = compare(job, built, plan, backend, references.of(plan))
-            times = backend.load(plan, job_tensors(job, built, job.graph())).trace()
-        assert {t.device for t in times} == {device.name for device in machine.devices}
+            if text in (FEW[0], "gpipe", "hybrid-pipeline"):
+                times = backend.load(plan, job_tensors(job, built, job.graph())).trace()
+                assert {t.device for t in times} == {device.name for device in machine.devices}
         errors_by_strategy[text] = max(errors.max_grad_error, errors.max_param_error)
     return errors_by_strategy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.cpu import session
-from tests.support.cli_process import start
+from tests.support.cli_process import start, start_warm
 from tests.support.samples import read_samples
 from traces.profile import Profile
 from traces.training import TrainingRun
@@ -45,10 +45,10 @@ LONG = ("--model", "lenet5", "--batch", 2048)
 HANGS_S = 120
 
 
-def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT) -> tuple[int, str, str]:
+def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT, begin=start_warm) -> tuple[int, str, str]:
     """Start the command line, send the signal `by` when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
-    process = start(code, *arguments, folder=folder, STEPCAST_CACHE=str(folder / "cache"))  # an empty one: some are stopped while capturing
+    process = begin(code, *arguments, folder=folder, STEPCAST_CACHE=str(folder / "cache"))  # an empty one: some are stopped while capturing
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -135,7 +135,7 @@ def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
 @pytest.mark.parametrize("command", [("run",), ("predict", "--machine", "p100")], ids=["run", "predict"])
 def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     code = MARK_IMPORT.format(mark=str(tmp_path / "mark"))
-    assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline") == STOPPED
+    assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline", begin=start) == STOPPED
 
 
 def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):

@@ -28,7 +28,7 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support.cli_process import environment
+from tests.support.cli_process import COMMAND_LINE, environment, start_warm
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, stepcast
 from tests.support.tiny import build, task
 from traces.errors import StepcastError
@@ -67,7 +67,6 @@ def local_plan(plan, device):
     return original(plan, device)
 loaded_plans.local_plan = local_plan
 """
-COMMAND_LINE = "\nfrom ui.cli import main\nmain()"
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -88,7 +87,7 @@ def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch
 
 def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
-    more = ["--strategy", "1f1b", "--strategy", "stale-pipeline", "--quick"]
+    more = ["--strategy", "stale-pipeline", "--quick"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ui.cli"]
     variables = environment(tmp_path)
     ended = subprocess.run(
@@ -100,7 +99,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert [row["strategy"] for row in document["results"]] == ["baseline", "image-parallel", "1f1b", "stale-pipeline"]
+    assert [row["strategy"] for row in document["results"]] == ["baseline", "image-parallel", "stale-pipeline"]
     assert document["device"]["processes"] == 2
     for row in document["results"]:
         assert row["status"] == "ok"
@@ -248,9 +247,8 @@ def test_accuracy_is_measured_with_the_weights_of_all_processes(tmp_path):
     """The second stage's weights lie in the second process; in one process the accuracy is the same."""
     job = ("--model", "lenet5", "--batch", 32, "--image-size", 16, "--lr", 0.05, "--strategy", "1f1b", "--steps", 12, "--eval-every", 6)
     rank_0, _ = stepcast(2, "run", *job, "--json", folder=tmp_path)
-    one_process = [sys.executable, "-m", "ui.cli", "run", *map(str, job), "--devices", "2", "--json"]
-    alone = subprocess.run(one_process, env=environment(tmp_path), capture_output=True, timeout=HANGS_S, check=True)
-    (ours,), (theirs,) = (document["curves"] for document in (rank_0.document, json.loads(alone.stdout)))
+    (alone,) = end([start_warm("", "run", *job, "--devices", 2, "--json", folder=tmp_path)])
+    (ours,), (theirs,) = (ended.document["curves"] for ended in (rank_0, alone))
     assert [each["iteration"] for each in ours["evaluations"]] == [0, 6, 12]
     assert ours["evaluations"] == theirs["evaluations"]
     assert len({each["test_accuracy"] for each in ours["evaluations"]}) > 1
