@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from simulator.graph import Op
 from simulator.plan.plan import Plan
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
@@ -55,3 +58,10 @@ class PlanCosts(Protocol):
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """Return one cost per task of `plan.tasks`, in the same order."""
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the cost of an op depends on its class, FLOPs and bytes alone, so that `work_cold_s` gives it."""
+
+    def work_cold_s(self, op: Op, device: str, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
+        """`Cost.cold_s` of ops like `op` on a device, by their FLOPs and bytes."""
