@@ -20,8 +20,8 @@ from simulator.shards.configuration import Configuration
 from simulator.shards.network import Edge, Network
 
 _DIMENSIONS = 4
-#: Numbers that are computed at a time: 8 MB.
-_BLOCK = 1_000_000
+#: Numbers that are computed at a time: 3 MB.
+_BLOCK = 400_000
 
 
 class Some(NamedTuple):
@@ -65,7 +65,7 @@ class Positions:
         for own in (few, ~few):
             if own.any():
                 workers, numbers = int(self.workers[own].max()), np.flatnonzero(own)
-                step = int(max(1, min(most_places // workers, len(numbers))))
+                step = int(max(1, min(most_places / workers, len(numbers))))
                 yield from (Some(numbers[at : at + step], workers) for at in range(0, len(numbers), step))
 
     def along(self, dimension: int) -> Iterator[tuple[int, int]]:
