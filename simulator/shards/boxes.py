@@ -31,8 +31,13 @@ def elements(box: Box) -> int:
 
 def overlap(a: Box, b: Box) -> Box | None:
     """What two boxes have in common; None if that is nothing."""
-    common = tuple((max(first, other), min(end, last)) for (first, end), (other, last) in zip(a, b, strict=True))
-    return common if all(first < end for first, end in common) else None
+    common = []
+    for (first, end), (other, last) in zip(a, b, strict=True):
+        low, high = first if first > other else other, end if end < last else last
+        if low >= high:
+            return None
+        common.append((low, high))
+    return tuple(common)
 
 
 def within(box: Box, outer: Box) -> Box:

@@ -42,8 +42,15 @@ def local_ops(network: Network, layer: int, configuration: Configuration, worker
     return tuple(each.op for each in shard(network, layer, configuration, worker))
 
 
-def shard(network: Network, layer: int, configuration: Configuration, worker: int) -> list[LocalOp]:
-    """The worker's ops with the boxes of their operands, in the order of the graph."""
+def shard(network: Network, layer: int, configuration: Configuration, worker: int) -> tuple[LocalOp, ...]:
+    """The worker's ops with the boxes of their operands, in the order of the graph. Made once: plans that are compared have many in common."""
+    key = (layer, configuration, worker)
+    if key not in network.shards:
+        network.shards[key] = tuple(_made(network, layer, configuration, worker))
+    return network.shards[key]
+
+
+def _made(network: Network, layer: int, configuration: Configuration, worker: int) -> list[LocalOp]:
     box = network.boxes(layer, configuration)[worker]
     maker = _Maker(network, configuration, box)
     ops = [maker.forward(index) for index in network.layers[layer].ops]

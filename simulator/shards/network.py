@@ -76,6 +76,8 @@ class Network:
                     maker[graph.values[operand.value].storage] = number
         self.edges = tuple(edges)
         self.layers = self._layers(groups)
+        #: What `local.shard` has made, by layer, configuration and worker.
+        self.shards: dict[tuple[int, Configuration, int], tuple] = {}
         #: The layer of each forward op.
         self.layer_of = {op: number for number, layer in enumerate(self.layers) for op in layer.ops}
 
