@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.graph import Op
 from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
 
@@ -63,5 +63,5 @@ class PlanCosts(Protocol):
     def by_work(self) -> bool:
         """Whether the cost of an op depends on its class, FLOPs and bytes alone, so that `work_cold_s` gives it."""
 
-    def work_cold_s(self, op: Op, device: str, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
-        """`Cost.cold_s` of ops like `op` on a device, by their FLOPs and bytes."""
+    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` in an op class, by their FLOPs and bytes."""

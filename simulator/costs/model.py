@@ -26,7 +26,6 @@ from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.costs.efficiencies import Site, precision_of
 from simulator.costs.roofline import Fit, Point, fit, fit_scale
-from simulator.graph import Op
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
@@ -141,11 +140,11 @@ class CostModel:
         """Whether the cost of an op depends on its class, FLOPs and bytes alone: a profile knows ops by their shapes."""
         return self.profile is None
 
-    def work_cold_s(self, op: Op, device: str, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
-        """`Cost.cold_s` of ops like `op` with other FLOPs and bytes, if there is no profile."""
-        site = self._site(device)
-        precision = precision_of(op, op_class, self.precision)
-        return efficiencies.cold_s(site, op_class, flops, moved_bytes, precision, op.body.least_kernels(site.kind))
+    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` with other FLOPs and bytes, if there is no profile."""
+        site = self._site(task.device)
+        precision = precision_of(task, op_class, self.precision)
+        return efficiencies.cold_s(site, op_class, flops, moved_bytes, precision, task.body.least_kernels(site.kind))
 
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""

@@ -43,7 +43,10 @@ def local_ops(network: Network, layer: int, configuration: Configuration, worker
 
 
 def shard(network: Network, layer: int, configuration: Configuration, worker: int) -> tuple[LocalOp, ...]:
-    """The worker's ops with the boxes of their operands, in the order of the graph. Made once: plans that are compared have many in common."""
+    """The worker's ops with the boxes of their operands, in the order of the graph.
+
+    They are made once, because plans that are compared have many in common.
+    """
     key = (layer, configuration, worker)
     if key not in network.shards:
         network.shards[key] = tuple(_made(network, layer, configuration, worker))

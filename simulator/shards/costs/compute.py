@@ -32,9 +32,7 @@ class Prices:
 
     def ops_s(self, ops: Iterable[Op]) -> list[float]:
         """The seconds of each op."""
-        return self._seconds(
-            [Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase) for op in ops]
-        )
+        return self._seconds([self._task(op) for op in ops])
 
     @property
     def by_work(self) -> bool:
@@ -43,10 +41,10 @@ class Prices:
 
     def work_s(self, work: OpWork) -> np.ndarray:
         """By configuration, the seconds of an op."""
-        seconds = np.empty(len(work.flops))
+        task, seconds = self._task(work.op), np.empty(len(work.flops))
         for number, op_class in enumerate(work.classes):
             own = work.op_class == number
-            seconds[own] = self._costs.work_cold_s(work.op, self._device, op_class, work.flops[own], work.bytes[own])
+            seconds[own] = self._costs.work_cold_s(task, op_class, work.flops[own], work.bytes[own])
         return seconds
 
     def copy_s(self, moved_bytes: float, add: bool = False) -> float:
@@ -69,6 +67,9 @@ class Prices:
         gradients = tuple(_operand(f"{name}.grad", shape, "float32") for name, shape in zip(names, held, strict=True))
         body = Update(optimizer, form, names, hyper_parameters(optimizer))
         return self._seconds([Task("update", body, self._device, reads=gradients, mutates=tuple(mutated))])[0]
+
+    def _task(self, op: Op) -> Task:
+        return Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase)
 
     def _seconds(self, tasks: list[Task]) -> list[float]:
         draft = Plan("draft", (Segment(tuple(tasks)),), {}, {})

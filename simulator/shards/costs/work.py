@@ -4,13 +4,13 @@ An extent of an op's operand depends on the degree along one of n, c, h and w al
 has, whatever the other degrees are. So a worker's ops are made for each degree of each dimension, and their extents put together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.graph import Op
-from simulator.plan.task import DTYPE_BYTES
+from simulator.plan.task import DTYPE_BYTES, Operand
 from simulator.shards.configuration import Configuration
 from simulator.shards.local import local_ops
 from simulator.shards.network import Network
@@ -54,10 +54,9 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     pads = [(1,) * (rank - len(operand.shape)) for operand in operands]
     shapes, steps, there = [], [], []
     for op in variants:
-        own = list(op.inputs)
-        kept = [bool(own) and own[0].value == operand.value and own.pop(0) or None for operand in first.inputs]
-        own = [a or b for a, b in zip((*kept, *op.writes), operands, strict=True)]
-        there.append([each is not None for each in kept] + [True] * len(op.writes))
+        aligned = [*_aligned(first.inputs, op.inputs), *op.writes]
+        there.append([each is not None for each in aligned])
+        own = [each or undivided for each, undivided in zip(aligned, operands, strict=True)]
         shapes.append([each.shape + pad for each, pad in zip(own, pads, strict=True)])
         steps.append([each.strides + pad for each, pad in zip(own, pads, strict=True)])
     classes = tuple(dict.fromkeys(op.body.work(op).op_class for op in variants))
@@ -80,3 +79,10 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     counted = np.array([op.body.flops for op in variants])
     flops = counted[0] * (counted[chosen] / counted[0]).prod(axis=1) if counted[0] else np.zeros(len(chosen))
     return OpWork(first, classes, op_class.astype(int), np.maximum(flops, elements), moved)
+
+
+def _aligned(inputs: Sequence[Operand], local: Sequence[Operand]) -> Iterator[Operand | None]:
+    """Yield what a local op has of each input of the undivided op; None of those that it leaves out, as a concatenation does."""
+    rest = list(local)
+    for operand in inputs:
+        yield rest.pop(0) if rest and rest[0].value == operand.value else None

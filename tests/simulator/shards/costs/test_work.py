@@ -42,4 +42,4 @@ def test_work_is_that_of_the_ops_of_each_configuration(seed, tmp_path):
 @pytest.mark.parametrize(("model", "size"), [("alexnet", 64), ("mobilenet_v2", 32)])
 def test_work_of_built_in_models(model, size):
     """Also of convolutions in groups, whose classes depend on the groups that a worker has."""
-    check(Network(Job(model, 8, size).graph()), 8)
+    check(Network(Job(model, 4, size).graph()), 4)
