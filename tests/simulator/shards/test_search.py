@@ -31,14 +31,8 @@ def tables_of(model, batch, machine, cost="exact", size=None):
     ],
 )
 def test_it_is_the_optimum_of_an_integer_program(model, batch, machine, cost):
-    check_optimum(tables_of(model, batch, machine, cost))
-
-
-def test_inception_v3_on_16_devices_is_the_optimum_of_an_integer_program():
-    check_optimum(tables_of("inception_v3_no_aux", 512, "k80x16"))
-
-
-def check_optimum(tables):
+    """Inception-v3 on 16 devices: tests/benchmarks/division_search.py."""
+    tables = tables_of(model, batch, machine, cost)
     result = reduced(tables)
     assert len(result.enumerated) == 2
     _, least = by_integer_program(tables.nodes(), tables.edges())

@@ -138,13 +138,12 @@ def by_parts(machine, moved):
 
 
 @pytest.mark.parametrize("machine", ["k80x16", "dgx-h100", "2xdgx-a100", "4xp100x4"])
-@pytest.mark.parametrize("model", ["alexnet", "googlenet"])
-def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine, model):
-    network, machine = network_of(model, 16, 64), load_machine(machine)
+def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine):
+    network, machine = network_of("alexnet", 16, 64), load_machine(machine)
     count = len(machine.devices)
     options = [tuple(network.legal(layer, count)) for layer in range(len(network.layers))]
     copies, sides = Copies(machine), Sides(network, options, count)
-    for edge in random.Random(model).sample([edge for edge in network.edges if edge.source is not None], 4):
+    for edge in random.Random(1).sample([edge for edge in network.edges if edge.source is not None], 4):
         moved = matrix(sides.flows(edge))
         seconds, total = copies.flow_s(sides.flows(edge), back=True)
         assert seconds == pytest.approx(by_parts(machine, moved) + by_parts(machine, moved.swapaxes(-2, -1)), rel=1e-12)
