@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
 
@@ -55,3 +58,10 @@ class PlanCosts(Protocol):
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """Return one cost per task of `plan.tasks`, in the same order."""
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the cost of an op depends on its class, FLOPs and bytes alone, so that `work_cold_s` gives it."""
+
+    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` in an op class, by their FLOPs and bytes."""

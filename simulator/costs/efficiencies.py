@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from simulator.bodies.update import Update
@@ -142,6 +143,14 @@ def seconds(
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
     warm = parts.least_s + combined((parts.compute_s, parts.memory_s / speedup))
     return Seconds(warm, cold_start + parts.least_s + combined((parts.compute_s, parts.memory_s)), numbers[parts.longest].error)
+
+
+def cold_s(site: Site, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray, precision: str = "fp32", launches: int = 1) -> np.ndarray:
+    """`seconds(...).cold` of several works of one class."""
+    row = table()[site.kind].row(op_class)
+    parts = terms(site, row, flops, moved_bytes, precision, launches)
+    both = parts.compute_s + parts.memory_s if row.adds else np.maximum(parts.compute_s, parts.memory_s)
+    return (row.cold_start_s.value if row.cold_start_s is not None else 0.0) + parts.least_s + both
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:

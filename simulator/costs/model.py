@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from simulator.costs import efficiencies
 from simulator.costs.autograd import with_loop
 from simulator.costs.contention import SMALL, group_of
@@ -132,6 +134,17 @@ class CostModel:
         if cost is None:
             cost = self._costs[device, key] = self._price(task, device, key)
         return cost
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the cost of an op depends on its class, FLOPs and bytes alone: a profile knows ops by their shapes."""
+        return self.profile is None
+
+    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` with other FLOPs and bytes, if there is no profile."""
+        site = self._site(task.device)
+        precision = precision_of(task, op_class, self.precision)
+        return efficiencies.cold_s(site, op_class, flops, moved_bytes, precision, task.body.least_kernels(site.kind))
 
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""

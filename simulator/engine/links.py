@@ -80,6 +80,7 @@ class Links(Allocator):
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
         self._routes: dict[tuple[str, str], Route] = {}
         self._collectives: dict[Collective, tuple[Route, float]] = {}
+        self._rates: dict[Route, float] = {}  # while nothing else moves
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
@@ -228,7 +229,11 @@ class Links(Allocator):
         """Seconds that a transfer takes while no other moves."""
         if route.alias:
             return 0.0
-        return route.latency_s + (moved_bytes / max_min([route], self._capacity)[0] if moved_bytes else 0.0)
+        if not moved_bytes:
+            return route.latency_s
+        if route not in self._rates:
+            self._rates[route] = max_min([route], self._capacity)[0]
+        return route.latency_s + moved_bytes / self._rates[route]
 
     def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
         """Queue `transfer` as execution `number`; `event` succeeds at its end. A transfer that has begun is not overtaken."""

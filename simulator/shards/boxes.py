@@ -1,6 +1,7 @@
 """Boxes: parts of a tensor, as a half-open range for each dimension, and where they come from if the tensor is a view."""
 
 import json
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -12,6 +13,7 @@ class NotABoxError(ValueError):
     """A box of a view is no box of the tensor that is viewed."""
 
 
+@lru_cache(maxsize=4096)
 def whole(shape: tuple[int, ...]) -> Box:
     """The box of a whole tensor."""
     return tuple((0, extent) for extent in shape)
@@ -29,8 +31,13 @@ def elements(box: Box) -> int:
 
 def overlap(a: Box, b: Box) -> Box | None:
     """What two boxes have in common; None if that is nothing."""
-    common = tuple((max(first, other), min(end, last)) for (first, end), (other, last) in zip(a, b, strict=True))
-    return common if all(first < end for first, end in common) else None
+    common = []
+    for (first, end), (other, last) in zip(a, b, strict=True):
+        low, high = first if first > other else other, end if end < last else last
+        if low >= high:
+            return None
+        common.append((low, high))
+    return tuple(common)
 
 
 def within(box: Box, outer: Box) -> Box:
@@ -63,6 +70,8 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
 
     Raises NotABoxError if what the operand's box views is no box of the value, or a view step is of another kind than those known here.
     """
+    if not operand.views and shape == operand.shape:
+        return box, ()
     shapes = [shape]
     for step in operand.views:
         shapes.append(shape_after(step, shapes[-1]))

@@ -42,8 +42,18 @@ def local_ops(network: Network, layer: int, configuration: Configuration, worker
     return tuple(each.op for each in shard(network, layer, configuration, worker))
 
 
-def shard(network: Network, layer: int, configuration: Configuration, worker: int) -> list[LocalOp]:
-    """The worker's ops with the boxes of their operands, in the order of the graph."""
+def shard(network: Network, layer: int, configuration: Configuration, worker: int) -> tuple[LocalOp, ...]:
+    """The worker's ops with the boxes of their operands, in the order of the graph.
+
+    They are made once, because plans that are compared have many in common.
+    """
+    key = (layer, configuration, worker)
+    if key not in network.shards:
+        network.shards[key] = tuple(_made(network, layer, configuration, worker))
+    return network.shards[key]
+
+
+def _made(network: Network, layer: int, configuration: Configuration, worker: int) -> list[LocalOp]:
     box = network.boxes(layer, configuration)[worker]
     maker = _Maker(network, configuration, box)
     ops = [maker.forward(index) for index in network.layers[layer].ops]
@@ -175,7 +185,8 @@ class _Maker:
         for operand, box in zip(op.writes, writes, strict=True):
             value = self.graph.values[operand.value]
             shape = shape_of(box)
-            made.append(operand if shape == operand.shape else replace(operand, shape=shape, strides=dense(shape, value.strides)))
+            part_of = Operand(operand.value, shape, dense(shape, value.strides), operand.dtype, operand.views)
+            made.append(operand if shape == operand.shape else part_of)
         body = op.body
         if arguments or len(kept) < len(op.inputs):
             body = replace(body, args=_rewritten(arguments_of(op), arguments, kept))
@@ -184,7 +195,8 @@ class _Maker:
             body = replace(body, kwargs=json.dumps({"part": of}, separators=(",", ":")))
         if body.flops and part is not None and shape_of(part) != main.shape:
             body = replace(body, flops=body.flops * prod(shape_of(part)) / main.elements)
-        local = replace(op, body=body, reads=tuple(operands[:count]), writes=tuple(made), mutates=tuple(operands[count:]))
+        reads, mutates = tuple(operands[:count]), tuple(operands[count:])
+        local = Op(op.name, body, op.phase, op.layer, op.gradient, reads, tuple(made), mutates, op.view_calls)
         return LocalOp(index, local, tuple(boxes), tuple(writes), fill, sums)
 
     def _local(self, operand: Operand, seen: Box) -> tuple[Box, Operand]:

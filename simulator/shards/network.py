@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 
 from simulator.graph import Op, TrainingGraph
-from simulator.plan.task import BUFFER, FORWARD, PARAMETER
+from simulator.plan.task import BUFFER, FORWARD, PARAMETER, Operand
 from simulator.shards.backward import Served, served
 from simulator.shards.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.shards.configuration import DIMENSIONS, Configuration
@@ -77,6 +77,8 @@ class Network:
                     maker[graph.values[operand.value].storage] = number
         self.edges = tuple(edges)
         self.layers = self._layers(groups)
+        #: What `local.shard` has made, by layer, configuration and worker.
+        self.shards: dict[tuple[int, Configuration, int], tuple] = {}
         #: The layer of each forward op.
         self.layer_of = {op: number for number, layer in enumerate(self.layers) for op in layer.ops}
 
@@ -141,17 +143,18 @@ class Network:
         Raises NotABoxError if views make it more than a box.
         """
         own = self.graph.ops[op]
-        return [
-            None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
-            for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)
-        ]
+        return [self._behind(operand, wanted) for operand, wanted in zip(own.inputs, needed(own, self.of_op(op, box)), strict=True)]
 
     def needed_or_all(self, op: int, position: int, box: Box) -> Box | None:
         """What one input of a forward op needs, as `needed` says; all of the value if what it needs is no box."""
+        own = self.graph.ops[op]
         try:
-            return self.needed(op, box)[position]
+            return self._behind(own.inputs[position], needed(own, self.of_op(op, box))[position])
         except NotABoxError:
-            return whole(self.graph.values[self.graph.ops[op].inputs[position].value].shape)
+            return whole(self.graph.values[own.inputs[position].value].shape)
+
+    def _behind(self, operand: Operand, wanted: Box | None) -> Box | None:
+        return None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
 
     def _is_loss_of_others(self, layer: Layer) -> bool:
         """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from simulator.plan.task import Operand, ViewStep
 from simulator.shards.boxes import NotABoxError, arguments_of_view, shape_after, slice_arguments, view_order
 
 
-def dense(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=4096)
+def dense(shape: tuple[int, ...], like: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a tensor of `shape` without gaps whose dimensions are in the order of those with strides `like`."""
     strides = [1] * len(shape)
     step = 1
@@ -19,6 +21,8 @@ def dense(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
 
 def with_views(operand: Operand, steps: Sequence[ViewStep]) -> Operand:
     """The operand with more view steps. Raises NotABoxError for a `view` that its strides do not allow, and for an unknown step."""
+    if not steps:
+        return operand
     shape, strides = operand.shape, operand.strides
     for step in steps:
         shape, strides = shape_after(step, shape), _strides_after(step, shape, strides)

@@ -50,10 +50,14 @@ class Distributed:
             uncovered: list[Box] = []
             for each in rest:
                 common = overlap(piece.box, each)
-                if common is not None:
+                if common is None:
+                    uncovered.append(each)
+                else:
                     taken.append((piece, common))
-                uncovered += without(each, piece.box)
+                    uncovered += without(each, common)
             rest = uncovered
+            if not rest:
+                break
         added = [(piece, common) for each in rest for piece, common in self._contributing(each)]
         return taken, sorted(added, key=lambda each: each[0].device != device)
 

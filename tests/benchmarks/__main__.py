@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |published|preset-links]...
+     |published|preset-links|division-search]...
 """
 
 import subprocess
@@ -26,6 +26,7 @@ MODULES = {
     "ddp": "ddp",
     "published": "published",
     "preset-links": "preset_links",
+    "division-search": "division_search",
 }
 
 

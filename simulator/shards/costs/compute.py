@@ -18,6 +18,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Task
 from simulator.plan.views import contiguous
 from simulator.shards.configuration import Configuration
+from simulator.shards.costs.work import OpWork, works
 from simulator.shards.local import local_ops
 from simulator.shards.network import Network
 
@@ -31,9 +32,20 @@ class Prices:
 
     def ops_s(self, ops: Iterable[Op]) -> list[float]:
         """The seconds of each op."""
-        return self._seconds(
-            [Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase) for op in ops]
-        )
+        return self._seconds([self._task(op) for op in ops])
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the seconds of an op depend on its class, FLOPs and bytes alone."""
+        return self._costs.by_work
+
+    def work_s(self, work: OpWork) -> np.ndarray:
+        """By configuration, the seconds of an op."""
+        task, seconds = self._task(work.op), np.empty(len(work.flops))
+        for number, op_class in enumerate(work.classes):
+            own = work.op_class == number
+            seconds[own] = self._costs.work_cold_s(task, op_class, work.flops[own], work.bytes[own])
+        return seconds
 
     def copy_s(self, moved_bytes: float, add: bool = False) -> float:
         """The seconds of a kernel that copies this many bytes of float32, or adds them."""
@@ -56,6 +68,9 @@ class Prices:
         body = Update(optimizer, form, names, hyper_parameters(optimizer))
         return self._seconds([Task("update", body, self._device, reads=gradients, mutates=tuple(mutated))])[0]
 
+    def _task(self, op: Op) -> Task:
+        return Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase)
+
     def _seconds(self, tasks: list[Task]) -> list[float]:
         draft = Plan("draft", (Segment(tuple(tasks)),), {}, {})
         return [cost.cold_s for cost in self._costs.resolve(draft)]
@@ -74,7 +89,12 @@ def compute_tables(network: Network, configurations: Sequence[tuple[Configuratio
 
 
 def compute_s(network: Network, layer: int, options: Sequence[Configuration], prices: Prices) -> np.ndarray:
-    """The seconds of forward and backward of a layer in each configuration."""
+    """The seconds of forward and backward of a layer in each configuration.
+
+    Costs that depend on FLOPs and bytes alone are computed for all configurations at once.
+    """
+    if prices.by_work and (all_works := works(network, layer, options)) is not None:
+        return np.sum([prices.work_s(work) for work in all_works], axis=0)
     lists = [local_ops(network, layer, configuration, 0) for configuration in options]
     seconds = iter(prices.ops_s(op for ops in lists for op in ops))
     return np.array([sum(next(seconds) for _ in ops) for ops in lists])

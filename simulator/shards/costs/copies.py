@@ -10,9 +10,8 @@ target copies, one copy after another, and the target that has most to copy dete
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 from simpy import Environment
@@ -21,30 +20,11 @@ from simulator.bodies.collective import ALL_REDUCE, Collective
 from simulator.collectives.rounds import ALGORITHM_OF, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
+from simulator.shards.costs.busy import Busiest, Part
 from simulator.shards.costs.moved import Flows
 
 #: Seconds of a kernel that copies, or adds, this many bytes.
 KernelSeconds = Callable[[float, bool], float]
-
-
-class _Ends(NamedTuple):
-    """By device that sends, that receives, and for all together: seconds of a byte and of a copy."""
-
-    out: tuple[np.ndarray, np.ndarray]
-    into: tuple[np.ndarray, np.ndarray]
-    every: tuple[float, float]
-
-
-def _of_devices(rows: list[tuple[int, float, float]], size: int) -> tuple | None:
-    """Rows of (device, seconds of a byte, seconds of a copy) as arrays by device; None if a device has two of which neither is larger."""
-    weights = np.zeros((2, size), np.float32)
-    for device, per_byte, per_copy in rows:
-        place = device if size > 1 else 0
-        smaller, larger = sorted([(weights[0, place], weights[1, place]), (per_byte, per_copy)])
-        if larger[1] < smaller[1]:
-            return None
-        weights[:, place] = larger
-    return tuple(weights) if size > 1 else tuple(float(weight[0]) for weight in weights)
 
 
 class Copies:
@@ -68,79 +48,55 @@ class Copies:
 
     def seconds(self, moved_bytes: np.ndarray) -> np.ndarray:
         """[...] seconds of the copies [..., source, target] in bytes. What a device copies to itself takes no time here."""
-        flat = np.asarray(moved_bytes, np.float32).reshape(-1, len(self.devices) ** 2)
-        per_byte, per_copy = self._rows
-        if per_byte.size:
-            result = (flat @ per_byte + (flat > 0).astype(np.float32) @ per_copy).max(axis=-1).reshape(moved_bytes.shape[:-2])
-        else:
-            result = np.zeros(moved_bytes.shape[:-2])
-        if self._by_kernel:
-            first_s, byte_s = self._kernel_line
-            away = moved_bytes * (1 - np.eye(len(self.devices)))
-            result = result + (away.sum(axis=-2) * byte_s + (away > 0).sum(axis=-2) * first_s).max(axis=-1)
-        return result.astype(float)
+        size = len(self.devices)
+        moved = np.asarray(moved_bytes, float).reshape(-1, size, 1, size) * (1 - np.eye(size)[:, None])
+        return self._sums(moved, False)[0].reshape(np.shape(moved_bytes)[:-2])
 
-    def flow_s(self, flows: Flows, back: bool) -> np.ndarray:
-        """[configurations of source, of target] seconds of what moves over an edge; `back`: also of its way back, at another time."""
-        if self._ends is None:
-            moved = flows.matrix
-            return self.seconds(moved) + self.seconds(moved.swapaxes(-2, -1)) if back else self.seconds(moved)
-        sent, received = flows.sent, flows.received
-        there = self._by_ends(sent, received)
-        return there + self._by_ends(received, sent) if back else there
+    def flow_s(self, flows: Flows, back: bool) -> tuple[np.ndarray, np.ndarray]:
+        """[configurations of source, of target] seconds and bytes of what moves over an edge.
 
-    def _by_ends(self, sent: tuple[np.ndarray, np.ndarray], received: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Seconds by what each device sends and receives, in bytes and copies."""
-        (out_bytes, out_copies), (in_bytes, in_copies) = sent, received
-        ends = self._ends
-        busiest = [
-            out_bytes * ends.out[0] + out_copies * ends.out[1],
-            in_bytes * ends.into[0] + in_copies * ends.into[1],
-        ]
-        total = out_bytes.sum(axis=-1) * ends.every[0] + out_copies.sum(axis=-1) * ends.every[1]
-        return np.maximum(total, np.maximum(*(seconds.max(axis=-1) for seconds in busiest))).astype(float)
+        `back`: also of its way back, at another time.
+        """
+        seconds, total = np.empty(flows.shape), np.empty(flows.shape)
+        for sources, targets, moved in flows.blocks():
+            some = np.ix_(sources.configurations, targets.configurations)
+            seconds[some], total[some] = self._sums(moved, back)
+        return seconds, (1 + back) * total
+
+    def _sums(self, moved: np.ndarray, back: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds and bytes of what moves, [..., source, ..., target]. `back`: seconds also of its way back."""
+        copied, seconds = (moved > 0).astype(np.float32), 0.0
+        for busiest in self._busiest:
+            sums, copies = busiest.sums(moved), busiest.sums(copied)
+            there = busiest.seconds(sums, copies, back=False)
+            seconds = seconds + there
+            if back:
+                seconds += there if busiest.both_ways else busiest.seconds(sums, copies, back=True)
+        return seconds, sums.total
 
     @cached_property
-    def _ends(self) -> "_Ends | None":
-        """The seconds of bytes and copies, if they depend on what each device sends and receives alone, whatever the other ends are."""
-        if self._by_kernel:
-            return None
+    def _busiest(self) -> list[Busiest]:
+        """The links and, if kernels copy, the devices on which they run."""
         size = len(self.devices)
-        away = ~np.eye(size, dtype=bool)
-        sums = {"out": [], "into": [], "every": []}
-        for per_byte, per_copy in zip(*(rows.T.reshape(-1, size, size) for rows in self._rows), strict=True):
-            used = (per_byte > 0) & away
-            pattern = {
-                "out": used.sum() == size - 1 and used.any(axis=1).sum() == 1,
-                "into": used.sum() == size - 1 and used.any(axis=0).sum() == 1,
-                "every": used.sum() == size * (size - 1),
-            }
-            uniform = all(len(np.unique(weights[used])) == 1 for weights in (per_byte, per_copy))
-            name = next((name for name, fits in pattern.items() if fits), "")
-            if not name or not uniform:
-                return None
-            sums[name].append((int(used.any(axis=1 if name == "out" else 0).argmax()), float(per_byte[used][0]), float(per_copy[used][0])))
-        columns = {name: _of_devices(rows, size if name != "every" else 1) for name, rows in sums.items()}
-        return None if None in columns.values() else _Ends(**columns)
+        links = Busiest(size, self._link_parts())
+        if not self._by_kernel:
+            return [links]
+        first_s, byte_s = self._kernel_line
+        targets = [np.tile(target, (size, 1)) for target in np.eye(size)]
+        return [links, Busiest(size, [Part(byte_s * target, first_s * target) for target in targets])]
 
-    @cached_property
-    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """By pair of devices and by channel or direction, the seconds of a byte and those of a copy."""
-        size = len(self.devices)
-        rows: dict[object, tuple[np.ndarray, np.ndarray]] = {}
+    def _link_parts(self) -> list[Part]:
+        """The channels of links, and their directions."""
+        parts: dict[object, Part] = {}
         for (i, j), route in self._routes.items():
             for channel, load in zip(route.channels, route.loads, strict=True):
-                per_byte, _ = rows.setdefault(("channel", channel), (np.zeros(size * size), np.zeros(size * size)))
-                per_byte[i * size + j] += load / self._links.capacity(channel)
+                part = parts.setdefault(("channel", channel), Part.unused(len(self.devices)))
+                part.byte_s[i, j] += load / self._links.capacity(channel)
             for direction in route.directions:
-                per_byte, per_copy = rows.setdefault(("direction", direction), (np.zeros(size * size), np.zeros(size * size)))
-                per_byte[i * size + j] += 1.0 / route.bandwidth_bytes_per_s
-                per_copy[i * size + j] += route.latency_s
-        distinct = {(per_byte.tobytes(), per_copy.tobytes()): (per_byte, per_copy) for per_byte, per_copy in rows.values()}
-        if not distinct:
-            return np.zeros((size * size, 0), np.float32), np.zeros((size * size, 0), np.float32)
-        per_byte, per_copy = (np.stack(columns, axis=1).astype(np.float32) for columns in zip(*distinct.values(), strict=True))
-        return per_byte, per_copy
+                part = parts.setdefault(("direction", direction), Part.unused(len(self.devices)))
+                part.byte_s[i, j] += 1.0 / route.bandwidth_bytes_per_s
+                part.copy_s[i, j] += route.latency_s
+        return list(parts.values())
 
     @cached_property
     def _kernel_line(self) -> tuple[float, float]:
@@ -172,8 +128,7 @@ class Copies:
 
     def reduction_bytes(self, replicas: int, payload_bytes: float, server: str) -> float:
         """Bytes that all devices of one group send."""
-        moves = [move for moves in rounds(ALL_REDUCE, ALGORITHM_OF[server], replicas, -1 if server == "host" else 0) for move in moves]
-        return sum(payload_bytes if move.chunk is None else payload_bytes / replicas for move in moves)
+        return _sent_share(replicas, ALGORITHM_OF[server], server == "host") * payload_bytes
 
     def _root(self, server: str, devices: tuple[str, ...]) -> str:
         """The device that serves, or the host; a process on a CPU is its own host."""
@@ -192,3 +147,10 @@ class Copies:
                 busy[lane] = busy.get(lane, 0.0) + self._kernel_s(moved, move.add)
             total_s += max(busy.values())
         return total_s
+
+
+@lru_cache
+def _sent_share(replicas: int, algorithm: str, at_host: bool) -> float:
+    """What all devices of a group send in an all-reduce, as a multiple of the data of one."""
+    moves = [move for moves in rounds(ALL_REDUCE, algorithm, replicas, -1 if at_host else 0) for move in moves]
+    return sum(1.0 if move.chunk is None else 1.0 / replicas for move in moves)

@@ -9,6 +9,7 @@ Worker k of every layer runs on device k.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -46,6 +47,7 @@ class ExactCosts:
         self._sides = Sides(network, self._configurations, workers)
         self._trained = _trained(network)
         self._updates: dict[tuple, tuple[float, float]] = {}
+        self._update_s: dict[tuple[tuple[int, ...], ...], float] = {}
         self._pieces: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
         self._known: dict[tuple[int, bool], tuple[np.ndarray, np.ndarray]] = {}  # by flows, which `_sides` keeps
 
@@ -70,7 +72,9 @@ class ExactCosts:
             own = sum(map(prod, held)) * _ELEMENT_BYTES
             reduced = self._copies.reduction_s(holders(configuration), own, self._server)
             moved = configuration.c * self._copies.reduction_bytes(configuration.replicas, own, self._server)
-            self._updates[key] = reduced + self._prices.update_s(held, *self._optimizer), moved
+            if held not in self._update_s:
+                self._update_s[held] = self._prices.update_s(held, *self._optimizer)
+            self._updates[key] = reduced + self._update_s[held], moved
         return self._updates[key]
 
     def _held(self, layer: int, configuration: Configuration) -> tuple[tuple[int, ...], ...]:
@@ -89,8 +93,7 @@ class ExactCosts:
             return nothing, nothing
         back = edge.source in self._trained and self._has_gradient(edge)
         if (id(flows), back) not in self._known:
-            moved = (1 + back) * flows.sent[0].sum(axis=-1, dtype=float)
-            self._known[id(flows), back] = self._copies.flow_s(flows, back), moved
+            self._known[id(flows), back] = self._copies.flow_s(flows, back)
         return self._known[id(flows), back]
 
     def _transfers(self) -> list[Transfer]:
@@ -110,10 +113,11 @@ class ExactCosts:
         return self._network.graph.ops[edge.reader].inputs[edge.position].dtype.startswith(("float", "bfloat"))
 
 
-def holders(configuration: Configuration) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=4096)
+def holders(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
     """The workers that hold each piece of a layer's parameters: those with the same channels."""
     places = dict(enumerate(configuration.places()))
-    return [tuple(worker for worker, place in places.items() if place[1] == channel) for channel in range(configuration.c)]
+    return tuple(tuple(worker for worker, place in places.items() if place[1] == channel) for channel in range(configuration.c))
 
 
 def _trained(network: Network) -> set[int]:

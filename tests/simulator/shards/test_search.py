@@ -18,9 +18,21 @@ def tables_of(model, batch, machine, cost="exact", size=None):
 
 
 @pytest.mark.parametrize("cost", ["exact", "paper"])
-@pytest.mark.parametrize(("model", "batch"), [("alexnet", 128), ("vgg16", 128), ("inception_v3_no_aux", 64)])
-def test_it_is_the_optimum_of_an_integer_program(model, batch, cost):
-    tables = tables_of(model, batch, "p100x4", cost)
+@pytest.mark.parametrize(
+    ("model", "batch", "machine"),
+    [
+        ("alexnet", 128, "p100x4"),
+        ("vgg16", 128, "p100x4"),
+        ("inception_v3_no_aux", 64, "p100x4"),
+        ("alexnet", 512, "k80x16"),
+        ("alexnet", 512, "4xp100x4"),
+        ("vgg16", 512, "k80x16"),
+        ("vgg16", 512, "4xp100x4"),
+    ],
+)
+def test_it_is_the_optimum_of_an_integer_program(model, batch, machine, cost):
+    """Inception-v3 on 16 devices: tests/benchmarks/division_search.py."""
+    tables = tables_of(model, batch, machine, cost)
     result = reduced(tables)
     assert len(result.enumerated) == 2
     _, least = by_integer_program(tables.nodes(), tables.edges())

@@ -1,12 +1,15 @@
 """The costs of what a plan does: bytes box by box, copies as the engine times them, sums of gradients."""
 
 import random
+from itertools import permutations
 
 import numpy as np
 import pytest
+from simpy import Environment
 
 from simulator.bodies.copy import Copy
 from simulator.costs.model import CostModel
+from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.job import Job
 from simulator.machine.presets import load_machine
@@ -47,15 +50,21 @@ def test_bytes_between_workers_are_those_of_their_boxes(model):
     options = [tuple(network.legal(layer, 6)) for layer in range(len(network.layers))]
     sides = Sides(network, options, 6)
     for edge in draw.sample([edge for edge in network.edges if edge.source is not None], 6):
-        flows = sides.flows(edge)
+        moved = matrix(sides.flows(edge))
         for _ in range(12):
             source, target = (draw.choice(options[layer]) for layer in (edge.source, edge.target))
             place = options[edge.source].index(source), options[edge.target].index(target)
-            expected = moved_by_boxes(network, edge, source, target)
-            assert flows.matrix[place] == pytest.approx(expected)
-            for sums, axis in ((flows.sent, 1), (flows.received, 0)):
-                assert sums[0][place] == pytest.approx(expected.sum(axis=axis))
-                assert sums[1][place].tolist() == (expected > 0).sum(axis=axis).tolist()
+            assert (moved[place] == moved_by_boxes(network, edge, source, target)).all()
+
+
+def matrix(flows):
+    """[configurations of source, of target, workers of source, of target]: all bytes at once."""
+    workers = max(*flows.sources.workers, *flows.targets.workers)
+    result = np.zeros((*flows.shape, workers, workers))
+    for sources, targets, moved in flows.blocks():
+        some = np.ix_(sources.configurations, targets.configurations, range(sources.workers), range(targets.workers))
+        result[some] = moved.swapaxes(1, 2)
+    return result
 
 
 def exact(network, machine, options, server="all-reduce"):
@@ -114,15 +123,32 @@ def costs_of(machine, devices, matrix):
     return CostModel(machine).resolve(copies_plan(devices, matrix))
 
 
-@pytest.mark.parametrize("machine", ["k80x16", "dgx-h100"])
-def test_sums_by_device_give_the_seconds_of_the_whole_matrix(machine):
+def by_parts(machine, moved):
+    """Seconds of copies [..., source, target] by a loop over the channels and directions of the machine's links."""
+    links, size = Links(Environment(), machine), moved.shape[-1]
+    parts: dict = {}
+    for i, j in permutations(range(size), 2):
+        route = links.route(machine.devices[i].name, machine.devices[j].name)
+        for channel, load in zip(route.channels, route.loads, strict=True):
+            parts[channel] = parts.get(channel, 0.0) + moved[..., i, j] * load / links.capacity(channel)
+        for direction in route.directions:
+            taken = moved[..., i, j] / route.bandwidth_bytes_per_s + (moved[..., i, j] > 0) * route.latency_s
+            parts["direction", direction] = parts.get(("direction", direction), 0.0) + taken
+    return np.max(list(parts.values()), axis=0)
+
+
+@pytest.mark.parametrize("machine", ["k80x16", "dgx-h100", "2xdgx-a100", "4xp100x4"])
+def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine):
     network, machine = network_of("alexnet", 16, 64), load_machine(machine)
-    options = [tuple(network.legal(layer, 8)) for layer in range(len(network.layers))]
-    copies, sides = Copies(machine, count=8), Sides(network, options, 8)
-    assert copies._ends is not None
-    for edge in [edge for edge in network.edges if edge.source is not None]:
-        flows = sides.flows(edge)
-        assert copies.flow_s(flows, back=False) == pytest.approx(copies.seconds(flows.matrix), rel=1e-5)
+    count = len(machine.devices)
+    options = [tuple(network.legal(layer, count)) for layer in range(len(network.layers))]
+    copies, sides = Copies(machine), Sides(network, options, count)
+    for edge in random.Random(1).sample([edge for edge in network.edges if edge.source is not None], 4):
+        moved = matrix(sides.flows(edge))
+        seconds, total = copies.flow_s(sides.flows(edge), back=True)
+        assert seconds == pytest.approx(by_parts(machine, moved) + by_parts(machine, moved.swapaxes(-2, -1)), rel=1e-12)
+        assert (total == 2 * moved.sum(axis=(-2, -1))).all()
+        assert copies.seconds(moved) == pytest.approx(by_parts(machine, moved), rel=1e-12)
 
 
 def test_one_pipe_takes_all_bytes_one_after_another():
@@ -133,8 +159,8 @@ def test_one_pipe_takes_all_bytes_one_after_another():
 
 
 def test_holders_of_a_piece_are_the_workers_with_the_same_channels():
-    assert holders(Configuration(n=2, c=3)) == [(0, 3), (1, 4), (2, 5)]
-    assert holders(Configuration(c=2, h=2)) == [(0, 1), (2, 3)]
+    assert holders(Configuration(n=2, c=3)) == ((0, 3), (1, 4), (2, 5))
+    assert holders(Configuration(c=2, h=2)) == ((0, 1), (2, 3))
 
 
 @pytest.mark.parametrize(("server", "expected"), [("all-reduce", 2 * 3), ("distributed", 2 * 3), ("host", 2 * 4)])

@@ -1,0 +1,168 @@
+"""Which part of a machine is busy longest with copies that start together, for many sets of copies at once.
+
+A part is a channel of a link, or a direction of it: each byte and each copy between two devices takes some of its time. Most parts serve
+all copies from some devices to some others. So the bytes are summed over such groups of devices once, and each part reads the sum that it
+needs.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, Self
+
+import numpy as np
+
+#: Devices, as numbers.
+_Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a machine: [source, target], the seconds that a byte and a copy between two devices take of its time."""
+
+    byte_s: np.ndarray
+    copy_s: np.ndarray
+
+    @classmethod
+    def unused(cls, size: int) -> Self:
+        """A part that no copy between `size` devices uses."""
+        return cls(np.zeros((size, size)), np.zeros((size, size)))
+
+    def covers(self, other: "Part") -> bool:
+        """Whether this part is never busy for less time than another one."""
+        return bool((self.byte_s >= other.byte_s).all() and (self.copy_s >= other.copy_s).all())
+
+
+class _Term(NamedTuple):
+    """All copies from a group of devices to another, and what each of their bytes and each copy takes of a part's time."""
+
+    sources: _Group
+    targets: _Group
+    byte_s: float
+    copy_s: float
+
+    def forms(self) -> list[tuple[_Group, _Group]]:
+        """Pairs of groups with just these copies: a device alone may as well be in the other group, since nothing goes to itself."""
+        both = tuple(sorted({*self.sources, *self.targets}))
+        if len(self.sources) == 1 < len(self.targets):
+            return [(self.sources, self.targets), (self.sources, both)]
+        if len(self.targets) == 1 < len(self.sources):
+            return [(self.sources, self.targets), (both, self.targets)]
+        return [(self.sources, self.targets)]
+
+
+class Sums(NamedTuple):
+    """Sums over the devices of groups: `by[0][1]`, for instance, from each device to each group. [..., sources, ..., targets]."""
+
+    by: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def total(self) -> np.ndarray:
+        """[..., ...], the sum over all devices, which are the first group."""
+        return self.by[1][1][:, 0, :, 0]
+
+
+class _Entries(NamedTuple):
+    """Some entries of one array of `Sums`: which array, the places of sources and targets, and seconds of a byte and of a copy."""
+
+    by_group: tuple[bool, bool]
+    sources: np.ndarray
+    targets: np.ndarray
+    byte_s: np.ndarray
+    copy_s: np.ndarray
+
+    def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
+        """[entries, ..., ...]. `back`: what goes from sources to targets comes back instead. Devices that `moved` leaves out have none."""
+        sources, targets, (tall, wide) = self.sources, self.targets, self.by_group
+        if back:
+            sources, targets, tall, wide = targets, sources, wide, tall
+        _, rows, _, columns = moved.by[tall][wide].shape
+        there = (sources < rows) & (targets < columns)
+        sources, targets, byte_s, copy_s = (each[there] for each in (sources, targets, self.byte_s, self.copy_s))
+        result = moved.by[tall][wide][:, sources, :, targets] * byte_s[:, None, None]
+        if copy_s.any():
+            result += copies.by[tall][wide][:, sources, :, targets] * copy_s[:, None, None]
+        return result
+
+
+class Busiest:
+    """The parts of a machine with `size` devices. `parts`: the time is that of the busiest part."""
+
+    def __init__(self, size: int, parts: Sequence[Part]):
+        terms = [_terms(part) for part in _without_covered(parts)]
+        uses = Counter(group for term in chain(*terms) for form in term.forms() for group in form)
+        forms = {term: max(term.forms(), key=lambda form: uses[form[0]] * uses[form[1]]) for term in chain(*terms)}
+        every = tuple(range(size))
+        groups = list(dict.fromkeys([every, *(group for form in forms.values() for group in form if len(group) > 1)]))
+        self._members = np.zeros((size, len(groups)))
+        for number, group in enumerate(groups):
+            self._members[list(group), number] = 1
+        self._numbers = {group: (True, number) for number, group in enumerate(groups)} | {(n,): (False, n) for n in every}
+        mirrored = {(*reversed(forms[term]), *term[2:]) for term in chain(*terms)}
+        #: Whether copies take as long on their way back: all links are alike in both directions.
+        self.both_ways = all(len(own) == 1 for own in terms) and mirrored == {forms[term] + term[2:] for term in chain(*terms)}
+        self._alone = list(self._entries([forms[own[0]] + own[0][2:] for own in terms if len(own) == 1]))
+        self._added = [list(self._entries([forms[term] + term[2:] for term in own])) for own in terms if len(own) > 1]
+
+    def sums(self, moved: np.ndarray) -> Sums:
+        """Sums of [..., source, ..., target] over groups of devices, of which the last may be left out.
+
+        What a device copies to itself must be 0.
+        """
+        members = self._members.astype(moved.dtype)
+        first, rows, second, columns = moved.shape
+
+        def from_groups(each: np.ndarray) -> np.ndarray:
+            return (members[:rows].T @ each.reshape(first, rows, -1)).reshape(first, members.shape[1], second, -1)
+
+        to_groups = moved @ members[:columns]
+        return Sums(((moved, to_groups), (from_groups(moved), from_groups(to_groups))))
+
+    def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
+        """[..., ...], the time of the busiest part for sums of bytes and of copies. `back`: of copies from each target to its source."""
+        longest = np.zeros(moved.total.shape)
+        for entries in self._alone:
+            np.maximum(longest, entries.seconds(moved, copies, back).max(axis=0, initial=0.0), out=longest)
+        for several in self._added:
+            np.maximum(longest, sum(entries.seconds(moved, copies, back).sum(axis=0) for entries in several), out=longest)
+        return longest
+
+    def _entries(self, terms: Sequence[tuple[_Group, _Group, float, float]]) -> Iterator[_Entries]:
+        by_array: dict[tuple[bool, bool], list[tuple[int, int, float, float]]] = {}
+        for sources, targets, *seconds in terms:
+            (tall, a), (wide, b) = self._numbers[sources], self._numbers[targets]
+            by_array.setdefault((tall, wide), []).append((a, b, *seconds))
+        for by_group, rows in by_array.items():
+            a, b, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
+            yield _Entries(by_group, a, b, byte_s, copy_s)
+
+
+def _without_covered(parts: Sequence[Part]) -> list[Part]:
+    """The parts but those that are never busy for longer than another one."""
+    kept: list[Part] = []
+    for part in parts:
+        if not any(other.covers(part) for other in kept):
+            kept = [other for other in kept if not part.covers(other)] + [part]
+    return kept
+
+
+def _terms(part: Part) -> list[_Term]:
+    """What adds up to the time of a part: copies that take equal time, from groups of devices to others."""
+    size, terms = len(part.byte_s), []
+    away = ~np.eye(size, dtype=bool)
+    for byte_s, copy_s in dict.fromkeys(zip(part.byte_s[away], part.copy_s[away], strict=True)):
+        if not byte_s and not copy_s:
+            continue
+        used = (part.byte_s == byte_s) & (part.copy_s == copy_s) & away
+        sources, targets = used.any(axis=1), used.any(axis=0)
+        if ((sources[:, None] & targets & away) == used).all():
+            rows = [(sources, targets)]
+        else:
+            rows = [(np.arange(size) == source, used[source]) for source in np.flatnonzero(sources)]
+        terms += [_Term(_devices(a), _devices(b), float(byte_s), float(copy_s)) for a, b in rows]
+    return terms
+
+
+def _devices(mask: np.ndarray) -> _Group:
+    return tuple(map(int, np.flatnonzero(mask)))

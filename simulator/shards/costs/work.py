@@ -1,0 +1,88 @@
+"""FLOPs and bytes of the first worker's ops in every configuration of a layer, from configurations along one dimension alone.
+
+An extent of an op's operand depends on the degree along one of n, c, h and w alone, as the ranges of `moved` do: h decides how many rows it
+has, whatever the other degrees are. So a worker's ops are made for each degree of each dimension, and their extents put together.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.graph import Op
+from simulator.plan.task import DTYPE_BYTES, Operand
+from simulator.shards.configuration import Configuration
+from simulator.shards.local import local_ops
+from simulator.shards.network import Network
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """The work of one op, by configuration. `op`: as a single worker runs it. `classes`: by number, its op class."""
+
+    op: Op
+    classes: tuple[str, ...]
+    op_class: np.ndarray
+    flops: np.ndarray
+    bytes: np.ndarray
+
+
+def works(network: Network, layer: int, options: Sequence[Configuration]) -> list[OpWork] | None:
+    """The work of each op of a layer, forward and backward. None if an extent depends on several degrees."""
+    alone = dict.fromkeys((dimension, degree) for c in options for dimension, degree in enumerate(c.degrees) if degree > 1)
+    variants = [local_ops(network, layer, Configuration(), 0)]
+    for dimension, degree in alone:
+        degrees = [1] * 4
+        degrees[dimension] = degree
+        variants.append(local_ops(network, layer, Configuration(*degrees), 0))
+    numbers = {each: number for number, each in enumerate(alone, 1)}
+    chosen = np.array([[numbers.get(each, 0) for each in enumerate(c.degrees)] for c in options])
+    result = []
+    for own in zip(*variants, strict=True):
+        work = _work(own, chosen)
+        if work is None:
+            return None
+        result.append(work)
+    return result
+
+
+def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
+    """The work of an op, of which the first variant is undivided. `chosen`: [configurations, dimensions], the variants that meet there."""
+    first = variants[0]
+    operands = (*first.inputs, *first.writes)
+    rank = max((len(operand.shape) for operand in operands), default=0)
+    pads = [(1,) * (rank - len(operand.shape)) for operand in operands]
+    shapes, steps, there = [], [], []
+    for op in variants:
+        aligned = [*_aligned(first.inputs, op.inputs), *op.writes]
+        there.append([each is not None for each in aligned])
+        own = [each or undivided for each, undivided in zip(aligned, operands, strict=True)]
+        shapes.append([each.shape + pad for each, pad in zip(own, pads, strict=True)])
+        steps.append([each.strides + pad for each, pad in zip(own, pads, strict=True)])
+    classes = tuple(dict.fromkeys(op.body.work(op).op_class for op in variants))
+    extents = np.array(shapes, float).reshape(len(variants), len(operands), rank)
+    read = np.where(np.array(steps).reshape(extents.shape), extents, 1.0)
+    features = [extents, read, np.array(there, float), np.array([float(classes.index(op.body.work(op).op_class)) for op in variants])]
+    combined = []
+    for feature in features:
+        change = feature - feature[0]
+        by_dimension = change[chosen]
+        if ((by_dimension != 0).sum(axis=1) > 1).any():
+            return None
+        combined.append(feature[0] + by_dimension.sum(axis=1))
+    extents, read, there, op_class = combined
+    count, changed = len(first.inputs), len(first.mutates)
+    times = np.array([1.0] * (count - changed) + [2.0] * changed + [1.0] * len(first.writes))
+    size = np.array([float(DTYPE_BYTES[operand.dtype]) for operand in operands])
+    moved = (read.prod(axis=-1) * there * size * times).sum(axis=-1)
+    elements = extents[:, count - changed :].prod(axis=-1).sum(axis=-1)
+    counted = np.array([op.body.flops for op in variants])
+    flops = counted[0] * (counted[chosen] / counted[0]).prod(axis=1) if counted[0] else np.zeros(len(chosen))
+    return OpWork(first, classes, op_class.astype(int), np.maximum(flops, elements), moved)
+
+
+def _aligned(inputs: Sequence[Operand], local: Sequence[Operand]) -> Iterator[Operand | None]:
+    """Yield what a local op has of each input of the undivided op; None of those that it leaves out, as a concatenation does."""
+    rest = list(local)
+    for operand in inputs:
+        yield rest.pop(0) if rest and rest[0].value == operand.value else None
