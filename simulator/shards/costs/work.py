@@ -59,10 +59,11 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         own = [each or undivided for each, undivided in zip(aligned, operands, strict=True)]
         shapes.append([each.shape + pad for each, pad in zip(own, pads, strict=True)])
         steps.append([each.strides + pad for each, pad in zip(own, pads, strict=True)])
-    classes = tuple(dict.fromkeys(op.body.work(op).op_class for op in variants))
+    named = [op.body.work(op).op_class for op in variants]
+    classes = tuple(dict.fromkeys(named))
     extents = np.array(shapes, float).reshape(len(variants), len(operands), rank)
     read = np.where(np.array(steps).reshape(extents.shape), extents, 1.0)
-    features = [extents, read, np.array(there, float), np.array([float(classes.index(op.body.work(op).op_class)) for op in variants])]
+    features = [extents, read, np.array(there, float), np.array([float(classes.index(name)) for name in named])]
     combined = []
     for feature in features:
         change = feature - feature[0]
