@@ -23,12 +23,12 @@ LEAST_SHARE = 0.5
 LEAST_TERM = 1e-4
 #: Contributions of a term at most, and the share of the step that the smallest has at least.
 MOST_CONTRIBUTIONS, LEAST_CONTRIBUTION = 8, 5e-5
-#: The remainder's name.
+#: The remainder of two replays.
 NOT_REPLAYED = "not explained by the replays"
 
 
-def difference(a: Run, b: Run, compared: str) -> Diff:
-    """Explain `b.step_s` − `a.step_s`. Raises StepcastError if the two have too little in common."""
+def difference(a: Run, b: Run, compared: str, remainder: str) -> Diff:
+    """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by. Raises StepcastError if the two have too little in common."""
     pairing = pair(a, b)
     share = units.percent(pairing.share, signed=False)
     if pairing.share < LEAST_SHARE:
@@ -47,7 +47,7 @@ def difference(a: Run, b: Run, compared: str) -> Diff:
         for part, seconds in sorted(shares.items(), key=lambda item: -abs(item[1]))
     ]
     if remainder_s:
-        terms.append(DiffTerm(part=NOT_REPLAYED, seconds=remainder_s))
+        terms.append(DiffTerm(part=remainder, seconds=remainder_s))
     return Diff(
         compared=compared,
         a=a.name,

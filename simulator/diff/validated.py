@@ -22,7 +22,8 @@ def compare_validated(result: ValidationResult, label: str, timelines: Compariso
     if not result.waterfall:
         if timelines is None:
             raise StepcastError(f"the validation does not say where {label}'s time goes; validate again with --out DIR, and name that folder")
-        return difference(run_of_timeline(timelines.predicted, names[0]), run_of_timeline(timelines.measured, names[1]), "validation")
+        runs = (run_of_timeline(timeline, name) for timeline, name in zip((timelines.predicted, timelines.measured), names, strict=True))
+        return difference(*runs, "validation", UNEXPLAINED)
     by_part = _by_part(timelines) if timelines is not None else {}
     longest_s = max(result.predicted_step_s, result.measured_step_s)
     terms = tuple(
