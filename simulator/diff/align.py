@@ -17,7 +17,9 @@ def aligned(first: Sequence[Hashable], second: Sequence[Hashable]) -> Pairs:
     return _aligned(a, b, 0, 0)
 
 
-def refined(first: Sequence[int], second: Sequence[int], keys: Sequence[tuple[Callable[[int], Hashable], Callable[[int], Hashable]]]) -> Pairs:
+def refined(
+    first: Sequence[int], second: Sequence[int], keys: Sequence[tuple[Callable[[int], Hashable], Callable[[int], Hashable]]]
+) -> Pairs:
     """Align items by the first key, then those between two pairs by the next key, and so on. Returns pairs of items.
 
     `keys`: for each pass, the key of an item of `first` and that of an item of `second`.

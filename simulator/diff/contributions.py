@@ -18,9 +18,7 @@ PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
 def contributions(hybrid: Hybrid, term: str, terms: Sequence[str]) -> list[Contribution]:
     """Return what contributes to `term`. `terms`: all in which the runs differ."""
     members = [
-        index
-        for index, own in enumerate(hybrid.term)
-        if own == term and _seconds(hybrid.in_a[index]) != _seconds(hybrid.in_b[index])
+        index for index, own in enumerate(hybrid.term) if own == term and _seconds(hybrid.in_a[index]) != _seconds(hybrid.in_b[index])
     ]
     gains: dict[str, float] = defaultdict(float)
     if not members:

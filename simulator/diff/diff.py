@@ -21,8 +21,8 @@ from traces.errors import StepcastError
 LEAST_SHARE = 0.5
 #: A term below this share of the step has no contributions of interest.
 LEAST_TERM = 1e-4
-#: Contributions of a term at most, and the share of the step that the smallest has at least.
-MOST_CONTRIBUTIONS, LEAST_CONTRIBUTION = 8, 5e-5
+#: Contributions of a term at most, and the share of the term that the smallest has at least.
+MOST_CONTRIBUTIONS, LEAST_CONTRIBUTION = 8, 0.05
 #: The remainder of two replays.
 NOT_REPLAYED = "not explained by the replays"
 
@@ -68,7 +68,7 @@ def largest(rows: Iterable[Contribution], seconds: float, step_s: float) -> tupl
     if abs(seconds) < LEAST_TERM * step_s:
         return ()
     ranked = sorted(rows, key=lambda row: (-abs(row.seconds), row.label))[:MOST_CONTRIBUTIONS]
-    return tuple(row for row in ranked if abs(row.seconds) >= LEAST_CONTRIBUTION * step_s)
+    return tuple(row for row in ranked if abs(row.seconds) >= LEAST_CONTRIBUTION * abs(seconds))
 
 
 def _notes(a: Run, b: Run, by_class: int) -> list[str]:

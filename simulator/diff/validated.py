@@ -21,7 +21,9 @@ def compare_validated(result: ValidationResult, label: str, timelines: Compariso
     names = f"{label} predicted", f"{label} measured"
     if not result.waterfall:
         if timelines is None:
-            raise StepcastError(f"the validation does not say where {label}'s time goes; validate again with --out DIR, and name that folder")
+            raise StepcastError(
+                f"the validation does not say where {label}'s time goes; validate again with --out DIR, and name that folder"
+            )
         runs = (run_of_timeline(timeline, name) for timeline, name in zip((timelines.predicted, timelines.measured), names, strict=True))
         return difference(*runs, "validation", UNEXPLAINED)
     by_part = _by_part(timelines) if timelines is not None else {}

@@ -45,7 +45,9 @@ def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline]]:
     """Compare two traces, or two timelines."""
     for name in (a, b):
         if os.path.isdir(name):
-            raise StepcastError(f"{name} is a folder; expected two traces or two timelines, or one report folder alone: stepcast diff {name}")
+            raise StepcastError(
+                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: stepcast diff {name}"
+            )
     are_timelines = [starts_with_schema(name, SCHEMA) for name in (a, b)]
     if are_timelines[0] != are_timelines[1]:
         timeline, trace = (a, b) if are_timelines[0] else (b, a)

@@ -60,7 +60,9 @@ def cells(diff: Diff) -> list[dict[str, str]]:
     for bar in parts:
         rows.append(_row(bar.label, bar.ms, a, b))
         for row in terms[bar.label].contributions if bar.label in terms else ():
-            rows.append(_row(f"  {row.label}", f"{row.seconds * 1e3:+.{_decimals(first)}f}", a, b, units.ms(row.a_s), units.ms(row.b_s)))
+            change = f"{row.seconds * 1e3:+.{_decimals(first)}f}"
+            if float(change):
+                rows.append(_row(f"  {row.label}", change, a, b, units.ms(row.a_s), units.ms(row.b_s)))
     total = f"{diff.difference_s * 1e3:+.{_decimals(first)}f}"
     return [*rows, _row("one step", total, a, b, first.ms, last.ms)]
 
