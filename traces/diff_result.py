@@ -17,7 +17,7 @@ class Contribution(Data):
 
 
 class DiffTerm(Data):
-    """One term of the difference: by how many seconds it makes B's step longer. `contributions`: the largest first, without a small rest."""
+    """One term of the difference: by how many seconds it makes B's step longer. `contributions`: the largest first, without small ones."""
 
     part: str
     seconds: float
@@ -27,9 +27,10 @@ class DiffTerm(Data):
 class Diff(Document):
     """B's step time less A's, in terms that add up to it. Document `stepcast.diff/1`.
 
-    `kind` says what was compared: two recorded traces, two timelines, or the predicted and the measured step of a validation. The last term
-    may be a remainder, `remainder_s`: what the comparison does not explain. `aligned_share`: the share of the device seconds of both that is
-    spent in work with a partner of the same name in the other; null for a validation, whose plan is one.
+    `compared`: two recorded traces, two timelines, or the predicted and the measured step of a validation. The last term may be a
+    remainder, `remainder_s`: what the comparison does not explain. `aligned_share`: the share of the device seconds of both that is spent
+    in work with a partner of the same name in the other; null for a validation, which compares a plan with itself. `steps`: how many of the
+    first steps were compared.
     """
 
     schema_name = "stepcast.diff/1"

@@ -28,7 +28,10 @@ NOT_REPLAYED = "not explained by the replays"
 
 
 def difference(a: Run, b: Run, compared: str, remainder: str) -> Diff:
-    """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by. Raises StepcastError if the two have too little in common."""
+    """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by.
+
+    Raises StepcastError if the two have too little in common.
+    """
     pairing = pair(a, b)
     share = units.percent(pairing.share, signed=False)
     if pairing.share < LEAST_SHARE:

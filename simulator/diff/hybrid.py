@@ -29,7 +29,7 @@ class Structure:
 
 @dataclass(frozen=True)
 class Walk:
-    """The times of a hybrid: when each node has ended, with and without its pause, in seconds; and what it waited for last, -1 for nothing."""
+    """The times of a hybrid: when each node has ended, with and without its pause, in seconds; what it waited for last, -1 for nothing."""
 
     freed_s: list[float]
     end_s: list[float]

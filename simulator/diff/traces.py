@@ -46,7 +46,7 @@ def compare_timelines(a: Path | str, b: Path | str) -> Compared:
     """Explain the difference of the step times of two timelines. Raises StepcastError for timelines that cannot be compared."""
     runs = [run_of_timeline(Timeline.load(path), name) for path, name in zip((a, b), _names(a, b), strict=True)]
     for run, path in zip(runs, (a, b), strict=True):
-        if not any(node.seconds for node in run.nodes):
+        if len(run.nodes) == 1:  # the end of the period
             raise StepcastError(f"timeline {path} has no task in its steady period; make it again")
     return _compared(*runs, "timelines", UNEXPLAINED)
 

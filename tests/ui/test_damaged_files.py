@@ -13,6 +13,8 @@ READERS = {
     "run": ("run", *JOB, "--steps", 2, "--profile"),
     "validate": ("validate", *JOB, "--no-calibrate", "--profile"),
     "replay": ("replay",),
+    "diff": ("diff",),
+    "diff with another": ("diff", "no-such-trace.json"),
 }
 
 

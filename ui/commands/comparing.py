@@ -19,7 +19,6 @@ from traces.timeline import SCHEMA, Timeline
 from ui.commands.output import print_document, print_then_write
 from ui.commands.replaying import table
 from ui.reports.folders import DIFF
-from ui.reports.report import read_report
 from ui.text import diffs as diff_words
 from ui.text.labels import labelled_rows
 from ui.text.waterfalls import terminal_table
@@ -60,6 +59,8 @@ def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline]]:
 
 def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline]]:
     """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY."""
+    from ui.reports.report import read_report  # here, because it loads matplotlib and torch
+
     place, strategy = _place(name)
     report = read_report(place)
     rows: list[tuple[str, ValidationResult, int]] = []

@@ -43,7 +43,6 @@ def longest(first, second):
     """The length of the longest common subsequence, by the textbook's recursion."""
     row = [0] * (len(second) + 1)
     for item in first:
-        row = [0] + [0] * len(second) if not row else row
         new = [0]
         for j, other in enumerate(second):
             new.append(row[j] + 1 if item == other else max(row[j + 1], new[j]))
