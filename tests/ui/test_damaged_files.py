@@ -14,7 +14,6 @@ READERS = {
     "validate": ("validate", *JOB, "--no-calibrate", "--profile"),
     "replay": ("replay",),
     "diff": ("diff",),
-    "diff with another": ("diff", "no-such-trace.json"),
 }
 
 

@@ -124,6 +124,15 @@ def test_a_mistake_is_one_line(stepcast, traces, arguments, message):
     assert message in done.err
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8b\x08broken", b'{"traceEvents": []}', b'{"schema": "stepcast.timeline/1"}'])
+def test_a_file_that_is_no_trace(stepcast, traces, tmp_path, content):
+    (tmp_path / "bad.json").write_bytes(content)
+    for pair in ((tmp_path / "bad.json", traces["B"]), (traces["A"], tmp_path / "bad.json"), (tmp_path / "bad.json",) * 2):
+        done = stepcast.call("diff", *pair)
+        assert (done.status, done.out, len(done.err.splitlines())) == (2, "", 1)
+        assert "bad.json" in done.err
+
+
 def test_diff_of_traces_needs_no_torch(tmp_path, traces):
     code = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
     process = start(code, "diff", traces["A"], traces["B"], "--json", folder=tmp_path)
