@@ -25,6 +25,8 @@ from traces.errors import StepcastError, UnusableFileError
 LARGEST_DOCUMENT, MOST_ITEMS = 1 << 27, 6_000_000
 #: Faults of a document that are looked at; each takes about a kilobyte.
 _MOST_FAULTS = 10_000
+#: Bytes of a document that say what it is.
+_HEAD_BYTES = 200
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -247,6 +249,19 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
     if int(actual_version) > int(version):
         raise UnusableFileError(f"{what} {path} has schema {actual}, newer than {schema}, the newest this version reads; upgrade stepcast")
     return document
+
+
+def starts_with_schema(path: Path | str, schema: str) -> bool:
+    """Whether a file, plain or gzip, begins as a document of Stepcast's whose schema starts with `schema`. False if it cannot be read."""
+    try:
+        check_regular(Path(path))
+        with open(path, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            head = gzip.GzipFile(fileobj=raw).read(_HEAD_BYTES) if packed else raw.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error, ValueError):
+        return False
+    return re.match(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(schema.encode()), head) is not None
 
 
 def first_fault(error: ValidationError) -> str:

@@ -75,13 +75,25 @@ class WhatIf(Data):
     diagnosis: tuple[StepPart, ...] = ()
 
 
+class StragglerCost(Data):
+    """By how many seconds the step is longer because a rank's time of one kind is not the median rank's.
+
+    `rank`: None for all ranks together. `kind`: None for all kinds together. Kinds are terms of `stepcast diff`, such as kernels.
+    """
+
+    rank: int | None
+    kind: str | None
+    seconds: float
+
+
 class ReplayResult(Document):
     """A replayed recording. Document `stepcast.replay/1`.
 
     The period is the GPU's time per iteration, end to end. `error` = simulated / measured − 1. `streams` is the number of streams,
     `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
     collectives and no kernels. `diagnosis` sums to the recorded step time. `ladder` and `bounds` answer the default changes, the largest
-    gain first; `ladder_left_out` are rules that there was no time for.
+    gain first; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several ranks, says what each rank, and
+    each kind of work, costs the job.
     """
 
     schema_name = "stepcast.replay/1"
@@ -104,3 +116,4 @@ class ReplayResult(Document):
     bounds: tuple[RuleAnswer, ...] = ()
     ladder_left_out: tuple[str, ...] = ()
     what_if: WhatIf | None = None
+    stragglers: tuple[StragglerCost, ...] = ()

@@ -352,6 +352,28 @@ def replay(
 
 
 @app.command(cls=OnceCommand)
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A trace, a timeline, or a report folder of validate: DIR or DIR:STRATEGY.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="A second trace or timeline; not with a report folder.")] = None,
+    perfetto: Annotated[Path | None, typer.Option(help="Write both runs here, on one time axis, for ui.perfetto.dev.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a folder with a page, a picture, both runs and the JSON document.")] = None,
+    json: AsJson = False,
+):
+    """Say why one run is slower than another: launches, kernels, communication, synchronizations, in terms that add up to the difference.
+
+    Two traces of torch.profiler are replayed, and then replayed again with one thing after another taken from the other trace:
+
+      stepcast diff before.json.gz after.json.gz
+
+    Two timelines (of predict, run or replay --timeline) are compared in the same way. In a report folder of validate, the predicted step is
+    compared with the measured one:
+
+      stepcast diff report:backward-fusion
+    """
+    _commands("comparing").diff(a, b, perfetto, out, json)
+
+
+@app.command(cls=OnceCommand)
 def reproduce(
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,

@@ -55,7 +55,7 @@ def measured_waterfall(
         window_s = measured.window_s[1] - measured.window_s[0]
         steps = max(1, round(window_s / measured_step_s)) if measured.mode == "graph" else 1
         recorded_step_s = window_s / steps
-    durations = _mean_durations(measured)
+    durations = mean_durations(measured)
     changes = dict.fromkeys(_ordered(predicted.on_path), 0.0)
     measured_path_s = predicted_path_s = 0.0
     for task in predicted.tasks:
@@ -84,7 +84,7 @@ def _without_rounding(changes: Mapping[str, float], step_s: float) -> tuple[Chan
     return tuple(Change(part=part, seconds=seconds) for part, seconds in changes.items() if abs(seconds) > ROUNDING * step_s)
 
 
-def _mean_durations(timeline: Timeline) -> dict[str, float]:
+def mean_durations(timeline: Timeline) -> dict[str, float]:
     """Mean seconds of an execution, by task: of those in the period that the timeline shows, or else of all."""
     durations: dict[str, list[float]] = {}
     for spans in (timeline.window(), timeline.spans):

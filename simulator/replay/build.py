@@ -14,7 +14,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.host import add_threads
-from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, short_name
+from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, rank_prefix, short_name
 from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import Replay, Step, lane_name, span_phase
 from traces import units
@@ -114,7 +114,7 @@ class _Builder:
     def _add_rank(self, number: int, streams: dict[int, int], next_stream: int, transfers: dict, arrivals: dict) -> int:
         """Add the threads and the device work of one rank. Returns the next free host stream."""
         rank, order, iterations, graph = self.ranks[number], self.orders[number], self.iterations[number], self.graph
-        prefix = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
+        prefix = rank_prefix(rank.rank) if len(self.ranks) > 1 else ""
         shift = self.shifts_s[number]
         host = add_threads(graph, rank, order, iterations, streams, prefix, self.begin_s - shift, shift)
         updates = [(a.start_s, a.end_s, a.name) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
@@ -167,7 +167,8 @@ class _Builder:
         ended_s = max((works[other].end_s + shift for other in before), default=self.begin_s)
         if not before or start_s - ended_s > UNEXPLAINED_S:
             key = (key[0], max(key[1], ended_s if before else start_s))
-            node = self.graph.host(stream, f"{prefix}{LOST_LAUNCH}", start_s - ended_s - (order.launch_gap_s if before else 0.0), key)
+            late_s = start_s - ended_s - (order.launch_gap_s if before else 0.0)
+            node = self.graph.host(stream, LOST_LAUNCH, late_s, key, prefix)
             links.append((node, before))
             return node, key
         return -1, key
@@ -200,7 +201,7 @@ class _Builder:
 
     def _note(self, groups: list, alone: int) -> None:
         for rank, order in zip(self.ranks, self.orders, strict=True):
-            prefix = f"rank {rank.rank}: " if len(self.ranks) > 1 else ""
+            prefix = rank_prefix(rank.rank) if len(self.ranks) > 1 else ""
             self.notes += [prefix + note for note in rank.notes]
             branches = len(order.lanes) - rank.streams
             if branches:

@@ -59,7 +59,7 @@ def add_threads(
     def emit(thread: int, label: str, duration_s: float, until_s: float, step: int) -> int:
         key: Key = (step, until_s + shift_s)
         cursor[thread] = max(cursor[thread], until_s)
-        node = last[thread] = graph.host(streams[thread], f"{prefix}{label}", duration_s, key)
+        node = last[thread] = graph.host(streams[thread], label, duration_s, key, prefix)
         end_s = until_s - begin_s
         graph.nodes[node].recorded_s = (end_s - max(0.0, duration_s), end_s)
         return node

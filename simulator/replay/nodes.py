@@ -47,9 +47,9 @@ class Graph:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def host(self, stream: int, label: str, duration_s: float, key: Key) -> int:
-        """Add a node of a host thread and return its position."""
-        return self.add(Node(label, Host(max(0.0, duration_s), label), HOST, stream, key))
+    def host(self, stream: int, label: str, duration_s: float, key: Key, prefix: str = "") -> int:
+        """Add a node of a host thread and return its position. `prefix`: that of its rank (`rank_prefix`)."""
+        return self.add(Node(f"{prefix}{label}", Host(max(0.0, duration_s), label), HOST, stream, key))
 
     def set_duration(self, position: int, duration_s: float) -> None:
         """Set a host node's duration. Its recorded end stays."""
@@ -123,6 +123,20 @@ class Graph:
                 if not left[successor]:
                     heappush(ready, (nodes[successor].key, successor))
         return order
+
+
+_RANK = re.compile(r"rank (\d+): ")
+
+
+def rank_prefix(rank: int) -> str:
+    """Return what the names of a rank's tasks begin with if there are several ranks."""
+    return f"rank {rank}: "
+
+
+def rank_of(task: str) -> int | None:
+    """Return the rank of a task by its name; None if there is only one rank."""
+    match = _RANK.match(task)
+    return int(match[1]) if match else None
 
 
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|^void |^std::|^\s+")

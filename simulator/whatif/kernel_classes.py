@@ -35,17 +35,18 @@ class KernelClass(NamedTuple):
 def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
     """Return the classes of the kernels in `work`, the largest first. A kernel of no known class is a class of its own short name."""
     seconds: dict[tuple[str, str], float] = {}
-    class_of: dict[str, tuple[str, str]] = {}
+    classes: dict[str, tuple[str, str]] = {}
     for task in work:
         name = task.body.name
         if task.body.category == "kernel":
-            if name not in class_of:
-                class_of[name] = _class_of(name)
-            seconds[class_of[name]] = seconds.get(class_of[name], 0.0) + task.body.duration_s
+            if name not in classes:
+                classes[name] = class_of(name)
+            seconds[classes[name]] = seconds.get(classes[name], 0.0) + task.body.duration_s
     return sorted((KernelClass(*key, total) for key, total in seconds.items()), key=lambda each: -each.seconds)
 
 
-def _class_of(name: str) -> tuple[str, str]:
+def class_of(name: str) -> tuple[str, str]:
+    """Return the class of a kernel by its name, and the regular expression of the class."""
     for label, regex, compiled in _COMPILED:
         if compiled.search(name):
             return label, regex

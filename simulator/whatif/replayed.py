@@ -180,7 +180,11 @@ def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Time
     Of the host, the threads with the most calls in the window are kept.
     """
     borders = boundaries(replay.plan, replay.steps, times_of(timeline))
-    begin, end = list(pairwise(borders))[: number + 1][-1]
+    return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
+
+
+def window_of(timeline: Timeline, begin: float, end: float, kind: str) -> Timeline:
+    """Return `timeline` with its window from `begin` to `end`, in seconds, and its host threads as in `one_step`."""
     calls = Counter(
         span.lane
         for span in timeline.spans

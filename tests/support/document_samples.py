@@ -19,6 +19,7 @@ from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
 from tests.support.small_plans import forward_fused
 from traces.comparison import Comparison, Prediction, Validation, phase_seconds
+from traces.diff_result import Contribution, Diff, DiffTerm
 from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
 from traces.gpu_report import GpuReport, PartRecord, summarise
 from traces.overlap import overlapped_kernel_seconds, phase_stretches
@@ -121,6 +122,14 @@ def use_reproduction(path: Path) -> None:
     json.dumps(document.document(), allow_nan=False)
 
 
+def use_diff(path: Path) -> None:
+    """Load a difference and print it."""
+    from ui.text import diffs
+
+    document = Diff.load(path)
+    printed(diffs.headline(document), *diffs.words(document), diffs.cells(document))
+
+
 def use_replay(path: Path) -> None:
     """Load the result of a replay and print it."""
     from ui.text import replays
@@ -209,6 +218,11 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         gpu_period_measured_s=0.1, gpu_period_simulated_s=0.1, error=0.0, steps=(ReplayStep(name="1", measured_s=0.1, simulated_s=0.1),),
         kernels=3, streams=1, unmatched_kernels=0, exposed_communication_measured_s=0.0, exposed_communication_simulated_s=0.0,
     )  # fmt: skip
+    terms = (DiffTerm(part="kernels", seconds=0.02, contributions=(Contribution(label="gemm", seconds=0.02, a_s=0.05, b_s=0.07),)),)
+    diff = Diff(
+        compared="traces", a="a.json", b="b.json", a_step_s=0.1, b_step_s=0.12, difference_s=0.02, terms=terms, remainder_s=0.0, steps=2,
+        aligned_share=1.0,
+    )  # fmt: skip
     from traces.timeline import _ADAPTER
 
     return {
@@ -222,4 +236,5 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "gpu first": (_gpu_first().document(), use_gpu_first),
         "reproduction": (_reproduction().document(), use_reproduction),
         "replay": (replay.document(), use_replay),
+        "diff": (diff.document(), use_diff),
     }

@@ -18,7 +18,21 @@ from traces.training import TrainingRun
 
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
-COMMANDS = ("models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay", "ui")
+COMMANDS = (
+    "models",
+    "strategies",
+    "machines",
+    "profiles",
+    "calibrate",
+    "predict",
+    "run",
+    "validate",
+    "demo",
+    "reproduce",
+    "replay",
+    "diff",
+    "ui",
+)
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTION = {

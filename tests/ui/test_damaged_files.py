@@ -13,6 +13,7 @@ READERS = {
     "run": ("run", *JOB, "--steps", 2, "--profile"),
     "validate": ("validate", *JOB, "--no-calibrate", "--profile"),
     "replay": ("replay",),
+    "diff": ("diff",),
 }
 
 

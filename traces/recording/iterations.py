@@ -19,6 +19,8 @@ _PROFILER = re.compile(r"^ProfilerStep#\d+$")
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
 #: The iteration of what was launched before the first iteration.
 BEFORE = -1
+#: The name of the only iteration of a recording in which nothing repeats.
+WHOLE = "recording"
 
 
 class Iterations(NamedTuple):
@@ -70,7 +72,7 @@ class _Lookup:
 
 
 def _whole(recording: Recording) -> list[tuple[str, float, float]]:
-    return [("recording", float("-inf"), float("inf"))]
+    return [(WHOLE, float("-inf"), float("inf"))]
 
 
 def _launch_times(recording: Recording) -> list[float]:

@@ -94,15 +94,17 @@ def _overlaps(works: Sequence[Work]) -> int:
 def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]:
     """When the launch of each work arrived: at the end of its call plus the usual latency, but at the latest when the work started.
 
-    The usual latency is the median over kernels whose stream was idle. Work without a recorded launch has the previous time of its stream.
+    The usual latency is the median over kernels whose stream was idle and waited for no event. Work without a recorded launch has the
+    previous time of its stream.
     """
     works, calls = recording.works, recording.calls
+    behind_wait = _launches_behind_a_wait(calls)
     latencies = []
     for members in lanes.values():
         ended = float("-inf")
         for index in members:
             work = works[index]
-            if work.category == KERNEL and work.call >= 0 and ended < calls[work.call].start_s:
+            if work.category == KERNEL and work.call >= 0 and ended < calls[work.call].start_s and work.call not in behind_wait:
                 latencies.append(work.start_s - calls[work.call].end_s)
             ended = work.end_s
     latency = median(latencies) if latencies else 0.0
@@ -116,6 +118,19 @@ def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]
                 last = max(call.start_s, min(call.end_s + latency, work.start_s))
             released[index] = last
     return released
+
+
+def _launches_behind_a_wait(calls: Sequence[Call]) -> set[int]:
+    """Return the launches before which their thread made a stream wait for an event."""
+    waiting: set[int] = set()
+    launches = set()
+    for number, call in enumerate(calls):
+        if call.kind is CallKind.STREAM_WAIT:
+            waiting.add(call.thread)
+        elif call.kind is CallKind.LAUNCH and call.thread in waiting:
+            waiting.discard(call.thread)
+            launches.add(number)
+    return launches
 
 
 def _launch_gap(recording: Recording, order: Order) -> float:

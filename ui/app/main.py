@@ -12,6 +12,7 @@ import streamlit as st
 from traces import units
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
+from ui.app.diff_page import diff_ui
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import (
     Forecast,
@@ -36,7 +37,7 @@ from ui.reports.report import Report, read_report
 from ui.text import sentences, tables, verdicts
 from ui.text.labels import markdown_escaped, row_labels
 
-REPORTS, WHAT_IF, REPLAY = "Reports", "What if", "Replay"
+REPORTS, WHAT_IF, REPLAY, COMPARE = "Reports", "What if", "Replay", "Compare"
 #: The key of the container of answers to an earlier request, by which its style finds it.
 STALE = "earlier-answers"
 #: Rows of the table of the critical path's longest tasks.
@@ -50,7 +51,7 @@ def main() -> None:
     with st.sidebar:
         st.title("Stepcast")
         st.caption("How long a training step takes under a schedule: predicted, and measured by running that schedule.")
-        views = [REPORTS, WHAT_IF, REPLAY]
+        views = [REPORTS, WHAT_IF, REPLAY, COMPARE]
         if st.session_state.get("view") not in views:
             st.session_state["view"] = REPORTS
         view = st.radio("View", views, key="view")
@@ -58,8 +59,10 @@ def main() -> None:
         reports_ui()
     elif view == WHAT_IF:
         what_if_ui()
-    else:
+    elif view == REPLAY:
         replay_ui(start_traces())
+    else:
+        diff_ui(start_traces())
 
 
 def reports_ui() -> None:

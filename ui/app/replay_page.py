@@ -5,15 +5,17 @@ from pathlib import Path
 
 import streamlit as st
 
+from simulator.diff.stragglers import stragglers
 from simulator.whatif import registry as whatif
 from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed, typical_step
 from traces import units
 from traces.errors import StepcastError
-from traces.replay_result import ReplayResult
+from traces.replay_result import ReplayResult, StragglerCost
 from traces.timeline import Timeline
 from ui.app.state import text
 from ui.figures.timeline_chart import timelines_figure
 from ui.text import replays as replay_words
+from ui.text import stragglers as straggler_words
 from ui.text.labels import markdown_escaped
 
 EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
@@ -36,6 +38,8 @@ def replay_ui(traces: Sequence[Path]) -> None:
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
         summary_ui(replay)
+        if len(chosen) > 1:
+            stragglers_ui(load_stragglers(*files), replay.result.gpu_period_simulated_s)
         if rules:
             answer_ui(replay, ask(replay, rules))
         ladder = load_ladder(*files)
@@ -63,6 +67,21 @@ def load_replay(traces: tuple[str, ...], stamps: tuple[int, ...]) -> Replayed:
 def load_ladder(traces: tuple[str, ...], stamps: tuple[int, ...]) -> ReplayResult:
     """The result with the ranked changes, from the cache."""
     return ranked(load_replay(traces, stamps))
+
+
+@st.cache_resource(max_entries=4, show_spinner="Replaying every rank at the median rank's pace")
+def load_stragglers(traces: tuple[str, ...], stamps: tuple[int, ...]) -> tuple[StragglerCost, ...]:
+    """What every rank costs, from the cache."""
+    return stragglers(load_replay(traces, stamps))
+
+
+def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:
+    """Show what each rank, and each kind of work, costs the job."""
+    if costs:
+        st.subheader("Stragglers")
+        st.write(markdown_escaped(" ".join(straggler_words.words(costs, step_s))))
+        st.markdown(straggler_words.TITLE)
+        st.dataframe(straggler_words.cells(costs), hide_index=True)
 
 
 def rules_ui() -> list[str]:

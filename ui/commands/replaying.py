@@ -8,12 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulator.diff.stragglers import stragglers
 from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.outputs import check_outputs
 from traces.perfetto import export
 from traces.replay_result import ReplayResult
 from ui.commands.output import print_document, print_then_write
 from ui.text import replays as replay_words
+from ui.text import stragglers as straggler_words
 
 #: Columns of words; the others are numbers, which are aligned to the right.
 WORDS = ("change", "note", "stream", "step", "where the step's time goes")
@@ -31,6 +33,8 @@ def replay(
     recording = replayed(traces)
     answer = ask(recording, rules) if rules else None
     result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
+    if len(traces) > 1:
+        result = result.model_copy(update={"stragglers": stragglers(recording)})
     writers = []
     if timeline is not None:
         writers.append(lambda: (answer.timeline if answer else recording.simulated).save(timeline))
@@ -49,15 +53,18 @@ def _unanswered(answer: Answer) -> bool:
 def _print(result: ReplayResult, details: bool) -> None:
     console = Console(width=max(120, Console().width))
     console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
-    _print_lines(console, (*replay_words.ladder_words(result), *replay_words.replay_words(result)))
-    console.print(_table("", replay_words.diagnosis_cells(result)))
+    lines = (*replay_words.ladder_words(result), *straggler_words.words(result.stragglers, result.gpu_period_simulated_s))
+    _print_lines(console, (*lines, *replay_words.replay_words(result)))
+    console.print(table("", replay_words.diagnosis_cells(result)))
+    if result.stragglers:
+        console.print(table(straggler_words.TITLE, straggler_words.cells(result.stragglers), (straggler_words.RANK,)))
     if result.what_if is None:
-        console.print(_table("Changes, each alone", replay_words.ladder_cells(result)))
+        console.print(table("Changes, each alone", replay_words.ladder_cells(result)))
         console.print(
-            _table("Bounds: what a host, a network or an optimizer that takes no time would gain", replay_words.bounds_cells(result))
+            table("Bounds: what a host, a network or an optimizer that takes no time would gain", replay_words.bounds_cells(result))
         )
     else:
-        console.print(_table("Changes, each alone", replay_words.answers_cells(result.what_if)))
+        console.print(table("Changes, each alone", replay_words.answers_cells(result.what_if)))
         _print_lines(console, replay_words.what_if_words(result.what_if))
     if details:
         _print_details(console, result)
@@ -73,7 +80,7 @@ def _print_details(console: Console, result: ReplayResult) -> None:
         _print_lines(console, replay_words.rule_words(result))
     for title, cells in (("Busiest streams", replay_words.busy_cells(result)), ("Steps", replay_words.step_cells(result))):
         if cells:
-            console.print(_table(title, cells))
+            console.print(table(title, cells))
     _print_lines(console, replay_words.misplaced_words(result))
 
 
@@ -82,10 +89,11 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(f"- {line}", highlight=False, markup=False)
 
 
-def _table(title: str, cells: list[dict[str, str]]) -> Table:
-    table = Table(title=title or None, title_justify="left", header_style="bold")
+def table(title: str, cells: list[dict[str, str]], words: Sequence[str] = WORDS) -> Table:
+    """Return the rows as a table for a terminal. `words`: the columns that hold no numbers."""
+    result = Table(title=title or None, title_justify="left", header_style="bold")
     for head in cells[0] if cells else ():
-        table.add_column(head, justify="left" if head in WORDS else "right", overflow="fold", no_wrap=head not in WORDS)
+        result.add_column(head, justify="left" if head in words else "right", overflow="fold", no_wrap=head not in words)
     for row in cells:
-        table.add_row(*map(Text, row.values()))
-    return table
+        result.add_row(*map(Text, row.values()))
+    return result

@@ -49,10 +49,15 @@ class Bar:
         return self.end_s - self.start_s
 
 
-def bars(before: str, before_s: float, changes: Sequence[Change], after: str, after_s: float) -> list[Bar]:
-    """The bars from one step to the other: the step called `before`, the parts, and the step called `after`."""
-    shown = [(change.part, change.seconds) for change in changes if abs(change.seconds) >= LEAST_SHARE * before_s]
-    small_s = sum(change.seconds for change in changes if abs(change.seconds) < LEAST_SHARE * before_s)
+def bars(
+    before: str, before_s: float, changes: Sequence[Change], after: str, after_s: float, least_share: float = LEAST_SHARE
+) -> list[Bar]:
+    """The bars from one step to the other: the step called `before`, the parts, and the step called `after`.
+
+    `least_share`: parts below this share of the first step are shown together.
+    """
+    shown = [(change.part, change.seconds) for change in changes if abs(change.seconds) >= least_share * before_s]
+    small_s = sum(change.seconds for change in changes if abs(change.seconds) < least_share * before_s)
     shown += [(SMALLER, small_s)] if small_s else []
     first, parts, last = units.adding_up(before_s, [seconds for _, seconds in shown], after_s)
     steps, reached_s = [Bar(before, first, 0.0, before_s, True)], before_s

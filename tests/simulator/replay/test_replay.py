@@ -13,9 +13,10 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from simulator.replay.build import build_replay, load_replay
 from simulator.replay.compare import compare
-from simulator.replay.replay import Replay, simulate_replay
+from simulator.replay.replay import Replay, simulate_replay, span_phase
 from tests.support.kineto_traces import Trace
 from tests.support.small_traces import rank
+from tests.support.training_traces import LATENCY, TrainingJob, write_ranks
 from traces.errors import StepcastError
 from traces.timeline import Timeline
 
@@ -305,3 +306,17 @@ def test_a_replay_without_a_recording_cannot_be_compared(tmp_path):
 def test_replay_does_not_need_torch():
     code = "import sys, simulator.replay.build, simulator.replay.compare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_kernel_that_waits_for_another_stream_does_not_make_launches_look_slow(tmp_path):
+    replay = load_replay(TrainingJob().save(tmp_path / "trace.json"))
+    launches = [task.body.duration_s for task in replay.plan.tasks if task.name.startswith("cudaLaunchKernel")]
+    assert max(launches) == pytest.approx((TrainingJob.launch + LATENCY) * 1e-6)
+
+
+def test_host_time_is_of_the_same_kind_on_one_rank_and_on_several(tmp_path):
+    one = load_replay(*write_ranks(tmp_path, [TrainingJob()]))
+    two = load_replay(*write_ranks(tmp_path, [TrainingJob()] * 2))
+    kinds = [{(task.body.label, span_phase(task)) for task in replay.plan.tasks if task.device == "host"} for replay in (one, two)]
+    assert kinds[0] == kinds[1]
+    assert ("gap", "python") in kinds[1]

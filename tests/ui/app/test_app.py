@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
+from tests.support.training_traces import TrainingJob, write_ranks
 from traces.comparison import Comparison
 from traces.errors import StepcastError
 from ui.app import model as app_model
@@ -263,6 +265,41 @@ def test_replay_with_unusable_rules_or_files_is_one_message(start, trace, tmp_pa
     assert app.sidebar.selectbox[0].options == ["bad.json", "job.json.gz", "all 2, as ranks of one job"]
 
 
+def open_compare(start, *traces):
+    return start(*(f"--trace={trace}" for trace in traces)).radio[0].set_value("Compare").run()
+
+
+def test_two_traces_are_compared(start, trace, tmp_path):
+    before, after = TrainingJob().save(tmp_path / "before.json"), TrainingJob(loader=500.0).save(tmp_path / "after.json")
+    app = open_compare(start, before, after)
+    assert not app.exception
+    assert app.subheader[0].value.startswith(
+        "B is 0.40 ms slower than A (1.34 to 1.74 ms)\\: Python between launches +0.40".replace("\\\\", "")
+    )
+    assert titles(app) == ["From A to B", "One step of A above one of B"]
+    assert next(iter(app.dataframe[0].value["what makes the difference"])) == "Python between launches"
+    app.sidebar.selectbox[0].set_value(after).run()
+    assert app.subheader[0].value == r"B takes as long as A\: 1.74 ms."
+    app = open_compare(start, before, trace)
+    assert not app.exception
+    assert "of their device time in common" in app.error[0].value
+
+
+def test_comparing_needs_two_traces(start, trace):
+    app = open_compare(start, trace)
+    assert not app.exception
+    assert "Two traces are needed" in app.info[0].value
+
+
+def test_the_ranks_of_a_job_have_stragglers(start, tmp_path):
+    job = TrainingJob()
+    ranks = write_ranks(tmp_path, [job, replace(job, loader=400.0), job])
+    app = open_replay(start, *(f"--trace={path}" for path in ranks))
+    app.sidebar.selectbox[0].set_value(tuple(ranks)).run()
+    assert not app.exception
+    assert "Rank 1 costs the others 0.300 ms of a step" in text_of(app)
+
+
 def test_settings():
     assert app_model.parse_settings(" microbatches=4, stages = 2,") == (("microbatches", "4"), ("stages", "2"))
     assert app_model.parse_settings("") == ()
@@ -287,6 +324,7 @@ def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
     for view, keys in (
         ("What if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
         ("Replay", ("rules text",)),
+        ("Compare", ("diff a", "diff b")),
         (junk, ()),
     ):
         start(f"--trace={trace}")

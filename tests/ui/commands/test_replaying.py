@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from simulator.whatif.registry import rules
 from tests.support.cli_process import start
 from tests.support.small_traces import write_trace
+from tests.support.training_traces import TrainingJob, write_ranks
 from traces.replay_result import ReplayResult
 from traces.timeline import Timeline
 from ui.app.model import start_command
@@ -15,7 +17,7 @@ from ui.app.model import start_command
 REPLAY = {
     "schema", "gpu_period_measured_s", "gpu_period_simulated_s", "error", "steps", "kernels", "streams", "unmatched_kernels",
     "exposed_communication_measured_s", "exposed_communication_simulated_s", "busy", "misplaced", "notes", "what_if",
-    "diagnosis", "ladder", "bounds", "ladder_left_out",
+    "diagnosis", "ladder", "bounds", "ladder_left_out", "stragglers",
 }  # fmt: skip
 
 
@@ -138,6 +140,16 @@ def test_ranks_of_one_job(stepcast, trace, tmp_path):
     assert (done.status, done.err) == (0, "")
     assert done.document["streams"] == 4
     assert done.document["what_if"]["speedup"] > 1
+
+
+def test_a_straggler_among_the_ranks_is_named(stepcast, tmp_path):
+    job = TrainingJob()
+    slow = replace(job, backward=(("wgrad_a", 300.0), ("wgrad_b", 150.0), ("wgrad_c", 300.0)))
+    ranks = write_ranks(tmp_path, [job, slow, job])
+    done = stepcast.call("replay", *ranks, "--json")
+    costs = {(cost["rank"], cost["kind"]): round(cost["seconds"] * 1e6) for cost in done.document["stragglers"] if cost["seconds"] > 1e-9}
+    assert costs == {(1, "kernels"): 200, (1, None): 200, (None, "kernels"): 200, (None, None): 200}
+    assert "Rank 1 costs the others 0.200 ms of a step" in stepcast.call("replay", *ranks, COLUMNS="200").out
 
 
 def test_the_app_takes_traces(stepcast, tmp_path):

@@ -1,0 +1,48 @@
+"""The app's page of two recorded traces: why one is slower than the other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from simulator.diff.traces import Compared, compare_traces
+from traces.errors import StepcastError
+from ui.app.replay_page import chart_ui
+from ui.app.state import select
+from ui.figures.waterfall_chart import waterfall_figure
+from ui.text import diffs as diff_words
+from ui.text.labels import markdown_escaped
+
+
+def diff_ui(traces: Sequence[Path]) -> None:
+    """Let the user choose two traces, and show why they differ: a sentence, bars, both steps drawn, and a table."""
+    if len(traces) < 2:
+        st.info("Two traces are needed. Start the app with `stepcast ui --trace before.json.gz --trace after.json.gz`.")
+        return
+    names = [path.name for path in traces]
+
+    def label(path: Path) -> str:
+        return path.name if names.count(path.name) == 1 else str(path)
+
+    first = select(st.sidebar, "A", traces, "diff a", words=label)
+    second = select(st.sidebar, "B", traces, "diff b", traces[1], words=label)
+    try:
+        compared = load_compared(str(first), str(second), (_stamp(first), _stamp(second)))
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
+    st.subheader(markdown_escaped(diff_words.headline(compared.diff)), anchor=False)
+    st.write(markdown_escaped(" ".join(diff_words.words(compared.diff))))
+    st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
+    chart_ui("One step of A above one of B", "diff", *compared.one_step())
+    st.dataframe(diff_words.cells(compared.diff), hide_index=True)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Comparing the traces")
+def load_compared(a: str, b: str, stamps: tuple[int, int]) -> Compared:
+    """The difference of two traces, from the cache. They are compared again when a file has changed, which `stamps` show."""
+    return compare_traces(a, b)
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0

@@ -1,0 +1,106 @@
+"""`stepcast diff`."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from simulator.diff.traces import compare_timelines, compare_traces
+from simulator.diff.validated import compare_validated
+from traces.comparison import ValidationResult
+from traces.diff_result import Diff
+from traces.errors import StepcastError, UnknownNameError
+from traces.files import starts_with_schema
+from traces.outputs import OutputFolder, check_outputs
+from traces.perfetto import export
+from traces.timeline import SCHEMA, Timeline
+from ui.commands.output import print_document, print_then_write
+from ui.commands.replaying import table
+from ui.reports.folders import DIFF
+from ui.text import diffs as diff_words
+from ui.text.labels import labelled_rows
+from ui.text.waterfalls import terminal_table
+
+
+def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json: bool) -> None:
+    """Explain why one run is slower than another, and write both for the eye."""
+    inputs = [("A", Path(a))] + ([("B", Path(b))] if b is not None else [])
+    folder = None if out is None else OutputFolder(out, DIFF)
+    check_outputs({"--perfetto": perfetto, "--out": folder}, inputs)
+    document, timelines = _validated(a) if b is None else _files(a, b)
+    if perfetto is not None and not timelines:
+        raise StepcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
+    writers: list[Callable[[], object]] = []
+    if perfetto is not None:
+        writers.append(lambda: export(perfetto, timelines))
+    if out is not None:
+        writers.append(lambda: _write(out, document, timelines))
+    print_then_write(lambda: print_document(document.document()) if as_json else _print(document), *writers)
+
+
+def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline]]:
+    """Compare two traces, or two timelines."""
+    for name in (a, b):
+        if os.path.isdir(name):
+            raise StepcastError(
+                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: stepcast diff {name}"
+            )
+    are_timelines = [starts_with_schema(name, SCHEMA) for name in (a, b)]
+    if are_timelines[0] != are_timelines[1]:
+        timeline, trace = (a, b) if are_timelines[0] else (b, a)
+        raise StepcastError(
+            f"{timeline} is a timeline and {trace} is not; expected two of a kind: stepcast replay {trace} --timeline FILE makes a timeline"
+        )
+    compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b)
+    return compared.diff, {"A": compared.a, "B": compared.b}
+
+
+def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline]]:
+    """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY."""
+    from ui.reports.report import read_report  # here, because it loads matplotlib and torch
+
+    place, strategy = _place(name)
+    report = read_report(place)
+    rows: list[tuple[str, ValidationResult, int]] = []
+    for number, validation in enumerate(report.validations):
+        several = f" of {validation.model}" if len(report.validations) > 1 else ""
+        rows += [(f"{label}{several}", row, number) for label, row in labelled_rows(validation)]
+    ran = [row for row in rows if row[1].ok]
+    if strategy is None and len(ran) != 1:
+        raise StepcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
+    chosen = ran[0] if strategy is None else next((row for row in rows if strategy in (row[0], row[0].partition(" of ")[0])), None)
+    if chosen is None:
+        raise UnknownNameError("strategy", strategy, [label for label, *_ in rows], f"{place} holds these")
+    label, result, number = chosen
+    timelines = next((each for each in report.comparisons[number] if each.result == result), None)
+    both = {} if timelines is None else {"predicted": timelines.predicted, "measured": timelines.measured}
+    return compare_validated(result, label, timelines), both
+
+
+def _place(name: str) -> tuple[str, str | None]:
+    """Divide FOLDER:STRATEGY at the first colon before which a file or a folder has this name."""
+    if not os.path.exists(name):
+        colons = [at for at, character in enumerate(name) if character == ":"]
+        for at in colons:
+            if os.path.exists(name[:at]):
+                return name[:at], name[at + 1 :]
+    elif os.path.isfile(name) and not starts_with_schema(name, "stepcast.validation/"):
+        raise StepcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
+    return name, None
+
+
+def _print(document: Diff) -> None:
+    console = Console(width=max(120, Console().width))
+    console.print(diff_words.headline(document), style="bold", highlight=False, markup=False)
+    for line in diff_words.words(document):
+        console.print(f"- {line}", highlight=False, markup=False)
+    console.print(terminal_table(diff_words.diff_bars(document)))
+    console.print(table("", diff_words.cells(document), (diff_words.TERM,)))
+
+
+def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline]) -> None:
+    from ui.reports import diff as diff_report  # here, because it loads matplotlib
+
+    print(f"report: {diff_report.write(out, document, timelines)}", file=sys.stderr)
