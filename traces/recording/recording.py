@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from traces.recording.operators import Operators
+
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
 _COMMUNICATION = re.compile(
@@ -94,7 +96,8 @@ class Annotation(NamedTuple):
 class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
-    `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each.
+    `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
+    the ops that the host called, if they were read.
     """
 
     source: str
@@ -106,6 +109,7 @@ class Recording:
     rank: int = 0
     world_size: int = 1
     notes: tuple[str, ...] = ()
+    operators: Operators = Operators()
 
     @property
     def unmatched(self) -> int:
