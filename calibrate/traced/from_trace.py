@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrate.traced.check import Check, checked
 from calibrate.traced.costs import key_costs
 from calibrate.traced.host import device_period_s, device_span_s, host_times
 from calibrate.traced.names import common_name
@@ -41,7 +42,8 @@ class Traced:
     `share`: of the recorded kernel time that belongs to the job. `steps`: how many recorded steps count. `step_s`: from the first kernel of
     a step to the end of its last, `period_s` from one step's first kernel to the next one's (None: a single step). `outside_s`: time of
     the host between two steps, for data loading and whatever else the job does not contain. `missing`: keys of the plan that no recorded
-    op has, with the name of their first task. `others`: (name, ops per step, seconds per step) of recorded ops that are no task.
+    op has, with the name of their first task. `others`: (name, ops per step, seconds per step) of recorded ops that are no task. `check`:
+    what the profile predicts for the recorded step.
     """
 
     profile: Profile
@@ -52,6 +54,7 @@ class Traced:
     outside_s: float | None
     missing: Mapping[str, str]
     others: tuple[tuple[str, int, float], ...]
+    check: Check
 
     def document(self) -> dict[str, Any]:
         """Everything but the profile as JSON data."""
@@ -61,6 +64,9 @@ class Traced:
             "step_s": self.step_s,
             "period_s": self.period_s,
             "outside_s": self.outside_s,
+            "predicted_step_s": self.check.step_s,
+            "held_out_step_s": self.check.held_out_s,
+            "held_out_kernel_error": self.check.held_out_kernels,
             "missing": dict(self.missing),
             "unmatched": [{"op": name, "count": count, "seconds": seconds} for name, count, seconds in self.others],
         }
@@ -93,7 +99,7 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     profile.notes = _notes(path, job, steps, missing)
     return Traced(
         profile, steps.share, len(steps.complete), device_span_s(steps), device_period_s(steps), host.outside_s, missing,
-        tuple(steps.others_by_name()),
+        tuple(steps.others_by_name()), checked(plain, gpu_machine(profile), profile, dense_precision(job)),
     )  # fmt: skip
 
 

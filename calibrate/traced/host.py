@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from calibrate.traced.names import GRADIENT, UPDATE, VIEWS, ZEROING, common_name, phase_within
+from calibrate.traced.names import UPDATE, VIEWS, ZEROING, common_name, phase_within
 from calibrate.traced.steps import Step, Steps
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import Update
@@ -32,21 +32,20 @@ def host_times(steps: Steps) -> HostTimes:
     """Measure the loop between the ops of the steps that count."""
     parameters = _parameters(steps)
     view_s = _view_s(steps)
-    ranges = {phase: _ranges(steps, phase) for phase in (GRADIENT, ZEROING, UPDATE)}
-    gaps = {phase: _between(steps, phase, [*ranges[GRADIENT], *ranges[ZEROING]]) for phase in (FORWARD, BACKWARD)}
+    zeroing, updating = _ranges(steps, ZEROING), _ranges(steps, UPDATE)
+    gaps = {phase: _between(steps, phase) for phase in (FORWARD, BACKWARD)}
     calls = {phase: [t for t in steps.plan.tasks if t.phase == phase and isinstance(t.body, OpCall)] for phase in (FORWARD, BACKWARD)}
     each_s = {
         phase: (gaps[phase] - view_s * sum(task.view_calls for task in calls[phase])) / max(1, len(calls[phase])) for phase in calls
     }
-    hand_over_s = sum(steps.run.operators.all[i].end_s - steps.run.operators.all[i].start_s for i in (*ranges[GRADIENT], *ranges[ZEROING]))
-    parameter_s = hand_over_s / max(1, len(steps.by_iteration)) / parameters
-    update_s = _update_s(steps, ranges[UPDATE])
+    parameter_s = _before_steps(steps, zeroing) / parameters
+    update_s = _update_s(steps, updating)
     if any(isinstance(task.body, Update) and task.body.form == "for" for task in steps.plan.tasks):  # a task per parameter
         parameter_s, update_s = parameter_s + update_s / parameters, 0.0
     loop = LoopCosts(
         forward_s=each_s[FORWARD], backward_s=each_s[BACKWARD], view_s=view_s, update_s=update_s, parameter_s=parameter_s
     )
-    return HostTimes(loop, _outside_s(steps, ranges[ZEROING]))
+    return HostTimes(loop, _outside_s(steps, zeroing))
 
 
 def _parameters(steps: Steps) -> int:
@@ -76,20 +75,21 @@ def _ranges(steps: Steps, phase: str) -> list[int]:
     ]
 
 
-def _between(steps: Steps, phase: str, left_out: Sequence[int]) -> float:
-    """Seconds of the host per step between the ops of a phase and the ops before them, without the ranges `left_out` and without waits."""
+def _between(steps: Steps, phase: str) -> float:
+    """Seconds of the host per step between the ops of a phase and the ops behind them, without waits.
+
+    That includes the hand-over of gradients, and setting them to zero if the user does so between forward and backward.
+    """
     run = steps.run
-    excluded = [(run.operators.all[index].start_s, run.operators.all[index].end_s) for index in left_out]
     by_position: dict[int, list[float]] = {}
     for step in steps.complete:
         ops = sorted(step.pairs, key=lambda pair: pair[1].start_s)
         for (before, first), (index, second) in zip(ops, ops[1:], strict=False):
-            task = steps.plan.tasks[index]
+            task, follower = steps.plan.tasks[before], steps.plan.tasks[index]
             if task.phase == phase:
-                start_s = run.issuing(first, steps.plan.tasks[before].body.target)[1]
-                end_s = run.issuing(second, task.body.target)[0]
-                inside = sum(e - s for s, e in excluded if start_s <= s and e <= end_s)
-                by_position.setdefault(index, []).append(max(0.0, end_s - start_s - inside - run.blocked_s.within(start_s, end_s)))
+                start_s = run.issuing(first, task.body.target)[1]
+                end_s = run.issuing(second, follower.body.target)[0]
+                by_position.setdefault(index, []).append(max(0.0, end_s - start_s - run.blocked_s.within(start_s, end_s)))
     gaps = [statistics.median(samples) for samples in by_position.values()]
     if gaps and len(steps.complete) < _SEVERAL:
         most_s = _LONGEST * statistics.median(gaps)
@@ -97,8 +97,16 @@ def _between(steps: Steps, phase: str, left_out: Sequence[int]) -> float:
     return sum(gaps)
 
 
+def _before_steps(steps: Steps, zeroing: Sequence[int]) -> float:
+    """Seconds of the host per step for setting gradients to zero before the first op of a step."""
+    operators = steps.run.operators.all
+    spans = [(min(op.start_s for _, op in step.pairs), max(op.end_s for _, op in step.pairs)) for step in steps.complete]
+    outside = [operators[i] for i in zeroing if not any(begin <= operators[i].start_s < end for begin, end in spans)]
+    return statistics.median(one.end_s - one.start_s for one in outside) if outside else 0.0
+
+
 def _update_s(steps: Steps, ranges: Sequence[int]) -> float:
-    """Seconds of `optimizer.step()` per step besides its ops."""
+    """Seconds per step from the end of backward to the end of `optimizer.step()`, besides the ops of the update, and without waits."""
     run = steps.run
     seconds = []
     for step in steps.complete:
@@ -106,6 +114,7 @@ def _update_s(steps: Steps, ranges: Sequence[int]) -> float:
         if ops:
             around = [run.operators.all[i] for i in ranges if run.operators.all[i].start_s <= ops[0].start_s < run.operators.all[i].end_s]
             start_s, end_s = (around[0].start_s, around[0].end_s) if around else (ops[0].start_s, ops[-1].end_s)
+            start_s = min(start_s, max((op.end_s for _, op in step.pairs if op.end_s <= start_s), default=start_s))
             inner_s = sum(op.end_s - op.start_s - run.blocked_s.within(op.start_s, op.end_s) for op in ops)
             seconds.append(max(0.0, end_s - start_s - run.blocked_s.within(start_s, end_s) - inner_s))
     return statistics.median(seconds) if seconds else 0.0

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from traces.units import duration
+from traces.units import duration, error, percent
 
 if TYPE_CHECKING:
     from calibrate.traced.from_trace import Traced
@@ -19,6 +19,12 @@ def summary(traced: "Traced") -> list[str]:
     if traced.period_s is not None:
         step += f", and the next begins {duration(traced.period_s)} after it"
     lines.append(f"{step}.")
+    check = traced.check
+    lines.append(
+        f"Predicted from these costs, one step alone takes {duration(check.step_s)} ({error(check.step_s, traced.step_s)}). Without the costs"
+        f" of every second layer, which the fits then supply, it takes {duration(check.held_out_s)}"
+        f" ({error(check.held_out_s, traced.step_s)}; these layers' kernels {percent(check.held_out_kernels)})."
+    )
     if traced.outside_s:
         lines.append(f"Between steps the host spends {duration(traced.outside_s)}, as for loading data, which no forecast contains.")
     others = ", ".join(f"{count} {name}, {duration(seconds)}" for name, count, seconds in traced.others[:_MOST])
