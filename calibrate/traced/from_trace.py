@@ -82,7 +82,9 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     profile, facts = _gpu(recording, job)
     machine = gpu_machine(profile)
     plain, divided = _plan(PYTORCH, job, machine.for_pytorch), _plan(_DIVIDED, job, machine)
-    run = RecordedRun(recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if isinstance(t.body, OpCall)})
+    run = RecordedRun(
+        recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if isinstance(t.body, OpCall)}
+    )
     check_kind(run)
     steps = Steps(run, plain)
     check_shares(run, steps, Steps(run, plain, with_shapes=False), job, CostModel(machine, None, dense_precision(job)))
@@ -94,7 +96,10 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     # A recorded kernel's cost includes the gap behind it, as it is when kernels are launched one by one.
     profile.dispatch = Dispatch(node_gap_s=0.0, launch_gap_s=0.0)
     missing = {
-        key: task.name for plan in (plain, divided) for key, task in plan.keys(machine).items() if measurable(task) and key not in profile.costs
+        key: task.name
+        for plan in (plain, divided)
+        for key, task in plan.keys(machine).items()
+        if measurable(task) and key not in profile.costs
     }
     profile.notes = _notes(path, job, steps, missing)
     return Traced(
@@ -116,7 +121,9 @@ def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
     properties = recording.operators.properties.get(max(seconds, key=seconds.get), {})
     name, sms = properties.get("name"), _number(properties, "numSms")
     if not isinstance(name, str) or not name or not sms:
-        raise StepcastError(f"trace {recording.source} does not say which GPU it is of (deviceProperties); record it with PyTorch 1.9 or later")
+        raise StepcastError(
+            f"trace {recording.source} does not say which GPU it is of (deviceProperties); record it with PyTorch 1.9 or later"
+        )
     capability = (_number(properties, "computeMajor"), _number(properties, "computeMinor"))
     memory_bytes = _number(properties, "totalGlobalMem")
     facts = GpuFacts(
@@ -137,7 +144,9 @@ def _number(properties: Mapping[str, Any], name: str, default: int = 0) -> int:
 def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> list[str]:
     """What a user of the profile must know."""
     count = len(steps.complete)
-    notes = [f"costs are from {count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}; the host's times are those under a profiler"]
+    notes = [
+        f"costs are from {count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}; the host's times are those under a profiler"
+    ]
     if missing:
         notes.append(f"{len(missing)} keys were not recorded")
     updates = [task for task in steps.plan.tasks if isinstance(task.body, Update)]

@@ -35,16 +35,12 @@ def host_times(steps: Steps) -> HostTimes:
     zeroing, updating = _ranges(steps, ZEROING), _ranges(steps, UPDATE)
     gaps = {phase: _between(steps, phase) for phase in (FORWARD, BACKWARD)}
     calls = {phase: [t for t in steps.plan.tasks if t.phase == phase and isinstance(t.body, OpCall)] for phase in (FORWARD, BACKWARD)}
-    each_s = {
-        phase: (gaps[phase] - view_s * sum(task.view_calls for task in calls[phase])) / max(1, len(calls[phase])) for phase in calls
-    }
+    each_s = {phase: (gaps[phase] - view_s * sum(task.view_calls for task in calls[phase])) / max(1, len(calls[phase])) for phase in calls}
     parameter_s = _before_steps(steps, zeroing) / parameters
     update_s = _update_s(steps, updating)
     if any(isinstance(task.body, Update) and task.body.form == "for" for task in steps.plan.tasks):  # a task per parameter
         parameter_s, update_s = parameter_s + update_s / parameters, 0.0
-    loop = LoopCosts(
-        forward_s=each_s[FORWARD], backward_s=each_s[BACKWARD], view_s=view_s, update_s=update_s, parameter_s=parameter_s
-    )
+    loop = LoopCosts(forward_s=each_s[FORWARD], backward_s=each_s[BACKWARD], view_s=view_s, update_s=update_s, parameter_s=parameter_s)
     return HostTimes(loop, _outside_s(steps, zeroing))
 
 

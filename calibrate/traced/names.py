@@ -58,6 +58,11 @@ def common_name(name: str) -> str:
     return _SAME.get(text, text)
 
 
+def updates_parameters(name: str) -> bool:
+    """Whether an op updates parameters, in a recording without the optimizer's annotations."""
+    return name.startswith(("aten::_foreach_", "aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad"))
+
+
 @cache
 def phase_within(name: str) -> str | None:
     """The phase of everything that an operator or range of this name encloses; None if the name does not tell."""
@@ -67,6 +72,4 @@ def phase_within(name: str) -> str | None:
         return ZEROING
     if name.endswith("AccumulateGrad"):
         return GRADIENT
-    if name.startswith(("aten::_foreach_", "aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad")):
-        return UPDATE
     return BACKWARD if _BACKWARD.search(name) else None

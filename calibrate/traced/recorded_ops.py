@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from calibrate.traced.names import FORWARD, GRADIENT, UPDATE, ZEROING, bare, common_name, is_aten, phase_within
+from calibrate.traced.names import FORWARD, GRADIENT, UPDATE, ZEROING, bare, common_name, is_aten, phase_within, updates_parameters
 from traces.recording.iterations import Iterations
 from traces.recording.operators import Operators, Shape
 from traces.recording.recording import KERNEL, MEMSET, Recording
@@ -66,6 +66,8 @@ class RecordedRun:
         names = [self.operators.all[index].name for index in chain]
         phases = [phase for phase in map(phase_within, reversed(names)) if phase is not None]
         phase = next((p for p in phases if p in (UPDATE, ZEROING, GRADIENT)), phases[0] if phases else FORWARD)
+        if phase == FORWARD and not self._annotated and any(map(updates_parameters, names)):
+            phase = UPDATE
         aten = [(index, name) for index, name in zip(chain, names, strict=True) if is_aten(name)]
         if phase in (UPDATE, ZEROING, GRADIENT):
             wanted = aten[-1:]
@@ -77,6 +79,11 @@ class RecordedRun:
     def seconds(self, works: Sequence[int]) -> float:
         """Device time of some works together."""
         return sum(self.recording.works[index].duration_s for index in works)
+
+    @cached_property
+    def _annotated(self) -> bool:
+        """Whether the optimizer's steps are annotated."""
+        return any(phase_within(operator.name) == UPDATE for operator in self.operators.all)
 
     @cached_property
     def has_shapes(self) -> bool:

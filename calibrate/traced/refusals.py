@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from calibrate.traced.names import is_aten
 from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.steps import Steps
 from simulator.bodies.update import Update
@@ -11,6 +12,7 @@ from simulator.costs.model import CostModel
 from simulator.graph import TrainingGraph
 from simulator.job import Job
 from traces.errors import StepcastError
+from traces.units import percent
 
 #: The least share of the recorded kernel time that must belong to the plan, and of the plan's predicted time that must be recorded.
 #: What is not matched is missing from every forecast, or is priced by a model: beyond a fifth, the forecast would tell of another program.
@@ -34,7 +36,7 @@ def check_kind(run: RecordedRun) -> None:
     """Refuse a trace without ops or shapes, one of compiled code or CUDA graphs, and one without training."""
     recording, operators = run.recording, run.operators
     name = f"trace {recording.source}"
-    if not operators.all:
+    if not any(is_aten(operator.name) for operator in operators.all):
         raise StepcastError(f"{name} has no ops of PyTorch on the host; record with ProfilerActivity.CPU as well as CUDA")
     total_s = sum(work.duration_s for work in recording.works) or 1.0
     graphs = [w for w in recording.works if w.call >= 0 and "Graph" in recording.calls[w.call].name]
@@ -43,12 +45,12 @@ def check_kind(run: RecordedRun) -> None:
     compiled = any(_COMPILED.search(operator.name) for operator in operators.all)
     if graph_share >= _MUCH:
         raise StepcastError(
-            f"{name}: {graph_share:.0%} of its kernel time was launched by CUDA graphs, which name no ops (matched: 0 % of it);"
+            f"{name}: {_percent(graph_share)} of its kernel time was launched by CUDA graphs, which name no ops (matched: 0 % of it);"
             " record an eager step"
         )
     if compiled or compiled_s / total_s >= _MUCH:
         raise StepcastError(
-            f"{name} was recorded under torch.compile: {compiled_s / total_s:.0%} of its kernel time is in generated kernels, which belong"
+            f"{name} was recorded under torch.compile: {_percent(compiled_s / total_s)} of its kernel time is in generated kernels, which belong"
             " to no single op; record an eager step"
         )
 
@@ -56,11 +58,12 @@ def check_kind(run: RecordedRun) -> None:
 def check_shares(run: RecordedRun, steps: Steps, named: Steps, job: Job, model: CostModel) -> None:
     """Refuse a trace of which too little belongs to the job. `named`: aligned by order and names alone."""
     recording = run.recording
-    name, words = f"trace {recording.source}", f"matched: {steps.share:.0%} of its kernel time"
+    name, words = f"trace {recording.source}", f"matched: {_percent(steps.share)} of its kernel time"
     if not run.has_shapes:
+        share = min(named.share, _plan_share(named, model))
         raise StepcastError(
-            f"{name} was recorded without shapes, so that neither model nor batch can be checked ({named.share:.0%} of its kernel time"
-            f" would fit {job.model} by order and names); record with record_shapes=True"
+            f"{name} was recorded without shapes, so that neither model nor batch can be checked (matched by order and names alone:"
+            f" {_percent(share)} of {job.model}); record with record_shapes=True"
         )
     if not any(op.phase == "backward" for op in run.ops):
         raise StepcastError(f"{name} has no backward pass: inference only ({words} with {job.model}); record training steps")
@@ -68,8 +71,8 @@ def check_shares(run: RecordedRun, steps: Steps, named: Steps, job: Job, model: 
     recorded_share, plan_share = steps.share, _plan_share(steps, model)
     if min(recorded_share, plan_share) >= LEAST_SHARE:
         return
-    both = f"matched: {recorded_share:.0%} of its kernel time, {plan_share:.0%} of the expected time of {job.model}"
-    if named.share >= LEAST_SHARE and _plan_share(named, model) >= LEAST_SHARE:
+    both = f"matched: {_percent(recorded_share)} of its kernel time, {_percent(plan_share)} of the expected time of {job.model}"
+    if named.share >= LEAST_SHARE and _plan_share(named, model) >= LEAST_SHARE and _same_weights(named):
         raise StepcastError(
             f"{name} is of another batch or image size than --batch {job.batch}: its first op takes {_first_shape(named)}, that of the job"
             f" {_expected_shape(named)} ({both})"
@@ -77,10 +80,10 @@ def check_shares(run: RecordedRun, steps: Steps, named: Steps, job: Job, model: 
     if plan_share >= LEAST_SHARE:
         raise StepcastError(
             f"{name} has another model or other work beside {job.model}: most of it is {_others(steps)} ({both}, expected at least"
-            f" {LEAST_SHARE:.0%}); record {job.model} alone"
+            f" {_percent(LEAST_SHARE)}); record {job.model} alone"
         )
     raise StepcastError(
-        f"{name} is not a training step of {job.model} with batch {job.batch} ({both}, expected at least {LEAST_SHARE:.0%} of each);"
+        f"{name} is not a training step of {job.model} with batch {job.batch} ({both}, expected at least {_percent(LEAST_SHARE)} of each);"
         " give the model, batch and image size that were recorded"
     )
 
@@ -101,11 +104,11 @@ def check_settings(run: RecordedRun, steps: Steps, job: Job) -> None:
     half, tf32 = (sum(w.duration_s for w in dense if pattern.search(w.name)) / total_s for pattern in (_HALF, _TF32))
     if half >= _MUCH and job.precision in ("fp32", "tf32", "fp64"):
         raise StepcastError(
-            f"{name} computes in 16 bits: {half:.0%} of the time of its convolutions and matrix products; give its --precision"
+            f"{name} computes in 16 bits: {_percent(half)} of the time of its convolutions and matrix products; give its --precision"
         )
     if tf32 >= _MUCH and job.precision == "fp32":
         raise StepcastError(
-            f"{name} computes in TF32: {tf32:.0%} of the time of its convolutions and matrix products; give --precision tf32"
+            f"{name} computes in TF32: {_percent(tf32)} of the time of its convolutions and matrix products; give --precision tf32"
         )
 
 
@@ -141,6 +144,15 @@ def _check_parameters(run: RecordedRun, job: Job, iterations: int, words: str) -
         )
 
 
+def _same_weights(named: Steps) -> bool:
+    """Whether ops that were aligned by name alone have the same weights, whatever their batch and image size."""
+    pairs = [
+        (named.plan.tasks[index], op) for step in named.complete[:1] for index, op in step.pairs if op.name in ("convolution", "addmm")
+    ]
+    same = [bool({operand.shape for operand in task.inputs if operand.shape} & set(op.shapes)) for task, op in pairs]
+    return bool(same) and sum(same) / len(same) >= LEAST_SHARE
+
+
 def _plan_share(steps: Steps, model: CostModel) -> float:
     """The share of the plan's time, as priced without the trace, that was recorded."""
     costs = model.resolve(steps.plan)
@@ -163,6 +175,10 @@ def _expected_shape(steps: Steps) -> str:
     pair = _first_pair(steps)
     shapes = [o.shape for o in steps.plan.tasks[pair[0]].inputs if o.shape] if pair else []
     return _shape(shapes[0]) if shapes else "no tensor"
+
+
+def _percent(share: float) -> str:
+    return percent(share, signed=False)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -14,8 +14,10 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.recording.operators import Shape
 
-#: A step counts if at least this share of the best step's kernel time was matched: the first and the last may be incomplete.
+#: A step counts if it has at least this share of the matched ops of the step with the most: the first and the last may be incomplete.
 _COMPLETE = 0.98
+#: Dimensions of a tensor of attention heads.
+_HEADS = 4
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Steps:
     @cached_property
     def complete(self) -> tuple[Step, ...]:
         """The steps that count."""
-        best_s = max((self.matched_s(step) for step in self.by_iteration), default=0.0)
-        return tuple(step for step in self.by_iteration if best_s and self.matched_s(step) >= _COMPLETE * best_s)
+        counts = [len(step.matched) for step in self.by_iteration]
+        return tuple(step for step, count in zip(self.by_iteration, counts, strict=True) if count and count >= _COMPLETE * max(counts))
 
     def matched_s(self, step: Step) -> float:
         """Device time of the ops of a step that have a task."""
@@ -101,7 +103,7 @@ class Steps:
 
     def _step(self, iteration: int, ops: Sequence[RecordedOp]) -> Step:
         candidates = [op for op in ops if op.phase in ("forward", "backward")]
-        key = tuple(Token(op.name, op.shapes, op.phase) for op in candidates)
+        key = tuple(Token(op.name, comparable(op.name, op.shapes), op.phase) for op in candidates)
         if key not in self._known:
             self._known[key] = aligned(self._tokens, key, self._with_shapes)
         pairs = tuple((self.calls[mine], candidates[theirs]) for mine, theirs in self._known[key])
@@ -127,6 +129,14 @@ class Steps:
 _WORDS = {"gradient": "gradients are added to those kept from the step before", "zeroing": "gradients set to zero"}
 
 
+def comparable(name: str, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+    """The shapes by which an op is recognized: those with dimensions; of attention those of queries, keys and values, since every kernel
+    of it saves other results."""
+    attention = name.startswith("attention")
+    return tuple(shape for shape in shapes if (len(shape) == _HEADS if attention else shape))
+
+
 def token_of(task: Task) -> Token:
     """What a task of the plan is compared by."""
-    return Token(common_name(task.body.target), tuple(o.shape for o in task.inputs if o.shape), task.phase)
+    name = common_name(task.body.target)
+    return Token(name, comparable(name, [o.shape for o in task.inputs]), task.phase)

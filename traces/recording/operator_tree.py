@@ -11,6 +11,9 @@ CATEGORIES = frozenset({"cpu_op", "operator", "user_annotation"})
 MOST_OPERATORS = 2_000_000
 #: Shapes of an operator, and extents of a shape, at most; longer lists are those of no tensor op.
 _MOST_SHAPES, _MOST_EXTENTS = 4096, 16
+#: Starts and lengths are rounded to microseconds each, so that an operator may seem to outlast its caller.
+_ROUNDED_NS = 2000
+
 
 class RawOperator(NamedTuple):
     """An operator as the trace has it. `shapes`: None if they were not recorded. `external`: the id that its launches may name."""
@@ -55,6 +58,8 @@ def operator_tree(
         opened = open_by_thread.setdefault(thread, [])
         while opened and raw[opened[-1]].end_ns <= start_ns and not (is_call and raw[opened[-1]].end_ns == start_ns):
             opened.pop()
+        while not is_call and opened and raw[index].end_ns > raw[opened[-1]].end_ns + _ROUNDED_NS:
+            opened.pop()  # it overlaps, but is not inside
         if is_call:
             around = opened[-1] if opened else by_external.get(external_of_call[index], -1)
             if around >= 0:

@@ -14,7 +14,7 @@ _MOST = 5
 def summary(traced: "Traced") -> list[str]:
     """How much of the trace belongs to the job, how long its steps take, and what was left out on either side."""
     steps = f"{traced.steps} step{'s' * (traced.steps != 1)}"
-    lines = [f"{traced.share:.1%} of the recorded kernel time belongs to the job ({steps})."]
+    lines = [f"{percent(traced.share, signed=False)} of the recorded kernel time belongs to the job ({steps})."]
     step = f"A step takes the GPU {duration(traced.step_s)} from its first kernel to its last"
     if traced.period_s is not None:
         step += f", and the next begins {duration(traced.period_s)} after it"
