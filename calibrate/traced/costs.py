@@ -1,5 +1,6 @@
 """The cost of every key from its recorded kernels."""
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -153,10 +154,10 @@ def _first_of_weights(run: RecordedRun, op: RecordedOp) -> int | None:
 
 
 def gap_between_kernels_s(recording: Recording) -> float:
-    """The median time between two kernels of a stream, of which the later was launched before the earlier one ended; 0 if there are none."""
+    """The median time between two kernels of a stream, if the later was launched before the earlier ended; 0 without such."""
     gaps = []
     for members in by_lane(recording.works).values():
-        for first, second in zip(members, members[1:], strict=False):
+        for first, second in itertools.pairwise(members):
             one, other = recording.works[first], recording.works[second]
             if other.call >= 0 and recording.calls[other.call].end_s < one.end_s:
                 gaps.append(max(0.0, other.start_s - one.end_s))

@@ -144,9 +144,8 @@ def _number(properties: Mapping[str, Any], name: str, default: int = 0) -> int:
 def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> list[str]:
     """What a user of the profile must know."""
     count = len(steps.complete)
-    notes = [
-        f"costs are from {count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}; the host's times are those under a profiler"
-    ]
+    of = f"{count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}"
+    notes = [f"costs are from {of}; the host's times are those under a profiler"]
     if missing:
         notes.append(f"{len(missing)} keys were not recorded")
     updates = [task for task in steps.plan.tasks if isinstance(task.body, Update)]

@@ -4,6 +4,7 @@ The time between two ops that belong to tasks is that of the loop. A call that w
 those under the profiler, which slows the host down; a trace does not say by how much.
 """
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -80,7 +81,7 @@ def _between(steps: Steps, phase: str) -> float:
     by_position: dict[int, list[float]] = {}
     for step in steps.complete:
         ops = sorted(step.pairs, key=lambda pair: pair[1].start_s)
-        for (before, first), (index, second) in zip(ops, ops[1:], strict=False):
+        for (before, first), (index, second) in itertools.pairwise(ops):
             task, follower = steps.plan.tasks[before], steps.plan.tasks[index]
             if task.phase == phase:
                 start_s = run.issuing(first, task.body.target)[1]
@@ -136,7 +137,7 @@ def device_span_s(steps: Steps) -> float:
 def device_period_s(steps: Steps) -> float | None:
     """The median time from the first kernel of a step to that of the next; None if no two steps follow each other."""
     starts = [(step.iteration, _span(steps, step)[0]) for step in steps.complete]
-    periods = [b - a for (one, a), (other, b) in zip(starts, starts[1:], strict=False) if other == one + 1]
+    periods = [b - a for (one, a), (other, b) in itertools.pairwise(starts) if other == one + 1]
     return statistics.median(periods) if periods else None
 
 

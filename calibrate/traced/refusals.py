@@ -50,8 +50,8 @@ def check_kind(run: RecordedRun) -> None:
         )
     if compiled or compiled_s / total_s >= _MUCH:
         raise StepcastError(
-            f"{name} was recorded under torch.compile: {_percent(compiled_s / total_s)} of its kernel time is in generated kernels, which belong"
-            " to no single op; record an eager step"
+            f"{name} was recorded under torch.compile: {_percent(compiled_s / total_s)} of its kernel time is in generated kernels, which"
+            " belong to no single op; record an eager step"
         )
 
 

@@ -5,7 +5,7 @@ Times are seconds since `Recording.origin_ns`, so that nanoseconds are not lost.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ class Recording:
     rank: int = 0
     world_size: int = 1
     notes: tuple[str, ...] = ()
-    operators: Operators = Operators()
+    operators: Operators = field(default_factory=Operators)
 
     @property
     def unmatched(self) -> int:

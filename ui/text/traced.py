@@ -20,10 +20,12 @@ def summary(traced: "Traced") -> list[str]:
         step += f", and the next begins {duration(traced.period_s)} after it"
     lines.append(f"{step}.")
     check = traced.check
+    alone = f"{duration(check.step_s)} ({error(check.step_s, traced.step_s)})"
+    kernels = f"these layers' kernels {percent(check.held_out_kernels)}"
+    held_out = f"{duration(check.held_out_s)} ({error(check.held_out_s, traced.step_s)}; {kernels})"
     lines.append(
-        f"Predicted from these costs, one step alone takes {duration(check.step_s)} ({error(check.step_s, traced.step_s)}). Without the costs"
-        f" of every second layer, which the fits then supply, it takes {duration(check.held_out_s)}"
-        f" ({error(check.held_out_s, traced.step_s)}; these layers' kernels {percent(check.held_out_kernels)})."
+        f"Predicted from these costs, one step alone takes {alone}. Without the costs of every second layer, which the fits then supply, it"
+        f" takes {held_out}."
     )
     if traced.outside_s:
         lines.append(f"Between steps the host spends {duration(traced.outside_s)}, as for loading data, which no forecast contains.")

@@ -101,7 +101,7 @@ def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
     loss = [event for event in recorder.trace.events if event["name"] == "aten::_log_softmax"]
     recorder.trace.events = [event for event in recorder.trace.events if event not in loss]
     result = traced(recorder)
-    assert [name for name in result.missing.values()] == ["loss/_log_softmax"]
+    assert list(result.missing.values()) == ["loss/_log_softmax"]
     plan = plan_of(JOB)
     costs = CostModel(gpu_machine(result.profile), result.profile).resolve(plan)
     assert {cost.source for task, cost in zip(plan.tasks, costs, strict=True) if task.name == "loss/_log_softmax"} == {"fitted"}
