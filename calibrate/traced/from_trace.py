@@ -18,6 +18,7 @@ from simulator.bodies.update import Update
 from simulator.costs.model import CostModel, measurable
 from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.machine.presets import one_gpu
 from simulator.machine.this_gpu import gpu_machine
 from simulator.plan.plan import Plan
 from simulator.predict.preset import dense_precision
@@ -102,6 +103,8 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
         if measurable(task) and key not in profile.costs
     }
     profile.notes = _notes(path, job, steps, missing)
+    if one_gpu(profile.identity.gpu) is None:
+        profile.notes.append("peaks, bandwidth and links are those of a similar GPU")
     return Traced(
         profile, steps.share, len(steps.complete), device_span_s(steps), device_period_s(steps), host.outside_s, missing,
         tuple(steps.others_by_name()), checked(plain, gpu_machine(profile), profile, dense_precision(job)),

@@ -102,12 +102,15 @@ class Steps:
         return [step.updates[shape] for step in steps if shape in step.updates]
 
     def _step(self, iteration: int, ops: Sequence[RecordedOp]) -> Step:
-        candidates = [op for op in ops if op.phase in ("forward", "backward")]
+        """Align one iteration. If the optimizer's steps are not annotated, what follows backward updates parameters."""
+        last_s = max((op.start_s for op in ops if op.phase == "backward"), default=float("inf"))
+        updating = [op for op in ops if op.phase == UPDATE] or [op for op in ops if op.start_s > last_s and op.phase == "forward"]
+        candidates = [op for op in ops if op.phase in ("forward", "backward") and op.start_s <= last_s]
         key = tuple(Token(op.name, comparable(op.name, op.shapes), op.phase) for op in candidates)
         if key not in self._known:
             self._known[key] = aligned(self._tokens, key, self._with_shapes)
         pairs = tuple((self.calls[mine], candidates[theirs]) for mine, theirs in self._known[key])
-        updates = self._updates([op for op in ops if op.phase == UPDATE])
+        updates = self._updates(updating)
         taken = {id(op) for _, op in pairs} | {id(op) for each in updates.values() for op in each}
         return Step(iteration, pairs, updates, tuple(op for op in ops if id(op) not in taken))
 

@@ -110,9 +110,24 @@ def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
 def test_the_machine_has_the_recorded_properties_and_the_rest_of_a_similar_preset(traced):
     recorder = Recorder(JOB).steps(2)
     recorder.trace.gpus = [{**recorder.trace.gpus[0], "name": "Tesla V100-DGXS-32GB", "totalGlobalMem": 34_000_000_000}]
-    machine = gpu_machine(traced(recorder).profile)
+    result = traced(recorder)
+    machine = gpu_machine(result.profile)
+    assert "peaks, bandwidth and links are those of a similar GPU" in result.profile.notes
     assert (machine.devices[0].sms, machine.memories[0].size_bytes) == (80, 34_000_000_000)
     assert machine.devices[0].peak_flops["fp32"] == 15.7e12
+
+
+@pytest.mark.parametrize("form", ["for", "foreach"])
+def test_nothing_needs_to_be_annotated(traced, form):
+    job = Job("lenet5", 4, optimizer="sgd", form=form)
+    recorder = Recorder(job).steps(4)
+    recorder.trace.events = [event for event in recorder.trace.events if event["cat"] != "user_annotation"]
+    kernels = [event for event in recorder.trace.events if event["cat"] == "kernel"]
+    for number, kernel in enumerate(kernels):
+        kernel["name"] = f"kernel {number % (len(kernels) // 4)}"  # steps are recognized by the kernels that repeat
+    result = traced(recorder)
+    assert (result.share, result.steps) == (1.0, 4)
+    assert [microseconds(result, task) for task in plan_of(job).tasks] == pytest.approx([kernel_us(task) for task in plan_of(job).tasks])
 
 
 def test_geometry_is_that_of_the_longest_kernel(traced):
