@@ -118,13 +118,24 @@ def calibrate(
     settings: list[str],
     strategy: Strategies = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
+    from_trace: Annotated[
+        Path | None, typer.Option("--from-trace", metavar="TRACE", help="Take the costs from a trace of torch.profiler instead.")
+    ] = None,
     json: AsJson = False,
 ):
     """Measure what a job's plans need on this machine, and add it to the machine's profile.
 
     An interrupted calibration continues where it stopped: costs that are already in the profile are not measured again.
+
+    With [bold]--from-trace[/], a recorded trace of the job's training steps, on any NVIDIA GPU, becomes a profile of that GPU. Nothing
+    runs. The trace needs shapes (record_shapes=True). Give the model, batch, optimizer and precision that were recorded:
+
+      stepcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
     """
-    _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json)
+    if from_trace is not None:
+        _commands("tracing").calibrate(job, from_trace, strategy or [], output, json)
+    else:
+        _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json)
 
 
 @app.command(cls=OnceCommand)

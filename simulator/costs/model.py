@@ -1,5 +1,8 @@
 """The cost of each task of a plan alone: measured if the profile has its key, else fitted on the profile, else from the table.
 
+On a GPU, the fit scales the key of the same op at another batch or image size, if that was measured: a library's choice of a kernel for a
+layer outlasts a change of the batch better than a fit over many layers knows it.
+
 The host time to issue a task (`Cost.issue_s`) is the key's own if it was measured, else a median over the profile's keys of the same
 family, else of the same op class, else of all keys; for ops that are loops it is counted per launch. It is None if the profile has no issue
 times. An op list costs the sum of its ops.
@@ -25,6 +28,7 @@ from simulator.costs.autograd import with_loop
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.costs.efficiencies import Site, precision_of
+from simulator.costs.relatives import Relatives, scaling_error
 from simulator.costs.roofline import Fit, Point, fit, fit_scale
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
@@ -199,10 +203,20 @@ class CostModel:
             return None
         precision = precision_of(task, work.op_class, self.precision)
         table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
-        warm_s, warm_error = laws[0].at(self._point(site, work.flops, work.bytes, table.warm))
-        cold_s, cold_error = laws[1].at(self._point(site, work.flops, work.bytes, table.cold))
+        points = [self._point(site, work.flops, work.bytes, seconds) for seconds in (table.warm, table.cold)]
+        relative = self._relatives.nearest(family(key), key) if site.kind == "gpu" else None
+        if relative is None:
+            (warm_s, warm_error), (cold_s, cold_error) = (law.at(point) for law, point in zip(laws, points, strict=True))
+            error = max(warm_error, cold_error)
+        else:
+            name, factor_log = relative
+            measured = self.profile.costs[name]
+            others = [self._own_point(site, measured, warm) for warm in (True, False)]
+            ratios = [law.ratio(*pair) for law, *pair in zip(laws, points, others, strict=True)]
+            warm_s, cold_s = (other.seconds * ratio for other, (ratio, _) in zip(others, ratios, strict=True))
+            error = max(scaling_error(max(error for _, error in ratios), factor_log), measured.warm.spread)
         grid, blocks = efficiencies.geometry(task, site)
-        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=max(warm_error, cold_error))
+        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=error)
 
     def _guessed(self, task: Task, device: str, key: str) -> Cost:
         work = task.body.work(task)
@@ -316,12 +330,20 @@ class CostModel:
         return [self._measured_point(item, warm) for item in keys[::step]]
 
     def _measured_point(self, item: _ProfileKey, warm: bool) -> Point:
-        cost = item.cost
-        site = self._site(self.machine.devices[0].name, item.sms)
-        precision = self.precision if item.op_class in efficiencies.DENSE else "fp32"
-        table = efficiencies.seconds(site, item.op_class, cost.flops, cost.bytes, precision, cost.launches)
+        return self._own_point(self._site(self.machine.devices[0].name, item.sms), item.cost, warm)
+
+    def _own_point(self, site: Site, cost: KeyCost, warm: bool) -> Point:
+        """The point of a measured key."""
+        precision = self.precision if cost.op_class in efficiencies.DENSE else "fp32"
+        table = efficiencies.seconds(site, cost.op_class, cost.flops, cost.bytes, precision, cost.launches)
         measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
         return self._point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)
+
+    @cached_property
+    def _relatives(self) -> Relatives:
+        """The keys with a time."""
+        costs = self.profile.costs.items() if self.profile is not None else ()
+        return Relatives((family(key), key) for key, cost in costs if cost.op_class and cost.warm.median_s > 0)
 
     @staticmethod
     def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:

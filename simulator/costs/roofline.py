@@ -48,9 +48,18 @@ class Fit:
 
     def at(self, point: Point) -> tuple[float, float]:
         """Predicted seconds, and one standard deviation of their logarithm."""
-        within = all(least <= measure <= most for measure, (least, most) in zip(_measures(point), self.reach, strict=False))
-        used = self if within or self.scale is None else self.scale
+        used = self._trusted(point)
         return used.predict(point), used.error
+
+    def ratio(self, point: Point, other: Point) -> tuple[float, float]:
+        """How many times as long `point` takes as `other`, by one law for both, and one standard deviation of its logarithm."""
+        used = self._trusted(point, other)
+        return used.predict(point) / used.predict(other), used.error
+
+    def _trusted(self, *points: Point) -> "Fit":
+        """This law if all points are within its reach, else `scale`."""
+        within = all(least <= measure <= most for p in points for measure, (least, most) in zip(_measures(p), self.reach, strict=False))
+        return self if within or self.scale is None else self.scale
 
 
 def fit(points: Sequence[Point]) -> Fit | None:

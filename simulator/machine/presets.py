@@ -15,6 +15,7 @@ Links with the same `channel` share its bandwidth.
 """
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -32,6 +33,7 @@ from traces.profile import Profile, slug
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
+_CHIP = re.compile(r"[a-z]+[0-9]+")
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
 
@@ -151,12 +153,20 @@ def product_of(name: str) -> str:
     return data().gpus[entry.gpu].product if entry is not None else ""
 
 
-def one_gpu(product: str) -> Machine | None:
-    """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers leave it out."""
-    for name, entry in data().machines.items():
-        if entry.count == 1 and _unbranded(product_of(name)) == _unbranded(product):
-            return preset(name, entry)
-    return None
+def one_gpu(product: str, sms: int = 0) -> Machine | None:
+    """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers leave it out.
+
+    With `sms`, a preset of the same chip with as many SMs serves as well: a Tesla V100-DGXS-32GB has the peaks of a Tesla V100-SXM2-16GB.
+    """
+    single = {name: entry for name, entry in data().machines.items() if entry.count == 1}
+    same = [name for name in single if _unbranded(product_of(name)) == _unbranded(product)]
+    alike = [name for name, entry in single.items() if _chips(product_of(name)) & _chips(product) and data().gpus[entry.gpu].sms[0] == sms]
+    return preset(name, single[name]) if (name := next(iter(same + alike), None)) else None
+
+
+def _chips(product: str) -> set[str]:
+    """The words of a product's name that name its chip: v100 of Tesla V100-SXM2-16GB."""
+    return {word for word in slug(product).split("-") if _CHIP.match(word) and not word.startswith("sxm")}
 
 
 def _unbranded(product: str) -> str:

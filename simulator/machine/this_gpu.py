@@ -22,7 +22,7 @@ def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -
     Figures that the profile lacks are taken from the preset of the same product. Raises StepcastError with the missing figures if there is
     no such preset, and if the GPU has too few SMs for the partitions.
     """
-    whole = replace(with_measured(one_gpu(profile.identity.gpu) or _without_preset(profile), profile), name=name)
+    whole = replace(with_measured(one_gpu(profile.identity.gpu, profile.identity.sms) or _without_preset(profile), profile), name=name)
     return whole if partitions == 1 else split(whole, partitions, profile)
 
 

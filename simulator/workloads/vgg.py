@@ -17,6 +17,14 @@ def vgg11(batch: int, image_size: int) -> tuple:
     return classification(VGG(VGG11), batch, image_size)
 
 
+@workload("vgg13", image_size=224, least_size=32, parameters=133_047_848, about=f"VGG-13 (B): {_PAPER}")
+def vgg13(batch: int, image_size: int) -> tuple:
+    """Build VGG-13: ten convolutions."""
+    from simulator.workloads.networks.vgg import VGG, VGG13
+
+    return classification(VGG(VGG13), batch, image_size)
+
+
 @workload("vgg16", image_size=224, least_size=32, parameters=138_357_544, about=f"VGG-16 (D): {_PAPER}")
 def vgg16(batch: int, image_size: int) -> tuple:
     """Build VGG-16: thirteen convolutions."""

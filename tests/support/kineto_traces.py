@@ -11,6 +11,7 @@ class Trace:
     def __init__(self, rank: int = 0, world: int = 1):
         self.events: list[dict] = []
         self.info = {"rank": rank, "world_size": world}
+        self.gpus: list[dict] = []
         self._correlation = 0
 
     def call(
@@ -35,6 +36,13 @@ class Trace:
         """A kernel and its launch at `launch`, which takes `call`."""
         self.work(name, start, length, self.call("cudaLaunchKernel", launch, call, thread=thread), **work)
 
+    def op(
+        self, name: str, start: float, length: float, shapes: list | None = None, *, thread: int = 1, cat: str = "cpu_op", **args
+    ) -> None:
+        """A call of an op on the host; `shapes`: those of its arguments, None if they were not recorded."""
+        args = args if shapes is None else {"Input Dims": shapes, **args}
+        self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 100, "tid": thread, "ts": start, "dur": length, "args": args})
+
     def annotate(self, name: str, start: float, length: float, cat: str = "user_annotation") -> None:
         """A range on the host."""
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 100, "tid": 1, "ts": start, "dur": length, "args": {}})
@@ -46,7 +54,8 @@ class Trace:
 
     def document(self) -> dict:
         """The whole trace."""
-        return {"schemaVersion": 1, "distributedInfo": self.info, "traceEvents": self.events, "traceName": "synthetic"}
+        properties = {"deviceProperties": self.gpus} if self.gpus else {}
+        return {"schemaVersion": 1, **properties, "distributedInfo": self.info, "traceEvents": self.events, "traceName": "synthetic"}
 
     def save(self, path: Path) -> Path:
         """Write the trace, compressed with gzip if the name ends in .gz."""

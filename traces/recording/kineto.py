@@ -1,7 +1,8 @@
 """Reads traces of torch.profiler (Kineto), plain or gzip, in the schemas since PyTorch 1.8.
 
 Three kinds of events are used: device work (kernels, copies, sets), calls of the CUDA runtime and driver, and annotations (profiler steps,
-optimizer steps). Operators, Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches.
+optimizer steps). Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches; so are
+operators, unless they are asked for.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from traces.errors import UnusableFileError
 from traces.recording.json_stream import items
+from traces.recording.operator_tree import CATEGORIES, MOST_OPERATORS, RawOperator, operator_tree, shapes_of
 from traces.recording.recording import (
     COLLECTIVE,
     KERNEL,
@@ -66,18 +68,21 @@ class _RawCall(NamedTuple):
     correlation: int
     start_ns: int
     end_ns: int
+    external: int = -1
 
 
-def load_trace(path: Path | str) -> Recording:
-    """Read the trace of one rank.
+def load_trace(path: Path | str, with_operators: bool = False) -> Recording:
+    """Read the trace of one rank. `with_operators`: read the ops that the host called, too.
 
     Raises UnusableFileError if the file is missing, damaged, not a profiler trace, or without device work.
     """
-    reader = _Events()
+    reader = _Events(with_operators)
     for key, item in items(path, "traceEvents", "trace"):
         reader.add(key, item)
         if reader.used > MOST_EVENTS:
             raise UnusableFileError(f"trace {path} has more than {MOST_EVENTS:,} kernels and CUDA calls; record fewer steps")
+        if len(reader.operators) > MOST_OPERATORS:
+            raise UnusableFileError(f"trace {path} has more than {MOST_OPERATORS:,} operators; record fewer steps")
     if not reader.events:
         raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
     if not reader.works:
@@ -90,9 +95,12 @@ def load_trace(path: Path | str) -> Recording:
 class _Events:
     """Collects the events that are used."""
 
-    def __init__(self):
+    def __init__(self, with_operators: bool):
         self.works: list[_RawWork] = []
+        self.operators: list[RawOperator] = []
         self.events = 0
+        self._with_operators = with_operators
+        self._properties: dict[int, dict[str, Any]] = {}
         self._calls: list[_RawCall] = []
         self._syncs: dict[int, Sync] = {}
         self._annotations: list[tuple[str, int, int]] = []
@@ -116,6 +124,8 @@ class _Events:
             self._base_ns = _integer(item, 0)
         elif key == "distributedInfo" and isinstance(item, dict):
             self._rank, self._world = _integer(item.get("rank"), 0), max(1, _integer(item.get("world_size"), 1))
+        elif key == "deviceProperties" and isinstance(item, list):
+            self._properties = {_integer(gpu.get("id"), 0): gpu for gpu in item if isinstance(gpu, dict)}
 
     def _event(self, event: dict) -> None:
         category, name = event.get("cat") or "", event.get("name")
@@ -123,7 +133,8 @@ class _Events:
             return
         category = category.lower()
         on_device, on_host = category in _DEVICE, category in _HOST
-        if not (on_device or on_host or category == "cuda_sync" or _STEP.match(name)):
+        is_operator = self._with_operators and category in CATEGORIES
+        if not (on_device or on_host or is_operator or category == "cuda_sync" or _STEP.match(name)):
             return
         name = self._names.setdefault(name, name) if name.isascii() and len(name) <= LONGEST_NAME else _clean(name)
         start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
@@ -133,15 +144,18 @@ class _Events:
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         correlation = _integer(args.get("correlation"), -1)
+        external = _integer(args.get("External id", args.get("external id")), -1)
+        thread = (_label(event.get("pid")), _label(event.get("tid")))
+        if is_operator:
+            self.operators.append(RawOperator(name, thread, start, start + length, shapes_of(args.get("Input Dims")), external))
         if on_device:
             self.works.append(_RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
         elif on_host:
-            thread = (_label(event.get("pid")), _label(event.get("tid")))
-            self._calls.append(_RawCall(name, thread, correlation, start, start + length))
+            self._calls.append(_RawCall(name, thread, correlation, start, start + length, external))
         elif category == "cuda_sync":
             numbers = (_integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
             self._syncs[correlation] = Sync(*numbers)
-        elif not category.startswith("gpu"):  # copies of annotations on the device do not describe the host
+        elif _STEP.match(name) and not category.startswith("gpu"):  # copies of annotations on the device do not describe the host
             self._annotations.append((name, start, start + length))
 
     def recording(self, source: str) -> Recording:
@@ -155,11 +169,12 @@ class _Events:
         kinds = [_kind(raw.name, index in launched.users) for index, raw in enumerate(self._calls)]
         new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
         threads: dict[tuple[int | str, int | str], int] = {}
-        calls, syncs = [], {}
+        calls, syncs, external = [], {}, []
         for old, new in new_index.items():
             raw = self._calls[old]
             thread = threads.setdefault(raw.thread, len(threads))
             calls.append(Call(raw.name, kinds[old], thread, *_seconds(raw, origin), raw.correlation))
+            external.append(raw.external)
             if kinds[old] is not CallKind.LAUNCH and raw.correlation in self._syncs:
                 syncs[new] = self._syncs[raw.correlation]
         works = []
@@ -173,7 +188,10 @@ class _Events:
             {Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self._annotations}, key=lambda x: x[1:]
         )
         origin_ns = origin + self._base_ns
-        return Recording(source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes))
+        called = operator_tree(self.operators, threads, calls, external, origin, self._properties)
+        return Recording(
+            source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self._rank, self._world, tuple(notes), called
+        )
 
     def _drop_strays(self, notes: list[str]) -> None:
         """Leave out events more than a day away from the median work: their clock was reset, or they have none."""

@@ -5,9 +5,11 @@ Times are seconds since `Recording.origin_ns`, so that nanoseconds are not lost.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
+
+from traces.recording.operators import Operators
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
@@ -94,7 +96,8 @@ class Annotation(NamedTuple):
 class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
-    `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each.
+    `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
+    the ops that the host called, if they were read.
     """
 
     source: str
@@ -106,6 +109,7 @@ class Recording:
     rank: int = 0
     world_size: int = 1
     notes: tuple[str, ...] = ()
+    operators: Operators = field(default_factory=Operators)
 
     @property
     def unmatched(self) -> int:

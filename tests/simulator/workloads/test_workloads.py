@@ -30,6 +30,7 @@ PUBLISHED = {
     "mobilenet_v2": 3_504_872,
     "vgg11": 132_863_336,
     "vgg11_pruned": 9_750_922,  # 9,220,480 in convolutions, the rest in 512-512-512-10
+    "vgg13": 133_047_848,
     "vgg16": 138_357_544,
     "vgg19_bn": 143_678_248,
     "alexnet": 61_100_840,

@@ -1,0 +1,122 @@
+"""The recorded ops of a trace that did device work, in the order in which the host issued them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from calibrate.traced.names import FORWARD, GRADIENT, UPDATE, ZEROING, bare, common_name, is_aten, phase_within, updates_parameters
+from traces.recording.iterations import Iterations
+from traces.recording.operators import Operators, Shape
+from traces.recording.recording import KERNEL, MEMSET, Recording
+
+#: A call that takes longer than this many typical launches waited for the device, for room in its queue or for a lock.
+_BLOCKED = 10.0
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """One op and all device work that it launched. `operator`: its index, the outermost that the plan may mean; -1 if none was recorded.
+
+    `shapes`: those of its tensor arguments with at least one dimension. `works`: indices into the recording's works.
+    """
+
+    name: str
+    phase: str
+    operator: int
+    shapes: tuple[Shape, ...]
+    works: tuple[int, ...]
+    iteration: int
+    start_s: float
+    end_s: float
+
+
+class RecordedRun:
+    """A recording seen as ops. `wanted`: the common names of the plan's ops."""
+
+    def __init__(self, recording: Recording, iterations: Iterations, wanted: Collection[str]):
+        self.recording, self.iterations, self._wanted = recording, iterations, wanted
+        self.operators: Operators = recording.operators
+
+    @cached_property
+    def ops(self) -> tuple[RecordedOp, ...]:
+        """Ops that launched kernels or sets, in order of start."""
+        recording, groups = self.recording, {}
+        for index, work in enumerate(recording.works):
+            if work.category in (KERNEL, MEMSET):
+                operator = self.operators.of_call.get(work.call, -1) if work.call >= 0 else -1
+                node, name, phase = self._placed(operator)
+                group = (node, name, phase) if node >= 0 else (-1 - index, work.name, phase)
+                groups.setdefault(group, []).append(index)
+        ops = []
+        for (node, name, phase), works in groups.items():
+            iteration = self.iterations.of_work[works[0]]
+            if node >= 0:
+                one = self.operators.all[node]
+                shapes = tuple(shape for shape in one.shapes or () if shape)
+                ops.append(RecordedOp(name, phase, node, shapes, tuple(works), iteration, one.start_s, one.end_s))
+            else:
+                call = recording.works[works[0]].call
+                times = recording.calls[call][3:5] if call >= 0 else (recording.works[works[0]].start_s,) * 2
+                ops.append(RecordedOp(name, phase, -1, (), tuple(works), iteration, *times))
+        return tuple(sorted(ops, key=lambda op: (op.start_s, op.works)))
+
+    def _placed(self, operator: int) -> tuple[int, str, str]:
+        """The op that an operator's launch belongs to, its common name, and its phase."""
+        chain = list(self.operators.ancestors(operator))
+        names = [self.operators.all[index].name for index in chain]
+        phases = [phase for phase in map(phase_within, reversed(names)) if phase is not None]
+        phase = next((p for p in phases if p in (UPDATE, ZEROING, GRADIENT)), phases[0] if phases else FORWARD)
+        if phase == FORWARD and not self._annotated and any(map(updates_parameters, names)):
+            phase = UPDATE
+        aten = [(index, name) for index, name in zip(chain, names, strict=True) if is_aten(name)]
+        if phase in (UPDATE, ZEROING, GRADIENT):
+            wanted = aten[-1:]
+        else:
+            wanted = [(index, name) for index, name in aten if common_name(name) in self._wanted][-1:]
+        node, name = (wanted or aten[-1:] or [(operator, names[0] if names else "")])[0]
+        return node, common_name(name), phase
+
+    def seconds(self, works: Sequence[int]) -> float:
+        """Device time of some works together."""
+        return sum(self.recording.works[index].duration_s for index in works)
+
+    @cached_property
+    def _annotated(self) -> bool:
+        """Whether the optimizer's steps are annotated."""
+        return any(phase_within(operator.name) == UPDATE for operator in self.operators.all)
+
+    @cached_property
+    def has_shapes(self) -> bool:
+        """Whether the shapes of arguments were recorded."""
+        return any(shape for operator in self.operators.all for shape in operator.shapes or ())
+
+    @cached_property
+    def blocked_s(self) -> "Blocked":
+        """How long calls waited."""
+        return Blocked(self.recording)
+
+    def issuing(self, op: RecordedOp, target: str) -> tuple[float, float]:
+        """When the host issued an op as the executor calls it: by the operator called `target`, else by the innermost of that name."""
+        node, same = op.operator, [op.operator]
+        while node >= 0:
+            inner = [child for child in self.operators.children.get(node, ()) if common_name(self.operators.all[child].name) == op.name]
+            node = inner[0] if len(inner) == 1 else -1
+            same += [node] if node >= 0 else []
+        exact = [index for index in same if index >= 0 and bare(self.operators.all[index].name) == bare(target)]
+        chosen = (exact or same[-1:])[0]
+        one = self.operators.all[chosen] if chosen >= 0 else op
+        return one.start_s, one.end_s
+
+
+class Blocked:
+    """Time for which calls waited beyond what a launch takes, by interval of the host's time."""
+
+    def __init__(self, recording: Recording):
+        lengths = sorted(call.end_s - call.start_s for call in recording.calls if call.kind.value == "launch")
+        most_s = _BLOCKED * lengths[len(lengths) // 2] if lengths else float("inf")
+        waits = [(call.start_s, call.end_s - call.start_s - most_s) for call in recording.calls if call.end_s - call.start_s > most_s]
+        self._waits = sorted(waits)
+
+    def within(self, start_s: float, end_s: float) -> float:
+        """Seconds that calls which began within an interval waited."""
+        return sum(seconds for begin, seconds in self._waits if start_s <= begin < end_s)

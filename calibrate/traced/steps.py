@@ -1,0 +1,145 @@
+"""The steps of a recording, aligned with the plan of plain PyTorch."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from calibrate.traced.alignment import Token, aligned
+from calibrate.traced.names import UPDATE, common_name
+from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
+from simulator.bodies.opcall import OpCall
+from simulator.bodies.update import Update
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from traces.recording.operators import Shape
+
+#: A step counts if it has at least this share of the matched ops of the step with the most: the first and the last may be incomplete.
+_COMPLETE = 0.98
+#: Dimensions of a tensor of attention heads.
+_HEADS = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded step. `pairs`: (task's index in the plan, op); `others`: ops without a task; `updates`: ops of the optimizer by shape.
+
+    With a form that updates all parameters at once, `updates` has one entry, of the shape ().
+    """
+
+    iteration: int
+    pairs: tuple[tuple[int, RecordedOp], ...]
+    updates: dict[Shape, tuple[RecordedOp, ...]]
+    others: tuple[RecordedOp, ...]
+
+    @property
+    def matched(self) -> list[RecordedOp]:
+        """The ops that have a task, in order of start."""
+        return sorted([*(op for _, op in self.pairs), *(op for ops in self.updates.values() for op in ops)], key=lambda op: op.start_s)
+
+
+class Steps:
+    """All steps of a run, aligned with `plan`. `with_shapes`: whether ops have to agree in shapes, too."""
+
+    def __init__(self, run: RecordedRun, plan: Plan, with_shapes: bool = True):
+        self.run, self.plan = run, plan
+        self.calls = [index for index, task in enumerate(plan.tasks) if isinstance(task.body, OpCall)]
+        self._tokens = [token_of(plan.tasks[index]) for index in self.calls]
+        self._with_shapes = with_shapes
+        self._known: dict[tuple[Token, ...], list[tuple[int, int]]] = {}
+
+    @cached_property
+    def by_iteration(self) -> tuple[Step, ...]:
+        """Every iteration of the recording as a step."""
+        members: dict[int, list[RecordedOp]] = {}
+        for op in self.run.ops:
+            members.setdefault(op.iteration, []).append(op)
+        count = len(self.run.iterations.names)
+        return tuple(self._step(number, members[number]) for number in range(count) if number in members)
+
+    @cached_property
+    def complete(self) -> tuple[Step, ...]:
+        """The steps that count."""
+        counts = [len(step.matched) for step in self.by_iteration]
+        return tuple(step for step, count in zip(self.by_iteration, counts, strict=True) if count and count >= _COMPLETE * max(counts))
+
+    def matched_s(self, step: Step) -> float:
+        """Device time of the ops of a step that have a task."""
+        return sum(self.run.seconds(op.works) for op in step.matched)
+
+    @property
+    def share(self) -> float:
+        """The share of the recorded kernel time, in the steps that count, that belongs to tasks of the plan."""
+        matched_s = sum(self.matched_s(step) for step in self.complete)
+        other_s = sum(self.run.seconds(op.works) for step in self.complete for op in step.others)
+        return matched_s / (matched_s + other_s) if matched_s else 0.0
+
+    @cached_property
+    def missing(self) -> tuple[Task, ...]:
+        """Tasks of the plan without a recorded op in any step that counts."""
+        with_op = {index for step in self.complete for index, _ in step.pairs}
+        with_op |= {
+            index for index, task in enumerate(self.plan.tasks) if isinstance(task.body, Update) and self.update_ops(self.complete, task)
+        }
+        return tuple(task for index, task in enumerate(self.plan.tasks) if index not in with_op)
+
+    def others_by_name(self) -> list[tuple[str, int, float]]:
+        """(name, ops per step, seconds per step) of the recorded ops without a task, the longest first."""
+        seconds: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for step in self.complete:
+            for op in step.others:
+                name = op.name if op.phase not in ("gradient", "zeroing") else f"{op.name} ({_WORDS[op.phase]})"
+                seconds[name] += self.run.seconds(op.works)
+                counts[name] += 1
+        steps = max(1, len(self.complete))
+        return [(name, round(counts[name] / steps), total / steps) for name, total in seconds.most_common()]
+
+    @staticmethod
+    def update_ops(steps: Sequence[Step], task: Task) -> list[tuple[RecordedOp, ...]]:
+        """By step, the ops of the optimizer for the parameters of an update, together with those of other parameters of the same shape."""
+        shape = task.reads[0].shape if task.body.form == "for" else ()
+        return [step.updates[shape] for step in steps if shape in step.updates]
+
+    def _step(self, iteration: int, ops: Sequence[RecordedOp]) -> Step:
+        """Align one iteration. If the optimizer's steps are not annotated, what follows backward updates parameters."""
+        last_s = max((op.start_s for op in ops if op.phase == "backward"), default=float("inf"))
+        updating = [op for op in ops if op.phase == UPDATE] or [op for op in ops if op.start_s > last_s and op.phase == "forward"]
+        candidates = [op for op in ops if op.phase in ("forward", "backward") and op.start_s <= last_s]
+        key = tuple(Token(op.name, comparable(op.name, op.shapes), op.phase) for op in candidates)
+        if key not in self._known:
+            self._known[key] = aligned(self._tokens, key, self._with_shapes)
+        pairs = tuple((self.calls[mine], candidates[theirs]) for mine, theirs in self._known[key])
+        updates = self._updates(updating)
+        taken = {id(op) for _, op in pairs} | {id(op) for each in updates.values() for op in each}
+        return Step(iteration, pairs, updates, tuple(op for op in ops if id(op) not in taken))
+
+    def _updates(self, ops: Sequence[RecordedOp]) -> dict[Shape, tuple[RecordedOp, ...]]:
+        tasks = [task for task in self.plan.tasks if isinstance(task.body, Update)]
+        if not tasks or not ops:
+            return {}
+        if tasks[0].body.form != "for":
+            return {(): tuple(ops)}
+        shapes = {task.reads[0].shape for task in tasks}
+        updates: dict[Shape, list[RecordedOp]] = {}
+        for op in ops:
+            shape = op.shapes[0] if op.shapes else ()
+            if shape in shapes:
+                updates.setdefault(shape, []).append(op)
+        return {shape: tuple(each) for shape, each in updates.items()}
+
+
+_WORDS = {"gradient": "gradients are added to those kept from the step before", "zeroing": "gradients set to zero"}
+
+
+def comparable(name: str, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+    """The shapes by which an op is recognized: those with dimensions; of attention those of queries, keys and values, since every kernel
+    of it saves other results."""
+    attention = name.startswith("attention")
+    return tuple(shape for shape in shapes if (len(shape) == _HEADS if attention else shape))
+
+
+def token_of(task: Task) -> Token:
+    """What a task of the plan is compared by."""
+    name = common_name(task.body.target)
+    return Token(name, comparable(name, [o.shape for o in task.inputs]), task.phase)

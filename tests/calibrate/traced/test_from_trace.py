@@ -1,0 +1,136 @@
+"""A synthetic trace of training steps becomes a profile with the costs that were written into it."""
+
+import statistics
+
+import pytest
+
+from calibrate.traced.from_trace import profile_from_trace
+from simulator.bodies.opcall import OpCall
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.this_gpu import gpu_machine
+from simulator.plan.keys import cost_key
+from tests.support.plan_traces import PAUSE_US, Recorder, kernel_us, plan_of
+
+JOB = Job("lenet5", 4, optimizer="sgd")
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Takes a recorder, and returns what becomes of its trace."""
+
+    def become(recorder):
+        return profile_from_trace(recorder.trace.save(tmp_path / "trace.json.gz"), recorder.job)
+
+    return become
+
+
+def microseconds(traced, task):
+    machine = gpu_machine(traced.profile)
+    return traced.profile.costs[cost_key(task, machine)].warm.median_s * 1e6
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("form", ["for", "foreach"])
+def test_every_key_gets_the_time_of_its_kernels(traced, old, form):
+    job = Job("lenet5", 4, optimizer="sgd", form=form)
+    result = traced(Recorder(job, old=old).steps(4))
+    assert (result.share, result.steps, dict(result.missing), result.others) == (1.0, 4, {}, ())
+    for task in plan_of(job).tasks:
+        assert microseconds(result, task) == pytest.approx(kernel_us(task)), task.name
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_backward_op_is_divided_where_the_weights_gradient_begins(traced, old):
+    result = traced(Recorder(JOB, old=old).steps(2))
+    whole = next(task for task in plan_of(JOB).tasks if task.layer == "features.3" and task.phase == "backward")
+    parts = [task for task in plan_of(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward"]
+    assert [task.name.rpartition(".")[2] for task in parts] == ["dX", "dW"]
+    assert [microseconds(result, part) for part in parts] == pytest.approx([0.25 * kernel_us(whole), 0.75 * kernel_us(whole)])
+
+
+def test_a_backward_op_that_shows_no_border_is_divided_by_flops_and_counts_as_uncertain(traced):
+    recorder = Recorder(JOB).steps(2)
+    recorder.trace.events = [event for event in recorder.trace.events if event["name"] != "aten::empty"]
+    result = traced(recorder)
+    part = next(task for task in plan_of(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward")
+    cost = result.profile.costs[cost_key(part, gpu_machine(result.profile))]
+    assert cost.warm.spread > 0.3
+    assert all(cost.warm.spread < 0.01 for key, cost in result.profile.costs.items() if "convolution_backward" not in key)
+
+
+def test_a_key_gets_the_median_of_the_steps(traced):
+    recorder = Recorder(JOB)
+    for factor in (1.0, 10.0, 2.0):
+        recorder.kernel_us = lambda task, factor=factor: factor * kernel_us(task)
+        recorder.steps(1)
+    result = traced(recorder)
+    first = plan_of(JOB).tasks[0]
+    assert (result.steps, microseconds(result, first)) == (3, pytest.approx(2 * kernel_us(first)))
+
+
+def test_the_host_gets_the_time_of_the_call_and_the_loop_the_rest(traced):
+    result = traced(Recorder(JOB).steps(5))
+    plan = plan_of(JOB)
+    ops = [task for task in plan.tasks if isinstance(task.body, OpCall)]
+    costs = CostModel(gpu_machine(result.profile), result.profile).for_pytorch.resolve(plan)
+    assert statistics.median(cost.issue_s for cost in result.profile.costs.values()) == pytest.approx(30e-6, rel=0.1)
+    # Of the 50 us from one op's start to the next one's, the executor's call takes 30.
+    assert sum(cost.issue_s for cost in costs) == pytest.approx(len(ops) * 50e-6, rel=0.1)
+    assert result.outside_s == pytest.approx((PAUSE_US + 20) * 1e-6, rel=0.1)
+
+
+def test_one_step_alone_is_predicted_as_recorded(traced):
+    result = traced(Recorder(JOB).steps(4))
+    assert result.check.step_s == pytest.approx(result.step_s, rel=0.05)
+    assert result.check.held_out_s == pytest.approx(result.step_s, rel=0.3)
+
+
+def test_what_the_job_lacks_is_listed(traced):
+    recorder = Recorder(JOB)
+    for _ in range(3):
+        recorder.extra("aten::histc", 30.0, [[4, 10]], count=2)
+        recorder.steps(1)
+    result = traced(recorder)
+    assert [(name, count) for name, count, _ in result.others] == [("histc", 1)]
+    assert 0.9 < result.share < 1.0
+
+
+def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
+    recorder = Recorder(JOB).steps(3)
+    loss = [event for event in recorder.trace.events if event["name"] == "aten::_log_softmax"]
+    recorder.trace.events = [event for event in recorder.trace.events if event not in loss]
+    result = traced(recorder)
+    assert list(result.missing.values()) == ["loss/_log_softmax"]
+    plan = plan_of(JOB)
+    costs = CostModel(gpu_machine(result.profile), result.profile).resolve(plan)
+    assert {cost.source for task, cost in zip(plan.tasks, costs, strict=True) if task.name == "loss/_log_softmax"} == {"fitted"}
+
+
+def test_the_machine_has_the_recorded_properties_and_the_rest_of_a_similar_preset(traced):
+    recorder = Recorder(JOB).steps(2)
+    recorder.trace.gpus = [{**recorder.trace.gpus[0], "name": "Tesla V100-DGXS-32GB", "totalGlobalMem": 34_000_000_000}]
+    result = traced(recorder)
+    machine = gpu_machine(result.profile)
+    assert "peaks, bandwidth and links are those of a similar GPU" in result.profile.notes
+    assert (machine.devices[0].sms, machine.memories[0].size_bytes) == (80, 34_000_000_000)
+    assert machine.devices[0].peak_flops["fp32"] == 15.7e12
+
+
+@pytest.mark.parametrize("form", ["for", "foreach"])
+def test_nothing_needs_to_be_annotated(traced, form):
+    job = Job("lenet5", 4, optimizer="sgd", form=form)
+    recorder = Recorder(job).steps(4)
+    recorder.trace.events = [event for event in recorder.trace.events if event["cat"] != "user_annotation"]
+    kernels = [event for event in recorder.trace.events if event["cat"] == "kernel"]
+    for number, kernel in enumerate(kernels):
+        kernel["name"] = f"kernel {number % (len(kernels) // 4)}"  # steps are recognized by the kernels that repeat
+    result = traced(recorder)
+    assert (result.share, result.steps) == (1.0, 4)
+    assert [microseconds(result, task) for task in plan_of(job).tasks] == pytest.approx([kernel_us(task) for task in plan_of(job).tasks])
+
+
+def test_geometry_is_that_of_the_longest_kernel(traced):
+    result = traced(Recorder(JOB).steps(2))
+    cost = result.profile.costs[cost_key(plan_of(JOB).tasks[0], gpu_machine(result.profile))]
+    assert (cost.grid, cost.blocks_per_sm, cost.geometry_from) == (6, 16, "profiler")
