@@ -43,6 +43,7 @@ class Reference:
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
     `rates`: learning rates by phase, as in `simulator.bodies.update.Update`.
+    `autocast`: returns the context in which forward and loss run.
 
     The attribute `batch_norm_parts` says which parts of a micro-batch have batch-norm statistics of their own, by layer (`BatchNormParts`).
     """
@@ -63,6 +64,7 @@ class Reference:
         seed_generator: Callable[[int], None] | None = None,
         capturable: bool = False,
         rates: Sequence[tuple[int, float]] = (),
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
@@ -75,6 +77,7 @@ class Reference:
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
         self.rates = rates
+        self.autocast = autocast
         self.accumulate = accumulate
         self.feed(inputs, target)
 
@@ -116,15 +119,16 @@ class Reference:
     def _forward_context(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context for each forward pass of the step."""
         dropout = self._dropout()
-        if not self.batch_norm_parts:
-            return dropout
 
         @contextmanager
         def context() -> Iterator[None]:
-            with dropout(), BatchNormParts(self.module, self.batch_norm_parts):
+            with dropout(), self._batch_norm(), self.autocast():
                 yield
 
         return context
+
+    def _batch_norm(self) -> AbstractContextManager:
+        return BatchNormParts(self.module, self.batch_norm_parts) if self.batch_norm_parts else nullcontext()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context in which a forward pass draws its random numbers."""
