@@ -59,6 +59,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
+    if job.autocast_dtype is not None:
+        raise StepcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":

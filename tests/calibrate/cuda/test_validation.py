@@ -76,7 +76,7 @@ def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
         assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
 
 
-@pytest.mark.parametrize(("model", "precision", "mode"), [("batch_norm", "bf16", "graph"), ("attention", "fp32", "eager")])
+@pytest.mark.parametrize(("model", "precision", "mode"), [("batch_norm", "bf16", "graph"), ("attention", "fp32", "eager"), ("attention", "amp", "graph")])
 def test_norms_and_attention_are_predicted(model, precision, mode, measured):
     """The memory is so slow that the GPU is the limit. Kernels take less time on what the cache holds."""
     times = replace(TIMES, least_s=3e-6, op_s=1e-6, warm_factor=0.5, bytes_per_s=1e8)
