@@ -29,7 +29,7 @@ Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1, "amp": 1e-1}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
 #: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. A plan may differ from plain PyTorch by
 #: this many times as much as plain PyTorch differs from itself, if that is more than the tolerance.
 REPEATS_ALLOWED = 10.0
@@ -109,6 +109,7 @@ def reference(
         capturable=same_masks and forms.capturable,
         rates=job.rates,
         autocast=autocast_of(job, backend),
+        scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
     return trainer.stale(stale) if stale else trainer

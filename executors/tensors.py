@@ -16,7 +16,7 @@ def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch
     Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time.
     """
     module = built.module
-    tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
+    tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()} | built.scaler
     _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
         tensors[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from simulator.bodies.update import check_form, hyper_parameters
 from simulator.graph import TrainingGraph
+from simulator.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
-PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp64")
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
 
 
@@ -41,7 +42,7 @@ class Job:
     accumulate: int = 1
     """Micro-batches whose gradients are accumulated before the update."""
     precision: str = "fp32"
-    """fp32, tf32, bf16, amp (autocast to bf16) or fp64."""
+    """fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
     layout: str = "nchw"
     """Memory layout of images: nchw or nhwc."""
     autocast: str = ""
@@ -86,7 +87,19 @@ class Job:
     @property
     def autocast_dtype(self) -> str | None:
         """The lower precision of autocast; None without autocast."""
-        return {"amp": "bfloat16"}.get(self.precision)
+        return {"amp": "bfloat16", "amp-fp16": "float16"}.get(self.precision)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.layers.loss_scaling`)."""
+        return self.autocast_dtype == "float16"
+
+    @property
+    def needs_all_gradients(self) -> str:
+        """What of the job needs every gradient before the first update, in words that follow "cannot"; empty if nothing does."""
+        if self.clip_norm is not None:
+            return f"clip by the global norm (--clip-norm {self.clip_norm})"
+        return f"skip steps whose gradients overflow (--precision {self.precision})" if self.scales_loss else ""
 
     @property
     def _autocast_rules(self) -> tuple[str, str] | None:
@@ -135,6 +148,8 @@ class Job:
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
         built.autocast = self._autocast_rules
+        if self.scales_loss:
+            built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
         return built
 
     def _converted(self, tensor):

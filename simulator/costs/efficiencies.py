@@ -179,7 +179,7 @@ def traffic(task: Task) -> float:
     body = task.body
     if not isinstance(body, Update) or body.form == "fused":
         return body.work(task).bytes
-    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in task.reads))
+    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in body.gradients(task)))
 
 
 def geometry(task: Task, site: Site) -> tuple[int, int]:

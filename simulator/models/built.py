@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ class FactoryFailedError(StepcastError):
 class Built:
     """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar.
 
+    `scaler`: the carried tensors of a gradient scaler by name (`simulator.layers.loss_scaling`); empty without one.
     `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows.
     """
 
@@ -29,6 +30,7 @@ class Built:
     target: Any
     loss: Callable[[Any, Any], torch.Tensor]
     autocast: tuple[str, str] | None = None
+    scaler: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""

@@ -106,7 +106,7 @@ class _Drafts:
             forward, backward = build.forward(micro_batch), build.backward(micro_batch)
             jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
-        return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
+        return build.plan(NAME, [*tasks, *build.finish_gradients(), *build.updates()], self._options, {"scan_level": level})
 
     def fastest(self, levels: Sequence[int], costs: PlanCosts) -> Plan:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.

@@ -130,7 +130,7 @@ class Replicas:
         tasks = self._with_additions(order)
         if options.fetch:
             tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
-        tasks += self._interleaved(builder.clip() for builder in builders)
+        tasks += self._interleaved(builder.finish_gradients() for builder in builders)
         if options.update == "baseline":
             tasks += self._interleaved(builder.updates() for builder in builders)
         elif options.update == "forward-fusion":
