@@ -13,7 +13,6 @@ from simulator.plan.task import BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Va
 from traces.errors import UnusableFileError
 from traces.files import first_fault
 
-
 #: The op that converts a tensor to another type.
 CAST = "aten._to_copy.default"
 

@@ -106,7 +106,12 @@ def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], ca
 
 
 def apply_update(
-    body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False, iteration: int = 0, overflow: Tensor | None = None
+    body: Update,
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    capturable: bool = False,
+    iteration: int = 0,
+    overflow: Tensor | None = None,
 ) -> None:
     """Update parameters and state in place, at the learning rate of `iteration`.
 

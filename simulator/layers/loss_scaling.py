@@ -17,7 +17,7 @@ INITIAL_SCALE, GROWTH_FACTOR, BACKOFF_FACTOR, GROWTH_INTERVAL = 65536.0, 2.0, 0.
 
 
 def unscale_steps(gradients: tuple[Operand, ...], scale: Operand, growth: Operand, overflow: Operand) -> tuple[Step, ...]:
-    """Return the ops that divide `gradients` by `scale`, set `overflow` to 1 if one of them is not finite, else to 0, and adapt the scale."""
+    """Return the ops that divide `gradients` by `scale`, set `overflow` to 1 if one is not finite, else to 0, and adapt the scale."""
     inverse = Operand(f"{overflow.value}:inverse", (), (), "float32")
     count = len(gradients)
     check = json.dumps([[{"$": i + 1} for i in range(count)], {"$": count + 1}, {"$": 0}], separators=(",", ":"))
@@ -25,8 +25,6 @@ def unscale_steps(gradients: tuple[Operand, ...], scale: Operand, growth: Operan
     return (
         Step(OpCall("aten.full.default", "[[],0.0]", '{"dtype":{"dtype":"float32"},"device":{"device":null}}'), (), (overflow,)),
         Step(OpCall("aten.reciprocal.default", '[{"$":0}]'), (scale,), (inverse,)),
-        Step(
-            OpCall("aten._amp_foreach_non_finite_check_and_unscale_.default", check, outputs=()), (inverse,), (), (*gradients, overflow)
-        ),
+        Step(OpCall("aten._amp_foreach_non_finite_check_and_unscale_.default", check, outputs=()), (inverse,), (), (*gradients, overflow)),
         Step(OpCall("aten._amp_update_scale_.default", adapt, outputs=()), (overflow,), (), (scale, growth)),
     )

@@ -51,7 +51,10 @@ _lock = threading.RLock()
 
 @contextmanager
 def autocast(dtype: str, kind: str = "cpu") -> Iterator[None]:
-    """Within the block, ops on CPU tensors cast as under `torch.autocast`. `dtype`: the lower precision. `kind`: `GPU` for a GPU's rules."""
+    """Within the block, ops on CPU tensors cast as under `torch.autocast`, with `dtype` as the lower precision.
+
+    `kind`: `GPU` for the rules of a GPU; else those of a CPU.
+    """
     with _lock, ExitStack() as stack:
         if kind == GPU:
             stack.enter_context(_rules_of_a_gpu())

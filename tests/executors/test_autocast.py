@@ -58,7 +58,9 @@ def test_a_cnn_computes_the_same_bits(spec):
 SCALED = ["baseline", "forward-fusion", "turbodl", "image-parallel"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"optimizer": "adam", "form": "fused", "clip_norm": 0.1}, {"form": "for", "accumulate": 2}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"optimizer": "adam", "form": "fused", "clip_norm": 0.1}, {"form": "for", "accumulate": 2}], ids=str
+)
 def test_with_a_gradient_scaler_a_cnn_computes_the_same_bits(fields):
     job = Job("lenet5", 4, precision="amp-fp16", **fields)
     built = job.build()

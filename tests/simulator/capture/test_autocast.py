@@ -21,9 +21,7 @@ def graph_of(module: nn.Module, x: torch.Tensor, kind: str = "cpu") -> TrainingG
 def typed(graph: TrainingGraph) -> list[str]:
     """Every op with the types of what it reads and writes."""
     names = {"float32": "f", "bfloat16": "b"}
-    return [
-        f"{op.name} {''.join(names[o.dtype] for o in op.inputs)}>{''.join(names[o.dtype] for o in op.writes)}" for op in graph.ops
-    ]
+    return [f"{op.name} {''.join(names[o.dtype] for o in op.inputs)}>{''.join(names[o.dtype] for o in op.writes)}" for op in graph.ops]
 
 
 def test_a_linear_layer_casts_its_parameters_its_input_and_its_gradients():
