@@ -1,7 +1,9 @@
 """Compares the numbers of an executed plan with those of plain PyTorch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite
 
 import torch
@@ -14,6 +16,7 @@ from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
 from simulator.models.user_code import training_step
+from simulator.ops.autocast import GPU, autocast
 from simulator.plan.pieces import Box, box_of, covered
 from simulator.plan.plan import Plan
 from simulator.stages.staleness import Staleness, staleness
@@ -26,7 +29,7 @@ Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
 #: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. A plan may differ from plain PyTorch by
 #: this many times as much as plain PyTorch differs from itself, if that is more than the tolerance.
 REPEATS_ALLOWED = 10.0
@@ -105,9 +108,20 @@ def reference(
         seed_generator=forms.seed if forms.cuda else None,
         capturable=same_masks and forms.capturable,
         rates=job.rates,
+        autocast=autocast_of(job, backend),
+        scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
     return trainer.stale(stale) if stale else trainer
+
+
+def autocast_of(job: Job, backend: Backend | None = None) -> Callable[[], AbstractContextManager]:
+    """A function that returns the context in which plain PyTorch runs the job's forward and loss on the backend's device."""
+    if job.autocast_dtype is None:
+        return nullcontext
+    if backend is not None and backend.torch_device.type != "cpu":
+        return partial(torch.autocast, backend.torch_device.type, getattr(torch, job.autocast_dtype))
+    return partial(autocast, job.autocast_dtype, GPU if backend is not None and backend.forms.cuda else "cpu")
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:

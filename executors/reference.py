@@ -43,6 +43,7 @@ class Reference:
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
     `rates`: learning rates by phase, as in `simulator.bodies.update.Update`.
+    `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
     The attribute `batch_norm_parts` says which parts of a micro-batch have batch-norm statistics of their own, by layer (`BatchNormParts`).
     """
@@ -63,6 +64,8 @@ class Reference:
         seed_generator: Callable[[int], None] | None = None,
         capturable: bool = False,
         rates: Sequence[tuple[int, float]] = (),
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        scaler: torch.amp.GradScaler | None = None,
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
@@ -75,6 +78,8 @@ class Reference:
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
         self.rates = rates
+        self.autocast = autocast
+        self.scaler = scaler
         self.accumulate = accumulate
         self.feed(inputs, target)
 
@@ -98,9 +103,11 @@ class Reference:
             with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
-            (loss if count == 1 else loss / count).backward()
+            self._scaled(loss if count == 1 else loss / count).backward()
             losses.append(loss.detach())
         if self.clip_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
         self._update()
         return losses[0] if count == 1 else torch.stack(losses).mean()
@@ -110,21 +117,29 @@ class Reference:
         rate = rate_at(self.rates, self.steps)
         for group in self.optimizer.param_groups if rate is not None else ():
             group["lr"] = rate
-        self.optimizer.step()
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         self.steps += 1
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _forward_context(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context for each forward pass of the step."""
         dropout = self._dropout()
-        if not self.batch_norm_parts:
-            return dropout
 
         @contextmanager
         def context() -> Iterator[None]:
-            with dropout(), BatchNormParts(self.module, self.batch_norm_parts):
+            with dropout(), self._batch_norm(), self.autocast():
                 yield
 
         return context
+
+    def _batch_norm(self) -> AbstractContextManager:
+        return BatchNormParts(self.module, self.batch_norm_parts) if self.batch_norm_parts else nullcontext()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context in which a forward pass draws its random numbers."""

@@ -46,7 +46,7 @@ class StaleReference(Reference):
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
             self._load(1)
-            (loss if count == 1 else loss / count).backward()
+            self._scaled(loss if count == 1 else loss / count).backward()
             losses.append(loss.detach())
         for name, parameter in self.module.named_parameters():
             parameter.data.copy_(self._versions[-1][name])

@@ -11,12 +11,13 @@ from traces.errors import StepcastError
 
 
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, constants, inputs and fresh optimizer state of `built`, by value name. Existing tensors are not copied.
+    """Parameters, buffers, constants, inputs, gradient scaler and fresh optimizer state of `built`, by value name. Nothing is copied.
 
     Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time.
     """
     module = built.module
     tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
+    tensors |= built.scaler
     _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
         tensors[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))

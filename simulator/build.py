@@ -16,6 +16,7 @@ from simulator.collectives.sending import fetches
 from simulator.graph import Op, TrainingGraph
 from simulator.job import Job
 from simulator.layers.clipping import clip_steps
+from simulator.layers.loss_scaling import GROWTH, SCALE, unscale_steps
 from simulator.machine.machine import Machine
 from simulator.options import option_values
 from simulator.plan.plan import Plan
@@ -98,8 +99,8 @@ class PlanBuilder:
         return layers
 
     def step(self) -> list[Task]:
-        """Return forward and backward of all micro-batches, one after another, and the clipping of gradients if the job has it."""
-        return self.passes() + self.clip()
+        """Return forward and backward of all micro-batches, one after another, and what is done to all gradients before the update."""
+        return self.passes() + self.finish_gradients()
 
     def passes(self) -> list[Task]:
         """Return forward and backward of all micro-batches, one after another."""
@@ -144,16 +145,29 @@ class PlanBuilder:
     def _first(self, parameter: str) -> int:
         return self.first_of.get(parameter, self.micro_batches[0])
 
-    def clip(self, lag: int = 0) -> list[Task]:
-        """Return the task that scales all gradients to the job's largest global norm, as torch.nn.utils.clip_grad_norm_ does.
+    def finish_gradients(self, lag: int = 0) -> list[Task]:
+        """Return the tasks that change all gradients before the update.
 
-        Returns an empty list without --clip-norm.
+        With a gradient scaler, one divides them by the loss's scale, as torch.amp.GradScaler does. With --clip-norm, one scales them to the
+        largest global norm, as torch.nn.utils.clip_grad_norm_ does.
         """
-        if self.job.clip_norm is None:
-            return []
+        tasks = []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
-        body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
-        return [Task(self._own("clip"), body, self.device, mutates=gradients, phase=UPDATE, layer="clip", lag=lag)]
+        if self.job.scales_loss:
+            carried = tuple(self._carried(name, BUFFER).operand() for name in (SCALE, GROWTH))
+            steps, overflow = unscale_steps(gradients, *carried, self._overflow), (self._overflow,)
+            mutates = (*gradients, *carried)
+            tasks.append(Task(self._own("unscale"), OpList(steps, "unscale"), self.device, 0, 0, (), overflow, mutates, phase=UPDATE, lag=lag))
+        if self.job.clip_norm is not None:
+            body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
+            tasks.append(Task(self._own("clip"), body, self.device, mutates=gradients, phase=UPDATE, layer="clip", lag=lag))
+        return tasks
+
+    @property
+    def _overflow(self) -> Operand:
+        """The scalar that is 1 if a gradient of the step is not finite."""
+        name = self._own("overflow")
+        return self.tensors.values[name].operand() if name in self.tensors.values else self.scratch(name, (), "float32")
 
     def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
         """Return one optimizer update of `parameters`."""
@@ -165,8 +179,8 @@ class PlanBuilder:
             for state in STATE[job.optimizer]:
                 shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
                 mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value))
-        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper, job.rates)
-        reads = tuple(self.gradient(parameter) for parameter in parameters)
+        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper, job.rates, may_skip=job.scales_loss)
+        reads = tuple(self.gradient(parameter) for parameter in parameters) + ((self._overflow,) if job.scales_loss else ())
         name, device = self._own(name), self.place.home(parameters[0])
         return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 
@@ -227,11 +241,10 @@ class PlanBuilder:
         )
 
     def refuse_clipping(self, strategy: str, instead: str) -> None:
-        """Raise StepcastError if the job clips by the global norm, for a strategy that updates before all gradients are known."""
-        if self.job.clip_norm is not None:
+        """Raise StepcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
+        if self.job.needs_all_gradients:
             raise StepcastError(
-                f"{strategy} cannot clip by the global norm (--clip-norm {self.job.clip_norm}): it updates before all gradients are known;"
-                f" use {instead}"
+                f"{strategy} cannot {self.job.needs_all_gradients}: it updates before all gradients are known; use {instead}"
             )
 
     def gradient(self, parameter: str) -> Operand:

@@ -9,9 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.bodies.opcall import OpCall
 from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
-from simulator.plan.task import BACKWARD, FORWARD, KINDS, Operand, Value
+from simulator.plan.task import BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Value
 from traces.errors import UnusableFileError
 from traces.files import first_fault
+
+#: The op that converts a tensor to another type.
+CAST = "aten._to_copy.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,13 @@ class TrainingGraph:
                 if parameter is not None:
                     last[parameter] = index
         return last
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        """The values that are parameters, and those that autocast made of parameters by casting them."""
+        parameters = {name for name, value in self.values.items() if value.kind == PARAMETER}
+        casts = (op for op in self.ops if op.body.target == CAST and op.phase == FORWARD and op.reads[0].value in parameters)
+        return frozenset(parameters | {op.writes[0].value for op in casts})
 
     @property
     def backward_ops(self) -> tuple[Op, ...]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from simulator.bodies.update import check_form, hyper_parameters
 from simulator.graph import TrainingGraph
+from simulator.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
 
 
@@ -41,9 +42,11 @@ class Job:
     accumulate: int = 1
     """Micro-batches whose gradients are accumulated before the update."""
     precision: str = "fp32"
-    """fp32, tf32, bf16 or fp64."""
+    """fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
     layout: str = "nchw"
     """Memory layout of images: nchw or nhwc."""
+    autocast: str = ""
+    """With amp, the kind of device whose rules autocast follows: gpu, else a CPU's. A plan has those of its machine (`on`)."""
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
     _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
@@ -82,6 +85,27 @@ class Job:
         return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
 
     @property
+    def autocast_dtype(self) -> str | None:
+        """The lower precision of autocast; None without autocast."""
+        return {"amp": "bfloat16", "amp-fp16": "float16"}.get(self.precision)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.layers.loss_scaling`)."""
+        return self.autocast_dtype == "float16"
+
+    @property
+    def needs_all_gradients(self) -> str:
+        """What of the job needs every gradient before the first update, in words that follow "cannot"; empty if nothing does."""
+        if self.clip_norm is not None:
+            return f"clip by the global norm (--clip-norm {self.clip_norm})"
+        return f"skip steps whose gradients overflow (--precision {self.precision})" if self.scales_loss else ""
+
+    @property
+    def _autocast_rules(self) -> tuple[str, str] | None:
+        return None if self.autocast_dtype is None else (self.autocast_dtype, self.autocast)
+
+    @property
     def hyper(self) -> tuple[tuple[str, float], ...]:
         """Hyper-parameters of the optimizer as (name, number) pairs, with defaults filled in."""
         return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
@@ -104,6 +128,14 @@ class Job:
         seeded._graphs.update(self._graphs)
         return seeded
 
+    def on(self, kind: str) -> "Job":
+        """Return the job as a device of this kind runs it: with its rules of autocast. Captured graphs are shared."""
+        if self.autocast_dtype is None or self.autocast == kind:
+            return self
+        job = replace(self, autocast=kind)
+        object.__setattr__(job, "_graphs", self._graphs)
+        return job
+
     def build(self, batch: int | None = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
         from simulator.models.factory import call_factory
@@ -115,6 +147,9 @@ class Job:
         built = call_factory(self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
+        built.autocast = self._autocast_rules
+        if self.scales_loss:
+            built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
         return built
 
     def _converted(self, tensor):
@@ -144,16 +179,16 @@ class Job:
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
         """
-        arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts)
+        arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
         if arguments not in self._graphs:
-            self._graphs[arguments] = self._load_or_capture(*arguments)
+            self._graphs[arguments] = self._load_or_capture(*arguments[:2])
         return self._graphs[arguments]
 
     def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
         from simulator.capture import cache as graph_cache
 
         fingerprint = self.factory.fingerprint
-        key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout)
+        key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout, *(self._autocast_rules or ()))
         graph = graph_cache.load(key) if fingerprint is not None else None
         if graph is None:
             with interrupts_delayed():

@@ -20,6 +20,7 @@ from executors.binding import Binding, Instance
 from executors.strides import same_strides, with_strides
 from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
+from traces.errors import StepcastError
 
 KIND = "update"
 
@@ -104,17 +105,28 @@ def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], ca
     return {**options, "capturable": capturable} if optimizer == "adagrad" else options
 
 
-def apply_update(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor], capturable: bool = False, iteration: int = 0) -> None:
+def apply_update(
+    body: Update,
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    capturable: bool = False,
+    iteration: int = 0,
+    overflow: Tensor | None = None,
+) -> None:
     """Update parameters and state in place, at the learning rate of `iteration`.
 
     `grads` and `tensors`: the task's reads and mutates, in the order that `Update` documents, all on one device. Gradients are not
     changed; those listed by `misplaced` must have been copied before. `capturable`: use the form that a CUDA graph can replay.
+    `overflow`: a scalar; if it is 1, nothing is updated. The fused forms read it on the device, the others on the host, as PyTorch's do.
     """
+    if overflow is not None and body.form != "fused" and overflow.item() == 1.0:
+        return
     width = 1 + len(STATE[body.optimizer])
     operands = [list(tensors[position::width]) for position in range(width)]
     options = _options(body.optimizer, body.form, body.hyper_at(iteration), capturable)
+    on_device = {"found_inf": overflow} if overflow is not None and body.form == "fused" else {}
     with torch.no_grad():
-        _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options)
+        _KERNELS[body.optimizer](operands[0], list(grads), *operands[1:], **options, **on_device)
 
 
 def misplaced(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[int]:
@@ -135,7 +147,13 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update. Parameters and state are carried tensors; gradients come from the instance."""
     body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
-    gradients = [binding.getter(operand) for operand in task.reads]
+    if body.may_skip and binding.forms.cuda and body.form != "fused":
+        raise StepcastError(
+            f"on a GPU, the {body.form} form of {body.optimizer} decides on the host whether a step with a gradient scaler is skipped;"
+            " expected a form that decides on the GPU; use a fused one such as adam:fused, or --precision amp"
+        )
+    gradients = [binding.getter(operand) for operand in body.gradients(task)]
+    get_overflow = binding.getter(task.reads[-1]) if body.may_skip else None
     tensors = [binding.getter(operand) for operand in task.mutates]
     width = 1 + len(STATE[body.optimizer])
     copied: list[int] | None = None  # known after the first call: an op's strides do not change between calls
@@ -151,7 +169,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
             copied = misplaced(body, grads, operands)
         for i in copied:
             grads[i] = with_strides(grads[i], operands[i * width].stride())
-        apply_update(body, grads, operands, capturable, instance.iteration)
+        apply_update(body, grads, operands, capturable, instance.iteration, get_overflow and get_overflow(instance))
 
     return run
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from simulator.plan.keys import geometry
-from simulator.plan.task import Body, Task, Work
+from simulator.plan.task import Body, Operand, Task, Work
 from traces.errors import StepcastError, UnknownNameError
 
 #: Names of the state tensors of a parameter, as torch.optim calls them, in the order of the operands.
@@ -108,6 +108,7 @@ class Update(Body):
     Operands: `reads` are the gradients, in the order of `parameters`; `mutates` are, parameter by parameter, the parameter followed by
     its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; a name that it lacks has its default.
     `rates`: learning rates by phase, each with the iteration (from 0) from which on it replaces that of `hyper`, in order.
+    `may_skip`: the last of `reads` is no gradient but a scalar; nothing is updated in a step in which it is 1.
     `capturable`: on CUDA in the form that graphs can replay, as executors run it; PyTorch's own loop keeps step counts on the host.
     """
 
@@ -117,6 +118,7 @@ class Update(Body):
     hyper: tuple[tuple[str, float], ...] = ()
     rates: tuple[tuple[int, float], ...] = ()
     capturable: bool = True
+    may_skip: bool = False
     kind: Literal["update"] = "update"
 
     @property
@@ -145,11 +147,16 @@ class Update(Body):
     def key(self, task: Task) -> str:
         """Optimizer, form, which hyper-parameters are in use (their values do not change the time), and the gradients' geometry."""
         used = "+".join(name for name, value in self._all_hyper().items() if value)
-        shapes = [geometry(o) for o in task.reads]
+        shapes = [geometry(o) for o in self.gradients(task)]
         text = shapes[0] if len(shapes) == 1 else f"{len(shapes)}x{blake2b('|'.join(shapes).encode(), digest_size=8).hexdigest()}"
-        return f"update.{self.optimizer}:{self.form}|{text}|{used}{'' if self.capturable else '|host-count'}"
+        return f"update.{self.optimizer}:{self.form}|{text}|{used}{'' if self.capturable else '|host-count'}{'|may-skip' * self.may_skip}"
 
     def work(self, task: Task) -> Work:
         """Bytes of one pass over gradients, parameters and state. Other forms than "fused" make several (`costs.efficiencies.traffic`)."""
-        moved = sum(o.bytes for o in task.reads) + 2 * sum(o.bytes for o in task.mutates)
-        return Work(f"update.{self.optimizer}:{self.form}", 4.0 * sum(o.elements for o in task.reads), float(moved))
+        gradients = self.gradients(task)
+        moved = sum(o.bytes for o in gradients) + 2 * sum(o.bytes for o in task.mutates)
+        return Work(f"update.{self.optimizer}:{self.form}", 4.0 * sum(o.elements for o in gradients), float(moved))
+
+    def gradients(self, task: Task) -> tuple[Operand, ...]:
+        """The gradients among the task's reads."""
+        return task.reads[: len(self.parameters)]

@@ -24,6 +24,7 @@ from simulator.capture.module_stack import Layers
 from simulator.capture.recorder import OwnTensorError, Recorder, UnknownContentError
 from simulator.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.graph import TrainingGraph
+from simulator.layers.loss_scaling import SCALE
 from simulator.models.built import Built, FactoryFailedError
 from simulator.models.time_limit import time_limit
 from simulator.models.user_code import training_step
@@ -91,6 +92,8 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         _check_loss(loss)
         recorder.layer = "loss"
         scaled = loss if loss_scale == 1.0 else loss / loss_scale
+        if built.scaler:
+            scaled = scaled * built.scaler[SCALE]
         recorder.phase = BACKWARD
         gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
     check_inputs(recorder.ops, recorder.values, tuple(built.named_inputs()))
@@ -120,6 +123,7 @@ def _recorder(built: Built, earlier: Recorder | None = None) -> Recorder:
     for kind, tensors in (
         (PARAMETER, built.module.named_parameters()),
         (BUFFER, built.module.named_buffers()),
+        (BUFFER, built.scaler.items()),
         (INPUT, built.named_inputs().items()),
     ):
         for name, tensor in tensors:

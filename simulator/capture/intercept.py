@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from simulator.ops.autocast import lowered, without_autocast
 from simulator.ops.recurrent import layers as recurrent
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
@@ -78,6 +79,13 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     """
     if dropout_p == 0.0:
         return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if torch.is_autocast_enabled("cpu"):  # it casts what attention reads, and nothing inside
+        query, key, value, attn_mask = lowered((query, key, value, attn_mask))
+        with without_autocast():
+            return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if query.dtype in (torch.bfloat16, torch.float16):  # the math form computes in float32
+        exact = (item if item is None or not item.is_floating_point() else item.float() for item in (query, key, value, attn_mask))
+        return _attention(*exact, dropout_p, is_causal, scale, enable_gqa).to(query.dtype)
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     root = math.sqrt(abs(scale))
     if enable_gqa:

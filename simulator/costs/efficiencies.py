@@ -8,9 +8,10 @@ by tests/benchmarks/efficiencies.py.
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict
 from simulator.bodies.update import Update
 from simulator.machine.machine import Device, Memory
 from simulator.plan.task import Operand, Task
+
+_T = TypeVar("_T")
 
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores if the precision allows it.
@@ -124,10 +127,17 @@ class Terms(NamedTuple):
 
 def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Terms:
     """The terms of the time of some work in the class of `row`, with nothing in the cache."""
-    compute = row.compute.get(precision, row.compute["fp32"])
-    by_compute = flops / (site.peak_flops.get(precision, site.peak_flops["fp32"]) * compute.value)
+    compute = figure(row.compute, precision)
+    by_compute = flops / (figure(site.peak_flops, precision) * compute.value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
     return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
+
+
+def figure(figures: Mapping[str, _T], precision: str) -> _T:
+    """The figure of a precision; tensor cores are as fast in fp16 as in bf16, and without them fp32 counts."""
+    if precision == "fp16" and "fp16" not in figures:
+        precision = "bf16"
+    return figures.get(precision, figures["fp32"])
 
 
 def seconds(
@@ -139,7 +149,7 @@ def seconds(
     parts = terms(site, row, flops, moved_bytes, precision, launches)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     combined = sum if row.adds else max
-    numbers = {"least_s": row.least_s, "compute": row.compute.get(precision, row.compute["fp32"]), "memory": row.memory}
+    numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
     warm = parts.least_s + combined((parts.compute_s, parts.memory_s / speedup))
     return Seconds(warm, cold_start + parts.least_s + combined((parts.compute_s, parts.memory_s)), numbers[parts.longest].error)
@@ -161,7 +171,9 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
         return "fp64"
     if op_class not in DENSE:
         return "fp32"
-    return "bf16" if dtypes & {"bfloat16", "float16"} else float32
+    if "float16" in dtypes:
+        return "fp16"
+    return "bf16" if "bfloat16" in dtypes else float32
 
 
 @cache
@@ -176,7 +188,7 @@ def traffic(task: Task) -> float:
     body = task.body
     if not isinstance(body, Update) or body.form == "fused":
         return body.work(task).bytes
-    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in task.reads))
+    return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in body.gradients(task)))
 
 
 def geometry(task: Task, site: Site) -> tuple[int, int]:

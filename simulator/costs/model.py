@@ -246,7 +246,7 @@ class CostModel:
         work = task.body.work(task)
         placed = self.machine.device(device)
         peaks = placed.peak_flops
-        peak = peaks.get(precision_of(task, work.op_class, self.precision), peaks["fp32"])
+        peak = efficiencies.figure(peaks, precision_of(task, work.op_class, self.precision))
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0

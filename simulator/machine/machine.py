@@ -38,7 +38,7 @@ class Memory:
 class Device:
     """A GPU, a partition of one, or a group of CPU cores (an SM is then a core).
 
-    `peak_flops`: by precision (fp32, tf32, bf16, fp64). `priority_levels`: number of distinct levels of the hardware.
+    `peak_flops`: by precision (fp32, tf32, bf16, fp16, fp64). `priority_levels`: number of distinct levels of the hardware.
     `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.

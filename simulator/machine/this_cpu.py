@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: fp32 FLOPs per cycle and core (units · lanes · 2 for multiply and add) by the first of these flags that the CPU has.
 FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})
+#: Instruction sets with products of bf16 (the last one: Arm's). Without them PyTorch converts every element: the ratio of FLOP/s is that of
+#: a product of two 512 x 512 matrices on one core of an EPYC that reports none of them (PyTorch 2.13: 49 and 1.25 GFLOP/s).
+_HALF_FLAGS, _WITHOUT_HALF = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}), 1 / 40
 _SOURCES = MappingProxyType({
     "peak_flops": (
         "nominal: cores x clock x fp32 FLOPs per cycle (Agner Fog, The microarchitecture of Intel, AMD and VIA CPUs: two 256-bit FMA units "
@@ -100,7 +103,8 @@ def this_cpu(
     if not 1 <= devices <= count and not library:
         raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
     fp32 = count * nominal_flops_per_core()
-    peaks = {"fp32": fp32, "tf32": fp32, "bf16": fp32, "fp64": fp32 / 2}
+    half = fp32 if cpu_flags() & _HALF_FLAGS else fp32 * _WITHOUT_HALF
+    peaks = {"fp32": fp32, "tf32": fp32, "bf16": half, "fp16": half, "fp64": fp32 / 2}
     bandwidth = min(_BANDWIDTH_PER_CORE * max(1.0, _SATURATED_AT * count), _BANDWIDTH_AT_MOST)
     size, last_level, overhead = psutil.virtual_memory().total, cache_bytes(), _TASK_OVERHEAD_S
     shared, wake = _SHARED_OVERHEAD_S, _WAKE_S

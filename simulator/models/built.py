@@ -1,13 +1,14 @@
 """The result of a model factory, in one form for all factories."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from simulator.ops.autocast import autocast
 from traces.errors import StepcastError
 
 
@@ -17,13 +18,19 @@ class FactoryFailedError(StepcastError):
 
 @dataclass
 class Built:
-    """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar."""
+    """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar.
+
+    `scaler`: the carried tensors of a gradient scaler by name (`simulator.layers.loss_scaling`); empty without one.
+    `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows.
+    """
 
     module: torch.nn.Module
     inputs: tuple[Any, ...]
     keywords: dict[str, Any]
     target: Any
     loss: Callable[[Any, Any], torch.Tensor]
+    autocast: tuple[str, str] | None = None
+    scaler: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""
@@ -86,4 +93,5 @@ class Built:
 
     def run(self) -> torch.Tensor:
         """Run the forward pass and return the loss."""
-        return self.loss(self.module(*self.inputs, **self.keywords), self.target)
+        with nullcontext() if self.autocast is None else autocast(*self.autocast):
+            return self.loss(self.module(*self.inputs, **self.keywords), self.target)

@@ -69,8 +69,8 @@ def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -
         raise StepcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}")
     if job.accumulate > 1:
         raise StepcastError(f"{strategy} divides the whole batch: it has no micro-batches; use --accumulate 1")
-    if job.clip_norm is not None:
-        raise StepcastError(f"{strategy} cannot clip by the global norm (--clip-norm {job.clip_norm}): no device has all gradients")
+    if job.needs_all_gradients:
+        raise StepcastError(f"{strategy} cannot {job.needs_all_gradients}: no device has all gradients")
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in devices):
         raise StepcastError(
             f"{strategy}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"

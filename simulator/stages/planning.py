@@ -144,12 +144,10 @@ def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: Train
 
 
 def refuse_clipping(job: Job, name: str) -> None:
-    """Raise StepcastError if the job clips by the global norm, which is over the parameters of all stages."""
-    if job.clip_norm is not None:
-        raise StepcastError(
-            f"{name} cannot clip by the global norm (--clip-norm {job.clip_norm}): the norm is over the gradients of all stages; use"
-            " baseline, or leave out --clip-norm"
-        )
+    """Raise StepcastError if the job needs the gradients of all stages before an update."""
+    if job.needs_all_gradients:
+        without = "leave out --clip-norm" if job.clip_norm is not None else "use --precision amp"
+        raise StepcastError(f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}")
 
 
 def synchronous(

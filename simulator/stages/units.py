@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from simulator.bodies.op_class import op_class
 from simulator.graph import TrainingGraph
 from simulator.layers.graph import partners, runs
-from simulator.plan.task import FORWARD, PARAMETER
+from simulator.plan.task import FORWARD
 
 _WEIGHTED = frozenset({"conv", "matmul", "recurrent"})
 _LOOKUP = "aten.embedding.default"
@@ -43,7 +43,7 @@ def _weighted(graph: TrainingGraph, ops: Sequence[int]) -> bool:
     """Whether one of the ops multiplies by, or looks up, a parameter."""
     return any(
         (op_class(graph.ops[index].body.target) in _WEIGHTED or graph.ops[index].body.target == _LOOKUP)
-        and any(graph.values[operand.value].kind == PARAMETER for operand in graph.ops[index].inputs)
+        and any(operand.value in graph.weights for operand in graph.ops[index].inputs)
         for index in ops
     )
 

@@ -59,6 +59,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
+    if job.autocast_dtype is not None:
+        raise StepcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
@@ -104,7 +106,7 @@ class _Drafts:
             forward, backward = build.forward(micro_batch), build.backward(micro_batch)
             jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
-        return build.plan(NAME, [*tasks, *build.clip(), *build.updates()], self._options, {"scan_level": level})
+        return build.plan(NAME, [*tasks, *build.finish_gradients(), *build.updates()], self._options, {"scan_level": level})
 
     def fastest(self, levels: Sequence[int], costs: PlanCosts) -> Plan:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.

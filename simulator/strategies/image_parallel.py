@@ -88,6 +88,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             f"{NAME}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
             " host memory; use server=distributed, which sums on the devices"
         )
+    if options.lag and job.scales_loss:
+        raise StepcastError(
+            f"{NAME} with update=asynchronous cannot {job.needs_all_gradients}: a gradient is unscaled a step late, when the scale may have"
+            " changed; use update=baseline, or --precision amp"
+        )
     replicas = Replicas(job, machine, devices, options)
     notes = {"replicas": len(devices), "staleness": options.lag}
     if options.update == "forward-fusion":
@@ -143,7 +148,7 @@ class Replicas:
         tasks = self._with_additions(order)
         if options.fetch:
             tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
-        tasks += self._interleaved(builder.clip(options.lag) for builder in builders)
+        tasks += self._interleaved(builder.finish_gradients(options.lag) for builder in builders)
         if options.update in ("baseline", "asynchronous"):
             tasks += self._interleaved(builder.updates(options.lag) for builder in builders)
         elif options.update == "forward-fusion":

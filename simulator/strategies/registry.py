@@ -90,6 +90,11 @@ class Strategy:
             raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
 
 
+def _on_machine(plan: PlanFunction) -> PlanFunction:
+    """The same function for a job that runs as the machine's devices run it."""
+    return lambda job, machine, costs, options: plan(job.on(machine.devices[0].kind), machine, costs, options)
+
+
 @cache
 def _discover() -> dict[str, Strategy]:
     strategies = {}
@@ -98,7 +103,7 @@ def _discover() -> dict[str, Strategy]:
             continue
         defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
         optional = (getattr(module, name, default) for name, default in defaults.items())
-        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, module.plan, *optional)
+        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, _on_machine(module.plan), *optional)
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 

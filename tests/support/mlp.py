@@ -47,3 +47,8 @@ def normalised(batch):
 def wide(batch):
     """Linear layers alone, so that the first has no gradient by its input."""
     return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), *_data(batch)
+
+
+def steep(batch):
+    """A loss so large that, scaled for fp16, its gradients overflow in the first two steps."""
+    return *make(batch), lambda out, y: 10 * nn.functional.cross_entropy(out, y)

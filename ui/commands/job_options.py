@@ -26,7 +26,9 @@ def _options(
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default, the optimizer's own.")] = None,
     clip_norm: Annotated[float | None, typer.Option(help="Clip gradients to this global norm.")] = None,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per update; must divide the batch.")] = 1,
-    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.")] = "fp32",
+    precision: Annotated[
+        str, typer.Option(help="fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (to fp16, loss scaled) or fp64.")
+    ] = "fp32",
     layout: Annotated[str, typer.Option(help="nchw or nhwc.")] = "nchw",
     mode: Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")] = "eager",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",

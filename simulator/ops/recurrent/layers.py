@@ -83,8 +83,13 @@ class _Layer(torch.autograd.Function):
 def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tuple[Tensor, ...]:
     """Run `func` of CELLS. Returns the output and the last of each carried tensor.
 
-    `layer`: the module that calls it, for errors. Raises StepcastError for packed sequences and for dropout between layers.
+    `layer`: the module that calls it, for errors. Raises StepcastError for packed sequences, for dropout between layers and under
+    autocast.
     """
+    if torch.is_autocast_enabled("cpu"):
+        raise StepcastError(
+            f"recurrent layer {layer!r}: how autocast runs RNN, GRU and LSTM is not modeled (--precision amp); use fp32, tf32 or bf16"
+        )
     cell = CELLS[func]
     second = 3 - cell.carried  # a tensor at this position means that batch sizes precede it
     if len(args) > second and isinstance(args[second], Tensor):

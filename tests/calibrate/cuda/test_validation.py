@@ -10,6 +10,7 @@ from simulator.job import Job
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
+from traces.errors import StepcastError
 from traces.profile import Profile
 
 measured = pytest.fixture(scope="module")(measured_profile)
@@ -76,7 +77,9 @@ def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
         assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
 
 
-@pytest.mark.parametrize(("model", "precision", "mode"), [("batch_norm", "bf16", "graph"), ("attention", "fp32", "eager")])
+@pytest.mark.parametrize(
+    ("model", "precision", "mode"), [("batch_norm", "bf16", "graph"), ("attention", "fp32", "eager"), ("attention", "amp", "graph")]
+)
 def test_norms_and_attention_are_predicted(model, precision, mode, measured):
     """The memory is so slow that the GPU is the limit. Kernels take less time on what the cache holds."""
     times = replace(TIMES, least_s=3e-6, op_s=1e-6, warm_factor=0.5, bytes_per_s=1e8)
@@ -86,6 +89,21 @@ def test_norms_and_attention_are_predicted(model, precision, mode, measured):
     assert outcome.same_numbers
     errors = {row.strategy: row.error for row in outcome.validation.results}
     assert all(abs(error) < 0.02 for error in errors.values()), errors
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_gradient_scaler_decides_on_the_gpu_with_a_fused_optimizer(mode, measured):
+    job = Job(f"{mlp.__file__}:steep", 4, precision="amp-fp16", optimizer="adam", form="fused")
+    with hard_gpu() as gpu:
+        outcome = validate(job, ["turbodl", "forward-fusion"], {}, measured.model_copy(deep=True), open_testbed(gpu, mode), timelines=False)
+    assert outcome.same_numbers
+    assert [row.status for row in outcome.validation.results] == ["ok"] * 3
+
+
+def test_a_gradient_scaler_needs_a_fused_optimizer_on_a_gpu(measured):
+    with hard_gpu() as gpu, pytest.raises(StepcastError, match=r"foreach form of momentum decides on the host.*use a fused one") as refused:
+        validate(Job("lenet5", 4, precision="amp-fp16"), [], {}, measured, open_testbed(gpu, "eager"))
+    assert "\n" not in str(refused.value)
 
 
 def test_the_workspace_is_measured(measured):

@@ -237,3 +237,18 @@ def test_issuing_an_op_list_takes_the_sum_of_its_ops():
     assert issuing(costs, stage) == [pytest.approx(5e-6)]
     costs[cost_key(stage, box)] = measured(1e-5, "matmul", issue_s=4.5e-6)
     assert issuing(costs, stage) == [4.5e-6]
+
+
+def test_fp16_has_the_peak_of_bf16_unless_it_has_one_of_its_own():
+    """A V100 has tensor cores for fp16 alone; those of an A100 are as fast in both."""
+    task = multiply(8192, 8192, 8192)
+    halves = {t: replace(task, reads=tuple(replace(o, dtype=t) for o in task.reads)) for t in ("float16", "bfloat16")}
+
+    def seconds(peaks):
+        model = CostModel(replace(machine(), devices=(Device("cuda:0", "gpu", 10, peaks, "memory:0"),)))
+        return tuple(model.cost(each).cold_s for each in halves.values())
+
+    fp16_s, bf16_s = seconds({"fp32": 1e12, "fp16": 8e12})
+    assert fp16_s < bf16_s / 4
+    fp16_s, bf16_s = seconds({"fp32": 1e12, "bf16": 8e12})
+    assert fp16_s == bf16_s
