@@ -157,7 +157,8 @@ class PlanBuilder:
             carried = tuple(self._carried(name, BUFFER).operand() for name in (SCALE, GROWTH))
             steps, overflow = unscale_steps(gradients, *carried, self._overflow), (self._overflow,)
             mutates = (*gradients, *carried)
-            tasks.append(Task(self._own("unscale"), OpList(steps, "unscale"), self.device, 0, 0, (), overflow, mutates, phase=UPDATE, lag=lag))
+            body = OpList(steps, "unscale")
+            tasks.append(Task(self._own("unscale"), body, self.device, writes=overflow, mutates=mutates, phase=UPDATE, lag=lag))
         if self.job.clip_norm is not None:
             body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
             tasks.append(Task(self._own("clip"), body, self.device, mutates=gradients, phase=UPDATE, layer="clip", lag=lag))
