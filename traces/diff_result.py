@@ -1,26 +1,30 @@
 """The document of `stepcast diff`: why one run's step is longer than another's."""
 
-from typing import Literal
+from math import fsum
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from traces.documents import Data, Document, Duration
+from traces.documents import Data, Document, Duration, Seconds
+
+#: Terms add up to the difference within this share of the longer step: rounding.
+ROUNDING = 1e-9
 
 
 class Contribution(Data):
     """What contributes to a term: by how many seconds per step, and what all of its kind takes per step in A and in B."""
 
     label: str
-    seconds: float
-    a_s: float
-    b_s: float
+    seconds: Seconds
+    a_s: Seconds
+    b_s: Seconds
 
 
 class DiffTerm(Data):
     """One term of the difference: by how many seconds it makes B's step longer. `contributions`: the largest first, without small ones."""
 
     part: str
-    seconds: float
+    seconds: Seconds
     contributions: tuple[Contribution, ...] = ()
 
 
@@ -41,9 +45,18 @@ class Diff(Document):
     b: str
     a_step_s: Duration
     b_step_s: Duration
-    difference_s: float
+    difference_s: Seconds
     terms: tuple[DiffTerm, ...]
-    remainder_s: float
+    remainder_s: Seconds
     steps: int = Field(ge=1)
     aligned_share: float | None
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        least_s = ROUNDING * max(self.a_step_s, self.b_step_s)
+        if abs(self.b_step_s - self.a_step_s - self.difference_s) > least_s:
+            raise ValueError("the difference is not that of the two steps")
+        if abs(fsum(term.seconds for term in self.terms) - self.difference_s) > least_s:
+            raise ValueError("the terms do not add up to the difference")
+        return self

@@ -64,7 +64,7 @@ def cells(diff: Diff) -> list[dict[str, str]]:
             if float(change):
                 rows.append(_row(f"  {row.label}", change, a, b, units.ms(row.a_s), units.ms(row.b_s)))
     total = f"{diff.difference_s * 1e3:+.{_decimals(first)}f}"
-    return [*rows, _row("one step", total, a, b, first.ms, last.ms)]
+    return [*rows, _row("one step", total if float(total) else "0", a, b, first.ms, last.ms)]
 
 
 def _row(what: str, change: str, a: str, b: str, a_ms: str = "", b_ms: str = "") -> dict[str, str]:

@@ -273,9 +273,7 @@ def test_two_traces_are_compared(start, trace, tmp_path):
     before, after = TrainingJob().save(tmp_path / "before.json"), TrainingJob(loader=500.0).save(tmp_path / "after.json")
     app = open_compare(start, before, after)
     assert not app.exception
-    assert app.subheader[0].value.startswith(
-        "B is 0.40 ms slower than A (1.34 to 1.74 ms)\\: Python between launches +0.40".replace("\\\\", "")
-    )
+    assert app.subheader[0].value.startswith("B is 0.40 ms slower than A (1.34 to 1.74 ms)")
     assert titles(app) == ["From A to B", "One step of A above one of B"]
     assert next(iter(app.dataframe[0].value["what makes the difference"])) == "Python between launches"
     app.sidebar.selectbox[0].set_value(after).run()
