@@ -17,6 +17,14 @@ def vgg11(batch: int, image_size: int) -> tuple:
     return classification(VGG(VGG11), batch, image_size)
 
 
+@workload("vgg13", image_size=224, least_size=32, parameters=133_047_848, about=f"VGG-13 (B): {_PAPER}")
+def vgg13(batch: int, image_size: int) -> tuple:
+    """Build VGG-13: ten convolutions."""
+    from simulator.workloads.networks.vgg import VGG, VGG13
+
+    return classification(VGG(VGG13), batch, image_size)
+
+
 @workload("vgg16", image_size=224, least_size=32, parameters=138_357_544, about=f"VGG-16 (D): {_PAPER}")
 def vgg16(batch: int, image_size: int) -> tuple:
     """Build VGG-16: thirteen convolutions."""
@@ -49,6 +57,14 @@ def vgg16_cifar(batch: int, image_size: int) -> tuple:
     from simulator.workloads.networks.vgg import VGG, VGG16
 
     return classification(VGG(VGG16, classes=10, pooled=1, hidden=512), batch, image_size, classes=10)
+
+
+@workload("vgg19", image_size=224, least_size=32, parameters=143_667_240, about=f"VGG-19 (E): {_PAPER}")
+def vgg19(batch: int, image_size: int) -> tuple:
+    """Build VGG-19: sixteen convolutions."""
+    from simulator.workloads.networks.vgg import VGG, VGG19
+
+    return classification(VGG(VGG19), batch, image_size)
 
 
 @workload("vgg19_bn", image_size=224, least_size=32, parameters=143_678_248, about=f"VGG-19 (E) with batch-norm: {_PAPER}")

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 #: Convolutions per group; every group ends with max-pooling.
-VGG11, VGG16, VGG19 = (1, 1, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
+VGG11, VGG13, VGG16, VGG19 = (1, 1, 2, 2, 2), (2, 2, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
 
 
 class VGG(nn.Module):
