@@ -38,12 +38,11 @@ class _Entry(BaseModel):
 
 
 class Step(_Entry):
-    """A step time in seconds. `clock_share`: the GPU's clock as a share of the preset's, where it was locked below."""
+    """A step time in seconds."""
 
     precision: str = "fp32"
     optimizer: str = "momentum"
     form: str = "foreach"
-    clock_share: float = 1.0
 
 
 class Speedup(_Entry):

@@ -59,6 +59,14 @@ def vgg16_cifar(batch: int, image_size: int) -> tuple:
     return classification(VGG(VGG16, classes=10, pooled=1, hidden=512), batch, image_size, classes=10)
 
 
+@workload("vgg19", image_size=224, least_size=32, parameters=143_667_240, about=f"VGG-19 (E): {_PAPER}")
+def vgg19(batch: int, image_size: int) -> tuple:
+    """Build VGG-19: sixteen convolutions."""
+    from simulator.workloads.networks.vgg import VGG, VGG19
+
+    return classification(VGG(VGG19), batch, image_size)
+
+
 @workload("vgg19_bn", image_size=224, least_size=32, parameters=143_678_248, about=f"VGG-19 (E) with batch-norm: {_PAPER}")
 def vgg19_bn(batch: int, image_size: int) -> tuple:
     """Build VGG-19 with batch-norm: sixteen convolutions, each followed by a batch-norm."""

@@ -1,4 +1,7 @@
-"""Published steps and speed-ups beside what presets predict for them: python -m tests.benchmarks.published [--write]
+"""Published steps and speed-ups beside what presets predict for them: python -m tests.benchmarks.published [--write] [--rows]
+
+First the rows of the shared table of measured steps, where it is (`measured_steps`), scored by GPU, model, precision and batch; with
+`--rows` nothing else. Then the figures of `simulator/predict/published.json`.
 
 `--write` puts the predictions into `simulator/predict/published.json`, from which the accuracy of presets is computed. Run it after any
 change of the table of efficiencies, of the machines or of the engine. The last lines score the intervals: nine of ten published figures
@@ -8,33 +11,26 @@ should lie in them.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from simulator.costs.model import CostModel
 from simulator.job import Job
-from simulator.machine.machine import Machine
 from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
 from simulator.strategies import registry as strategies
+from tests.benchmarks.measured_steps import TABLE, read
+from tests.benchmarks.measured_steps import predicted as row_forecast
+from tests.benchmarks.step_scores import GROUPS, ROW_HEAD, ScoredRow, group_lines, left_out_lines, row_line, total_line
+from tests.support.shared_data import shared_folder
 
 
 def predicted(entry: Step) -> Forecast:
     """The forecast of a published step."""
     job = Job(entry.model, entry.batch, optimizer=entry.optimizer, form=entry.form, precision=entry.precision)
     machine, model = preset_costs(job, entry.machine, entry.devices)
-    if entry.clock_share != 1.0:
-        machine = _clocked(machine, entry.clock_share)
-        model = CostModel(machine, model.profile, model.precision)
     strategy, options = strategies.parse(entry.strategy)
     return forecast(strategy.plan(job, machine, model, options), machine, model)
-
-
-def _clocked(machine: Machine, share: float) -> Machine:
-    devices = (replace(d, peak_flops={name: flops * share for name, flops in d.peak_flops.items()}) for d in machine.devices)
-    return replace(machine, devices=tuple(devices))
 
 
 def pair(entry: Speedup) -> tuple[Forecast, Forecast]:
@@ -54,6 +50,9 @@ def within(value: float, interval: tuple[float, float]) -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables."""
+    print_measured_steps()
+    if "--rows" in arguments:
+        return
     document: dict[str, Any] = json.loads(DATA.read_text())
     inside = {"steps": [], "speedups": []}
     print("| machine | job | strategy | published | predicted (90 %) | log error |\n|---|---|---|---|---|---|")
@@ -75,6 +74,25 @@ def main(arguments: Sequence[str]) -> None:
     by_family = {family(entry.strategy): speedup_accuracy(entry.strategy) for entry in published().speedups}
     print(f"\nAccuracy (of the logarithm): steps {step_accuracy():.2f}, speed-ups", *(f"{name} {s:.2f}" for name, s in by_family.items()))
     print("Within the interval:", *(f"{sum(hits)} of {len(hits)} {what}" for what, hits in inside.items()))
+
+
+def print_measured_steps() -> None:
+    """Predict every row of the shared table that can be predicted, and print errors and the coverage of intervals."""
+    folder = shared_folder("")
+    if folder is None or not (folder / TABLE).is_file():
+        print("no public measurements beside the repository; set STEPCAST_SHARED\n")
+        return
+    rows, left_out = read(folder / TABLE)
+    print(ROW_HEAD)
+    scored = []
+    for row in rows:
+        result = row_forecast(row)
+        scored.append(ScoredRow(row, result.timeline.step_s, result.interval_s))
+        print(row_line(scored[-1]), flush=True)
+    for name in GROUPS:
+        print("\n".join(group_lines(scored, name)))
+    print(total_line("all", scored))
+    print("\n".join(left_out_lines(left_out)), end="\n\n")
 
 
 def _print(entry: Step | Speedup, value: float, interval: tuple[float, float], unit: str) -> None:

@@ -1,4 +1,4 @@
-"""ResNets for ImageNet (He et al., 2015). The stride of a bottleneck is in its 3x3 convolution, as in torchvision."""
+"""ResNets and ResNeXts for ImageNet (He et al., 2015; Xie et al., 2016)."""
 
 from collections.abc import Callable
 
@@ -28,18 +28,26 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; the last convolution has four times as many channels."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut; the last convolution has four times as many channels.
+
+    The stride is in the 3x3 convolution, as in torchvision ("v1.5"). `groups`: those of the 3x3 convolution. `inner_share`: its channels as
+    a multiple of `width`.
+    """
 
     expansion = 4
+    groups = 1
+    inner_share = 1
+    strided_first = False
 
     def __init__(self, inputs: int, width: int, stride: int):
         super().__init__()
-        outputs = width * self.expansion
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        outputs, inner = width * self.expansion, width * self.inner_share
+        first, second = (stride, 1) if self.strided_first else (1, stride)
+        self.conv1 = nn.Conv2d(inputs, inner, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, second, padding=1, groups=self.groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = _projection(inputs, outputs, stride)
@@ -51,6 +59,19 @@ class Bottleneck(nn.Module):
         out = self.bn3(self.conv3(out))
         out += x if self.downsample is None else self.downsample(x)
         return self.relu(out)
+
+
+class OriginalBottleneck(Bottleneck):
+    """The bottleneck of the paper, whose first 1x1 convolution has the stride ("v1")."""
+
+    strided_first = True
+
+
+class GroupedBottleneck(Bottleneck):
+    """The bottleneck of a ResNeXt 32x4d: its 3x3 convolution has 32 groups and twice the channels."""
+
+    groups = 32
+    inner_share = 2
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:

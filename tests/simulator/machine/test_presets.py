@@ -12,13 +12,16 @@ from traces.profile import Dispatch, Identity, Profile
 
 PRESETS = [
     "k20", "k80x16", "p100", "p100x4", "4xp100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4",
-    "16xg4dn-12xlarge", "a100", "2xdgx-a100", "this-cpu",
+    "16xg4dn-12xlarge", "a100", "2xdgx-a100", "k80", "titan-x-pascal", "v100-32gb", "v100-pcie-32gb", "t4-900mhz", "rtx3090", "l4",
+    "a100-40gb", "a100-40gb-pcie", "a100-pcie", "h100-pcie", "this-cpu",
 ]  # fmt: skip
 
 
 def test_the_presets_by_name():
     assert machine_names() == PRESETS
-    assert [len(load_machine(name).devices) for name in PRESETS] == [1, 16, 1, 4, 16, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, 1]
+    assert [len(load_machine(name).devices) for name in PRESETS] == [
+        1, 16, 1, 4, 16, 1, 1, 2, 1, 1, 2, 8, 1, 64, 1, 16, *[1] * 12,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -50,6 +53,12 @@ def test_a_k20_has_the_figures_of_its_board_specification():
     assert (memory.size_bytes, memory.bandwidth_bytes_per_s, memory.cache_bytes) == (5 * 2**30, 208e9, 1280 * 1024)
     assert {link.bandwidth_bytes_per_s for link in machine.links} == {6e9}
     assert "BD-06455-001" in machine.sources["sms"]
+
+
+def test_a_locked_clock_scales_the_peaks_and_not_the_memory():
+    free, locked = load_machine("t4"), load_machine("t4-900mhz")
+    assert locked.devices[0].peak_flops["fp32"] == pytest.approx(free.devices[0].peak_flops["fp32"] * 900 / 1590, rel=0.01)
+    assert [memory.bandwidth_bytes_per_s for memory in locked.memories] == [memory.bandwidth_bytes_per_s for memory in free.memories]
 
 
 def test_every_source_is_used():

@@ -24,6 +24,8 @@ PUBLISHED = {
     "resnet50": 25_557_032,
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
+    "resnext50_32x4d": 25_028_904,
+    "resnext101_32x4d": 44_177_704,
     "resnet20": 269_722,  # 0.27, 0.85 and 1.7 million, as He et al. print those of CIFAR
     "resnet56": 853_018,
     "resnet110": 1_727_962,
@@ -32,16 +34,25 @@ PUBLISHED = {
     "vgg11_pruned": 9_750_922,  # 9,220,480 in convolutions, the rest in 512-512-512-10
     "vgg13": 133_047_848,
     "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
     "vgg19_bn": 143_678_248,
     "alexnet": 61_100_840,
     "alexnet_grouped": 60_965_224,  # both as Caffe's model zoo has them
     "caffenet": 60_965_224,
     "alexnet_cifar": 23_272_266,  # 88.8 MiB; 88.87 in the paper on pipelined training with stale weights
     "vgg16_cifar": 15_245_130,  # 58.16 MiB, as that paper prints
+    "densenet121": 7_978_856,
+    "densenet161": 28_681_000,
     "densenet201": 20_013_928,
     "googlenet": 6_624_904,
     "inception_v3": 27_161_264,
     "inception_v3_no_aux": 23_834_568,
+    "bert_base": 109_514_298,  # without the pooler, which these heads do not use
+    "bert_large": 335_174_458,
+    "bert_base_qa": 108_893_186,
+    "bert_large_qa": 334_094_338,
+    "gpt2": 124_439_808,
+    "gpt2_large": 774_030_080,
 }
 
 

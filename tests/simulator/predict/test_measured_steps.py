@@ -1,0 +1,90 @@
+"""Rows of the shared table of published steps become jobs on presets, or say why they cannot be predicted."""
+
+import csv
+
+import pytest
+
+from simulator.machine.presets import load_machine
+from simulator.plan.task import UPDATE
+from tests.benchmarks.measured_steps import MODELS, PRESETS, TABLE, YEARS, plan_of, predicted, read
+from tests.benchmarks.step_scores import ScoredRow, group_lines, left_out_lines, total_line
+from tests.support.shared_data import shared_folder
+
+COLUMNS = ("source", "gpu", "model", "batch", "image_or_seq", "precision", "layout", "optimizer", "what", "value_ms", "note")
+VGG = {
+    "source": "rejunity/cnn-benchmarks README.md@13fc69dd", "gpu": "V100-16GB", "model": "vgg16", "batch": "16", "image_or_seq": "32",
+    "precision": "fp32", "layout": "NCHW", "optimizer": "none", "what": "fwd+bwd", "value_ms": "76.45", "note": "tier B; Torch7",
+}  # fmt: skip
+REFUSED = (
+    ({"gpu": "2xA100-80GB-SXM4"}, "several GPUs"),
+    ({"gpu": "GTX 480"}, "no preset for GTX 480"),
+    ({"model": "efficientnet_b0"}, "no workload for efficientnet_b0"),
+    ({"precision": "amp-fp16"}, "mixed precision"),
+    ({"precision": "pure fp16 (.half())"}, "all of the model in fp16, which is no precision of a job"),
+    ({"note": "tier C; may be input-bound"}, "tier C: input-bound or of variable length"),
+    ({"optimizer": "RMSprop"}, "no optimizer for RMSprop"),
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function that writes a table of rows, each given as what differs from `VGG`, and returns its path."""
+
+    def write(*changes):
+        path = tmp_path / TABLE
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows({**VGG, **change} for change in changes)
+        return path
+
+    return write
+
+
+def test_a_row_without_an_optimizer_has_no_update(table):
+    (plain, trained), left_out = read(table({}, {"optimizer": "Adam (for-loop)", "batch": "4", "source": "pytorch/benchmark"}))
+    assert not left_out
+    assert (plain.machine, plain.chip, plain.model, plain.year, plain.published_s) == ("v100", "V100", "vgg16", 2017, 0.07645)
+    assert (trained.job.optimizer, trained.job.form, trained.job.batch, trained.year) == ("adam", "for", 4, 2021)
+    for row in (plain, trained):
+        plan, machine, _ = plan_of(row)
+        assert (plan.strategy, machine.name) == ("pytorch", "v100")
+        assert any(task.phase == UPDATE for task in plan.tasks) == (row is trained)
+
+
+def test_a_captured_step_is_a_graph_of_the_baseline(table):
+    (row,), _ = read(table({"optimizer": "Adam (for-loop) captured", "model": "resnet18", "batch": "4"}))
+    result = predicted(row)
+    assert (result.plan.strategy, result.timeline.mode) == ("baseline", "graph")
+
+
+def test_what_cannot_be_predicted_is_left_out_with_the_reason(table):
+    rows, left_out = read(table(*(change for change, _ in REFUSED)))
+    assert not rows
+    assert [item.why for item in left_out] == [why for _, why in REFUSED]
+    assert list(left_out_lines(left_out))[1:] == [f"| {why} | 1 |" for _, why in REFUSED]
+
+
+def test_scores_by_group(table):
+    rows, _ = read(table({}, {"gpu": "L4"}))
+    fast, slow = (ScoredRow(row, factor * row.published_s, (0.05, 0.08)) for row, factor in zip(rows, (0.9, 1.2), strict=True))
+    assert [round(item.error, 2) for item in (fast, slow)] == [-0.1, 0.2]
+    assert total_line("all", [fast, slow]) == "| all | 2 | 15% | +20% | +5% | 100% |"
+    assert list(group_lines([slow, fast], "GPU"))[1:] == ["| l4 | 1 | 20% | +20% | +20% | 100% |", "| v100 | 1 | 10% | -10% | -10% | 100% |"]
+
+
+def test_every_name_of_the_table_leads_to_a_preset_and_a_workload():
+    from simulator.workloads import registry as workloads
+
+    assert set(MODELS.values()) <= set(workloads.names())
+    assert all(load_machine(name) for name in PRESETS.values())
+
+
+def test_most_of_the_shared_table_can_be_predicted():
+    folder = shared_folder("")
+    if folder is None or not (folder / TABLE).is_file():
+        pytest.skip("no public measurements beside the repository; set STEPCAST_SHARED")
+    rows, left_out = read(folder / TABLE)
+    assert len(rows) + len(left_out) == 286
+    assert len(rows) >= 135
+    assert {row.source for row in rows} <= set(YEARS)
