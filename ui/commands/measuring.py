@@ -42,6 +42,7 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     testbed = testbed_for(placement, job.precision)
+    job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     profile, place = open_profile(output, True, testbed.identity)
@@ -92,6 +93,7 @@ def validate(
 ) -> None:
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
+    job = job.on(testbed.identity.kind)
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     order = schedules.opened(schedule, texts, shared)
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*requests.inputs(job.model, profile_path), *order.inputs])

@@ -63,6 +63,7 @@ def run(
     """
     metrics, timeline, out = places
     testbed = testbed_for(placement, job.precision)
+    job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
         raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
