@@ -24,7 +24,8 @@ class Memory:
     """Memory of one device, or shared by several (partitions of one GPU).
 
     `cache_bytes`: size of the last-level cache that the cache model simulates. `saturation_share`: fraction of the SMs that saturates the
-    bandwidth.
+    bandwidth. `reached`: the share of a data sheet's bandwidth that kernels reach, beside that of HBM, whose share is in the efficiencies;
+    1 for a measured bandwidth.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Memory:
     bandwidth_bytes_per_s: float
     cache_bytes: int
     saturation_share: float = 0.3
+    reached: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class GpuEntry(_Entry):
     peak_flops: dict[str, Sourced]
     memory_bytes: SourcedCount
     bandwidth_bytes_per_s: Sourced
+    bandwidth_reached: Sourced
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
     saturation_share: Sourced
@@ -190,7 +191,14 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
         name,
         tuple(Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0]) for n in names),
         tuple(
-            Memory(f"memory of {n}", gpu.memory_bytes[0], gpu.bandwidth_bytes_per_s[0], gpu.cache_bytes[0], gpu.saturation_share[0])
+            Memory(
+                f"memory of {n}",
+                gpu.memory_bytes[0],
+                gpu.bandwidth_bytes_per_s[0],
+                gpu.cache_bytes[0],
+                gpu.saturation_share[0],
+                gpu.bandwidth_reached[0],
+            )
             for n in names
         ),
         tuple(HostLane(f"host of {n}", (n,), **host) for n in names),

@@ -1,4 +1,4 @@
-"""Published training steps (`measured_steps.csv` of the shared data) as jobs on presets, and the rows that cannot be predicted, with reasons.
+"""Published training steps (`measured_steps.csv` of the shared data) as jobs on presets; rows that cannot be predicted, with reasons.
 
 The table is not in this repository. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one
 CUDA graph of the `baseline` where the whole step was captured. `year`: that of the software, by the row's source.
@@ -35,21 +35,25 @@ MODELS = {
     "gpt2-large": "gpt2_large", "bert-base (BertForMaskedLM)": "bert_base", "bert-large (BertLMHead)": "bert_large",
     "bert-base (BertForQuestionAnswering)": "bert_base_qa", "bert-large (BertForQuestionAnswering)": "bert_large_qa",
     "bert-large (pretraining MLM+NSP)": "bert_large_qa",  # its head predicts the masked tokens alone, one in seven
-    "alexnet": "alexnet", "densenet121": "densenet121", "densenet161": "densenet161", "densenet201": "densenet201", "mobilenet_v2": "mobilenet_v2",
+    "alexnet": "alexnet", "densenet121": "densenet121", "densenet161": "densenet161", "densenet201": "densenet201",
+    "mobilenet_v2": "mobilenet_v2",
     "resnext50_32x4d": "resnext50_32x4d", "resnext101_32x4d": "resnext101_32x4d",
-    **{f"resnet{depth}": f"resnet{depth}" for depth in (18, 34, 50, 101, 152)}, **{f"vgg{depth}": f"vgg{depth}" for depth in (11, 13, 16, 19)},
+    **{f"resnet{depth}": f"resnet{depth}" for depth in (18, 34, 50, 101, 152)}, **{f"vgg{depth}": f"vgg{depth}" for depth in (11, 13,
+    16, 19)},
 }  # fmt: skip
 #: Optimizer of the table -> optimizer and form, by the first words; "" if no update was timed.
 OPTIMIZERS = {
-    "none": ("", ""), "fused LAMB, once": ("", ""), "SGD momentum": ("momentum", "for"), "sgd": ("sgd", "for"), "Adam (for-loop": ("adam", "for"),
+    "none": ("", ""), "fused LAMB, once": ("", ""), "SGD momentum": ("momentum", "for"), "sgd": ("sgd", "for"),
+    "Adam (for-loop": ("adam", "for"),
     "BertAdam for-loop": ("adamw", "for"),
 }  # fmt: skip
 #: Source of the table -> year of the software that ran.
 YEARS = {
-    "jcjohnson": 2016, "rejunity": 2017, "tensorflow": 2017, "u39kun": 2017, "apache": 2018, "ryujaehun": 2020, "NVIDIA": 2021, "pytorch": 2021,
+    "jcjohnson": 2016, "rejunity": 2017, "tensorflow": 2017, "u39kun": 2017, "apache": 2018, "ryujaehun": 2020, "NVIDIA": 2021,
+    "pytorch": 2021,
     "lambdal": 2022, "sitar-lab": 2023, "huggingface": 2022,
 }  # fmt: skip
-#: Rows of a source that waits for the GPU in every step, and whose steps include a copy of the batch to it.
+#: Sources whose steps wait for a copy of the batch to the GPU and for the GPU, in which all but VGGs wait for the host.
 SYNCHRONIZED = frozenset({"ryujaehun"})
 
 
@@ -66,7 +70,7 @@ class Row(NamedTuple):
     updates: bool
     mode: str
     published_s: float
-    tier: str
+    synchronized: bool
 
     @property
     def chip(self) -> str:
@@ -156,7 +160,7 @@ def _row(number: int, record: dict[str, str]) -> Row:
         bool(optimizer),
         "graph" if "captured" in record["optimizer"] else "eager",
         float(record["value_ms"]) / 1e3,
-        record["note"][5:].partition(";")[0].partition(",")[0].strip(),
+        source in SYNCHRONIZED and not record["model"].startswith("vgg"),
     )
 
 

@@ -43,7 +43,9 @@ GROUPS: dict[str, Callable[[Row], str]] = {
 
 
 def _batch(batch: int) -> str:
-    return next((name for most, name in ((4, "1 to 4"), (16, "5 to 16"), (64, "17 to 64"), (256, "65 to 256")) if batch <= most), "above 256")
+    return next(
+        (name for most, name in ((4, "1 to 4"), (16, "5 to 16"), (64, "17 to 64"), (256, "65 to 256")) if batch <= most), "above 256"
+    )
 
 
 def row_line(item: ScoredRow) -> str:
@@ -54,7 +56,9 @@ def row_line(item: ScoredRow) -> str:
     return f"| {row.number} | {row.source} {row.year} | {row.machine} | {job} | {times} | {item.error:+.0%} |"
 
 
-ROW_HEAD = "| row | source | machine | model, batch | precision | published/ms | predicted/ms (90 %) | error |\n|---|---|---|---|---|---|---|---|"
+ROW_HEAD = (
+    "| row | source | machine | model, batch | precision | published/ms | predicted/ms (90 %) | error |\n|---|---|---|---|---|---|---|---|"
+)
 GROUP_HEAD = "rows | median error | worst | median signed | in the interval |\n|---|---|---|---|---|---|"
 
 

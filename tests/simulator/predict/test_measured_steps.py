@@ -70,7 +70,10 @@ def test_scores_by_group(table):
     fast, slow = (ScoredRow(row, factor * row.published_s, (0.05, 0.08)) for row, factor in zip(rows, (0.9, 1.2), strict=True))
     assert [round(item.error, 2) for item in (fast, slow)] == [-0.1, 0.2]
     assert total_line("all", [fast, slow]) == "| all | 2 | 15% | +20% | +5% | 100% |"
-    assert list(group_lines([slow, fast], "GPU"))[1:] == ["| l4 | 1 | 20% | +20% | +20% | 100% |", "| v100 | 1 | 10% | -10% | -10% | 100% |"]
+    assert list(group_lines([slow, fast], "GPU"))[1:] == [
+        "| l4 | 1 | 20% | +20% | +20% | 100% |",
+        "| v100 | 1 | 10% | -10% | -10% | 100% |",
+    ]
 
 
 def test_every_name_of_the_table_leads_to_a_preset_and_a_workload():
