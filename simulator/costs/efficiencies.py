@@ -98,7 +98,7 @@ class Site(NamedTuple):
         """The site of a task on `device`. `share`: the device's fraction of all SMs (cores) that share its memory."""
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
         drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
-        peaks = {name: flops * part for name, flops in device.peak_flops.items()}
+        peaks = {name: flops * part * device.reached for name, flops in device.peak_flops.items()}
         return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes)
 
 

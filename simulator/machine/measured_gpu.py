@@ -47,7 +47,9 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         machine,
         collectives=profile.collectives,
         peer_transfers=peers,
-        devices=tuple(replace(d, **device, peak_flops={**d.peak_flops, **peaks}) for d in machine.devices),
+        devices=tuple(
+            replace(d, **device, peak_flops={**d.peak_flops, **peaks}, reached=1.0 if peaks else d.reached) for d in machine.devices
+        ),
         memories=tuple(replace(m, **memory) for m in machine.memories),
         hosts=tuple(replace(lane, **host, errors=_without(lane.errors, host)) for lane in machine.hosts),
         links=tuple(links.values()) if host_links else machine.links,

@@ -1,8 +1,9 @@
 """How accurate predictions from a preset are known to be: steps and speed-ups that others published, beside what is predicted for them.
 
 `published.json` holds them, each with its source; python -m tests.benchmarks published predicts them anew. No cost was fitted on them. Its
-"left_out" sums up the errors of many more steps that do not wait for the host (tests/benchmarks/fit_steps.py): those of each GPU, predicted
-with costs that were fitted without it. An accuracy is the root mean square of the logarithms of predicted over published, so that bias counts as error.
+"left_out" sums up the errors of many more steps that do not wait for the host (tests/benchmarks/fit_steps.py): those of each GPU,
+predicted with costs that were fitted without it. An accuracy is the root mean square of the logarithms of predicted over published, so that
+bias counts as error.
 """
 
 import json

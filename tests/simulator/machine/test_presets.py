@@ -61,6 +61,11 @@ def test_a_locked_clock_scales_the_peaks_and_not_the_memory():
     assert [memory.bandwidth_bytes_per_s for memory in locked.memories] == [memory.bandwidth_bytes_per_s for memory in free.memories]
 
 
+def test_a_kepler_reaches_two_thirds_of_its_peak():
+    assert {name for name in PRESETS[:-1] if load_machine(name).devices[0].reached < 1} == {"k20", "k80x16", "k80"}
+    assert load_machine("k80").devices[0].reached == pytest.approx(128 / 192, rel=1e-3)
+
+
 def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
     reached = {name: load_machine(name).memories[0].reached for name in PRESETS[:-1]}
     assert {name for name, share in reached.items() if share < 1} == {
