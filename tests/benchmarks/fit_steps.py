@@ -10,7 +10,7 @@ the square root of their number.
 
 Then every chip is left out in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
 others give: these are the scores, and the root mean square of those of chips is the known accuracy of presets. `--write` puts the numbers
-into the table and the accuracy into `published.json`. A K80's rows are scored, but none is fitted on: it is two architectures older than any
+into the table and the accuracy into `published.json`. A K80's rows are scored, but none is fitted on: it is older than any
 other GPU of the table. `--keep FILE` keeps the work of the steps, which takes minutes to collect.
 """
 
