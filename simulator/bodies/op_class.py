@@ -56,3 +56,19 @@ def _narrow_groups(task: Task, target: str, args: str) -> bool:
     if len(arguments) <= groups or arguments[groups] == 1:
         return False
     return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP
+
+
+#: Fewer channels leave a Winograd kernel without work to share; libraries run the first layer of a network directly.
+_WINOGRAD_CHANNELS = 16
+
+
+def winograd(task: Task, target: str, args: str) -> bool:
+    """Whether a convolution may run a Winograd kernel: 3x3, stride 1, not dilated, not transposed, one group and enough channels."""
+    if not target.startswith("aten.convolution"):
+        return False
+    arguments = json.loads(args)
+    first = 1 if target.startswith("aten.convolution.") else 2
+    weight = task.inputs[arguments[first]["$"]].shape
+    strides, _, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
+    plain = not transposed and groups == 1 and {*strides, *dilation} == {1}
+    return plain and weight[2:] == (3, 3) and min(weight[:2]) >= _WINOGRAD_CHANNELS

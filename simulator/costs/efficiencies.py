@@ -1,9 +1,10 @@
 """Task times on hardware that was not measured: the committed table `efficiencies.json`, a roofline per op class.
 
-t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum.
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum,
+and rows with `idle` or `saved` do more or fewer FLOPs (`Row`).
 Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
 "sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
-by tests/benchmarks/efficiencies.py.
+by tests/benchmarks/efficiencies.py; those of convolutions are fitted and scored on whole steps by tests/benchmarks/fit_steps.py.
 """
 
 import json
@@ -16,6 +17,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from simulator.bodies.op_class import winograd
+from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import Update
 from simulator.machine.machine import Device, Memory
 from simulator.plan.task import Operand, Task
@@ -25,6 +28,8 @@ _T = TypeVar("_T")
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores if the precision allows it.
 DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
+#: The row of convolutions with fewer multiplications than the direct ones of class `conv`.
+WINOGRAD = "conv.winograd"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
@@ -44,7 +49,9 @@ class Row(BaseModel):
 
     `adds`: computing and moving data take turns (tiles in and out, layouts changed) rather than overlap; such an op is as fast from the
     cache as from memory. `cold_start_s`: extra time with nothing in the cache. `tile`: output elements per block. `split_flops`: a kernel
-    splits its FLOPs over blocks of this size until the SMs are full.
+    splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
+    computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
+    a kernel has blocks for its outputs or for its FLOPs, whichever are more.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -57,6 +64,8 @@ class Row(BaseModel):
     tile: Number | None = None
     blocks_per_sm: Number | None = None
     split_flops: Number | None = None
+    saved: Number | None = None
+    idle: Number | None = None
 
 
 class Rows(BaseModel):
@@ -92,8 +101,8 @@ class Site(NamedTuple):
     def of(device: Device, memory: Memory, share: float) -> "Site":
         """The site of a task on `device`. `share`: the device's fraction of all SMs (cores) that share its memory."""
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
-        drawn = memory.bandwidth_bytes_per_s * min(1.0, share * part / memory.saturation_share)
-        peaks = {name: flops * part for name, flops in device.peak_flops.items()}
+        drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
+        peaks = {name: flops * part * device.reached for name, flops in device.peak_flops.items()}
         return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes)
 
 
@@ -125,10 +134,16 @@ class Terms(NamedTuple):
         return max((self.least_s, "least_s"), (self.compute_s, "compute"), (self.memory_s, "memory"))[1]
 
 
-def terms(site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1) -> Terms:
-    """The terms of the time of some work in the class of `row`, with nothing in the cache."""
-    compute = figure(row.compute, precision)
-    by_compute = flops / (figure(site.peak_flops, precision) * compute.value)
+def terms(
+    site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, outputs: float | None = None
+) -> Terms:
+    """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
+    if row.saved is not None:
+        flops /= row.saved.value
+    if row.idle is not None and outputs:
+        blocks = max(outputs / row.tile.value, flops / max(1, launches) / row.split_flops.value)
+        flops *= 1 + row.idle.value * site.sms / blocks
+    by_compute = flops / (figure(site.peak_flops, precision) * figure(row.compute, precision).value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
     return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
 
@@ -141,12 +156,19 @@ def figure(figures: Mapping[str, _T], precision: str) -> _T:
 
 
 def seconds(
-    site: Site, op_class: str, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, rows: Rows | None = None
+    site: Site,
+    op_class: str,
+    flops: float,
+    moved_bytes: float,
+    precision: str = "fp32",
+    launches: int = 1,
+    rows: Rows | None = None,
+    outputs: float | None = None,
 ) -> Seconds:
-    """Time of some work in an op class, by the committed table or by `rows`."""
+    """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
-    parts = terms(site, row, flops, moved_bytes, precision, launches)
+    parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     combined = sum if row.adds else max
     numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
@@ -174,6 +196,22 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
     if "float16" in dtypes:
         return "fp16"
     return "bf16" if "bfloat16" in dtypes else float32
+
+
+def row_class(task: Task, op_class: str, precision: str) -> str:
+    """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can."""
+    if op_class == "conv" and precision == "fp32" and isinstance(task.body, OpCall) and winograd(task, task.body.target, task.body.args):
+        return WINOGRAD
+    return op_class
+
+
+def outputs(task: Task) -> float | None:
+    """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
+    if not isinstance(task.body, OpCall) or not task.body.target.startswith("aten.convolution"):
+        return None
+    if task.body.target.startswith("aten.convolution."):
+        return float(task.writes[0].elements)
+    return float(task.inputs[0].elements)
 
 
 @cache

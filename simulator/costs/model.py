@@ -223,7 +223,8 @@ class CostModel:
         site = self._site(device)
         precision = precision_of(task, work.op_class, self.precision)
         moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
-        seconds = efficiencies.seconds(site, work.op_class, work.flops, moved, precision, count)
+        row = efficiencies.row_class(task, work.op_class, precision)
+        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=efficiencies.outputs(task))
         grid, blocks = efficiencies.geometry(task, site)
         return Cost(key, seconds.warm, seconds.cold, GUESSED, grid, blocks, error=seconds.error)
 

@@ -24,7 +24,8 @@ class Memory:
     """Memory of one device, or shared by several (partitions of one GPU).
 
     `cache_bytes`: size of the last-level cache that the cache model simulates. `saturation_share`: fraction of the SMs that saturates the
-    bandwidth.
+    bandwidth. `reached`: the share of a data sheet's bandwidth that kernels reach, beside that of HBM, whose share is in the efficiencies;
+    1 for a measured bandwidth.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Memory:
     bandwidth_bytes_per_s: float
     cache_bytes: int
     saturation_share: float = 0.3
+    reached: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Device:
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
     `threads`: cores that work on one task together, as PyTorch's own loop uses a CPU; such a device has one SM.
     `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
+    `reached`: the share of a data sheet's peaks that any kernel can reach, where it is known to be below 1.
     `errors`: as in `HostLane`.
     """
 
@@ -58,6 +61,7 @@ class Device:
     wake_s: float = 0.0
     threads: int = 1
     workspace_bytes: int = 0
+    reached: float = 1.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

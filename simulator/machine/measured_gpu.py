@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from traces.profile import Profile, Transfer
 
 #: Fields of Memory that have another name in presets.
-_IN_PRESETS = MappingProxyType({"size_bytes": "memory_bytes"})
+_IN_PRESETS = MappingProxyType({"size_bytes": "memory_bytes", "reached": "bandwidth_reached"})
 
 
 def with_measured(machine: Machine, profile: "Profile") -> Machine:
@@ -28,6 +28,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
         cache_bytes=profile.cache_bytes,
         saturation_share=profile.contention.saturation_share,
+        reached=float(bool(profile.bandwidth_bytes_per_s)),
     )
     peaks = _measured(**profile.peak_flops)
     host = _host_figures(profile)
@@ -46,7 +47,9 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         machine,
         collectives=profile.collectives,
         peer_transfers=peers,
-        devices=tuple(replace(d, **device, peak_flops={**d.peak_flops, **peaks}) for d in machine.devices),
+        devices=tuple(
+            replace(d, **device, peak_flops={**d.peak_flops, **peaks}, reached=1.0 if peaks else d.reached) for d in machine.devices
+        ),
         memories=tuple(replace(m, **memory) for m in machine.memories),
         hosts=tuple(replace(lane, **host, errors=_without(lane.errors, host)) for lane in machine.hosts),
         links=tuple(links.values()) if host_links else machine.links,

@@ -48,8 +48,10 @@ class GpuEntry(_Entry):
     product: str
     sms: SourcedCount
     peak_flops: dict[str, Sourced]
+    peak_reached: Sourced = (1.0, "")
     memory_bytes: SourcedCount
     bandwidth_bytes_per_s: Sourced
+    bandwidth_reached: Sourced
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
     saturation_share: Sourced
@@ -198,9 +200,19 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     peaks = {precision: flops for precision, (flops, _) in gpu.peak_flops.items()}
     return Machine(
         name,
-        tuple(Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0]) for n in names),
         tuple(
-            Memory(f"memory of {n}", gpu.memory_bytes[0], gpu.bandwidth_bytes_per_s[0], gpu.cache_bytes[0], gpu.saturation_share[0])
+            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], reached=gpu.peak_reached[0])
+            for n in names
+        ),
+        tuple(
+            Memory(
+                f"memory of {n}",
+                gpu.memory_bytes[0],
+                gpu.bandwidth_bytes_per_s[0],
+                gpu.cache_bytes[0],
+                gpu.saturation_share[0],
+                gpu.bandwidth_reached[0],
+            )
             for n in names
         ),
         tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
@@ -242,5 +254,5 @@ def _sources(entry: MachineEntry) -> dict[str, str]:
     for prefix, fields in entries:
         for field, value in fields:
             numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
-            sources |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple)}
+            sources |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple) and item[1]}
     return sources

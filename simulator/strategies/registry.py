@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -92,7 +92,12 @@ class Strategy:
 
 def _on_machine(plan: PlanFunction) -> PlanFunction:
     """The same function for a job that runs as the machine's devices run it."""
-    return lambda job, machine, costs, options: plan(job.on(machine.devices[0].kind), machine, costs, options)
+
+    @wraps(plan)
+    def on_machine(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
+        return plan(job.on(machine.devices[0].kind), machine, costs, options)
+
+    return on_machine
 
 
 @cache

@@ -3,8 +3,8 @@
 Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the
 time they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn,
 and its ops are predicted with rows fitted on the others: the error of a number is the RMS log error of the ops left out that it decides.
-Where one GPU only has measurements of a precision, each of its models is left out instead; where one model only, the error is the residual
-of the fit, and at least `LEAST_RESIDUAL`.
+Where one GPU only has measurements of a precision, the error is the residual of the fit, and at least `LEAST_RESIDUAL`. Convolutions are
+left to `fit_steps`: their ops here are of two GPUs alone.
 
 Loading and computing add up in products and convolutions: products on GPUs left out were predicted to 0.20 (H100), 0.30 (L4) and 0.28
 (V100) RMS log error this way, and to 0.46, 0.55 and 0.31 with the larger of the two; convolutions of a model left out to 0.58 against 0.68.
@@ -72,6 +72,11 @@ def _arrays(ops: Sequence[Op]) -> Ops:
     return Ops(*(np.array(column) for column in columns))
 
 
+def ops_of(folder: Path) -> list[Op]:
+    """The ops to fit on. Convolutions are those of two models, and fitted on whole steps (`fit_steps`)."""
+    return [op for source in all_sources(folder) for op in source.ops if op.op_class != "conv"]
+
+
 class Fitted(NamedTuple):
     """The numbers of one class and their loss."""
 
@@ -117,14 +122,16 @@ def _row(base: Row, found: Fitted, adds: bool) -> Row:
 PRIOR = {"memory": 0.5, "fp32": 0.6, "tf32": 0.4}
 PRIOR_LEAST_S = defaultdict(lambda: 4e-6, {"elementwise": 2e-6, "update": 2e-6, "matmul": 5e-6, "conv": 5e-6})
 #: Names of the sources of fitted numbers in the table.
-GPUS, MODELS, ALONE = "public", "public-one-gpu", "public-one-model"
+GPUS, ALONE = "public", "public-one-model"
+#: The source of numbers that are fitted on whole steps (`fit_steps`).
+STEPS = "published-steps"
 
 
 def prior(rows: Rows) -> Rows:
     """`rows` without any fitted number."""
 
     def number(value: float, given: Number) -> Number:
-        return Number(value, 0.7, "first-principles") if given.source in (GPUS, MODELS, ALONE) else given
+        return Number(value, 0.7, "first-principles") if given.source in (GPUS, ALONE) else given
 
     classes = {}
     for name, row in rows.classes.items():
@@ -222,24 +229,6 @@ def leave_one_gpu_out(ops: Sequence[Op], base: Rows) -> list[Scored]:
     return found
 
 
-def leave_one_model_out(ops: Sequence[Op], base: Rows, cache: float) -> list[Scored]:
-    """Predictions of dense ops from other models alone, for precisions that only one GPU measured."""
-    groups: dict[tuple[str, str], list[Op]] = defaultdict(list)
-    for op in ops:
-        if op.op_class in ADDING:
-            groups[op.op_class, op.precision].append(op)
-    found = []
-    for (op_class, precision), members in sorted(groups.items()):
-        models = sorted({op.source for op in members})
-        if len({op.gpu for op in members}) > 1 or len(models) == 1:
-            continue
-        for model in models:
-            left = [op for op in members if op.source == model]
-            rows = fit([op for op in ops if op.op_class == op_class and op not in set(left)], base, cache)
-            found += [predict(op, rows, f"{left[0].gpu}, {model}") for op in left if op.precision == precision]
-    return found
-
-
 def rms(values: Iterable[float]) -> float:
     """Root mean square."""
     squares = [value * value for value in values]
@@ -254,7 +243,7 @@ def balanced(scored: Sequence[Scored]) -> float:
     return rms(rms(errors) for errors in groups.values())
 
 
-def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored], models: Sequence[Scored]) -> Rows:
+def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored]) -> Rows:
     """Rounded numbers with their held-out errors and sources. Numbers that the ops do not determine are those of `base`."""
     classes = dict(base.classes)
     for name, members in by_class(ops).items():
@@ -262,16 +251,15 @@ def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored
         told, deciders = matters(members, row), decided(members, row)
 
         def number(key: str, fitted: Number, kept: Number, name=name, members=members, told=told, deciders=deciders) -> Number:
-            if told[key] < (LEAST_DECIDED if key == "least_s" else 1):
+            if kept.source == STEPS or told[key] < (LEAST_DECIDED if key == "least_s" else 1):
                 return kept
             value = float(f"{fitted.value:.2g}")
-            for scored, source in ((held, GPUS), (models, MODELS)):
-                of_class = [item for item in scored if item.op.op_class == name]
-                if key in ("fp32", "tf32"):
-                    of_class = [item for item in of_class if item.op.precision == key]
-                if of_class:
-                    exact = [item for item in of_class if item.decider == key]
-                    return Number(value, round(balanced(exact if len(exact) >= LEAST_DECIDED else of_class), 2), source)
+            of_class = [item for item in held if item.op.op_class == name]
+            if key in ("fp32", "tf32"):
+                of_class = [item for item in of_class if item.op.precision == key]
+            if of_class:
+                exact = [item for item in of_class if item.decider == key]
+                return Number(value, round(balanced(exact if len(exact) >= LEAST_DECIDED else of_class), 2), GPUS)
             mine = [op for op, decider in zip(members, deciders, strict=True) if decider == key]
             residual = rms(predict(op, rows).error for op in mine or members)
             return Number(value, round(max(LEAST_RESIDUAL, residual), 2), ALONE)
@@ -284,14 +272,13 @@ def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored
     return base.model_copy(update={"cache_bytes_per_s_per_sm": speed, "warm_bandwidth": None, "classes": classes})
 
 
-def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored], list[Scored]]:
-    """The rows to commit in place of `table`, and their scores: with GPUs left out, and with models of one GPU left out."""
+def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored]]:
+    """The rows to commit in place of `table`, and their scores with GPUs left out."""
     base = prior(table)
-    ops = [op for source in all_sources(folder) for op in source.ops]
+    ops = ops_of(folder)
     rows = fit(ops, base)
     held = leave_one_gpu_out(ops, base)
-    models = leave_one_model_out(ops, base, rows.cache_bytes_per_s_per_sm.value)
-    return with_errors(rows, base, ops, held, models), held, models
+    return with_errors(rows, base, ops, held), held
 
 
 def main() -> None:
@@ -301,7 +288,7 @@ def main() -> None:
     if folder is None:
         print("no public measurements beside the repository; name their folder or set STEPCAST_SHARED")
         return
-    rows, _, _ = refit(folder, efficiencies.table()["gpu"])
+    rows, _ = refit(folder, efficiencies.table()["gpu"])
     print(f'"cache_bytes_per_s_per_sm": {json.dumps(list(rows.cache_bytes_per_s_per_sm))},')
     for name, row in rows.classes.items():
         print(f'"{name}": {{')

@@ -53,7 +53,7 @@ YEARS = {
     "pytorch": 2021,
     "lambdal": 2022, "sitar-lab": 2023, "huggingface": 2022,
 }  # fmt: skip
-#: Rows of a source that waits for the GPU in every step, and whose steps include a copy of the batch to it.
+#: Sources whose steps copy the batch to the GPU and wait for the GPU; there all models but VGGs wait for the host.
 SYNCHRONIZED = frozenset({"ryujaehun"})
 
 
@@ -70,7 +70,7 @@ class Row(NamedTuple):
     updates: bool
     mode: str
     published_s: float
-    tier: str
+    synchronized: bool
 
     @property
     def chip(self) -> str:
@@ -160,7 +160,7 @@ def _row(number: int, record: dict[str, str]) -> Row:
         bool(optimizer),
         "graph" if "captured" in record["optimizer"] else "eager",
         float(record["value_ms"]) / 1e3,
-        record["note"][5:].partition(";")[0].partition(",")[0].strip(),
+        source in SYNCHRONIZED and not record["model"].startswith("vgg"),
     )
 
 

@@ -104,7 +104,7 @@ def _print(entry: Step | Speedup, value: float, interval: tuple[float, float], u
 def text(document: dict[str, Any]) -> str:
     """The text of `published.json`, one entry a line."""
     groups = [f'  "sources": {{\n{_lines(f"{json.dumps(name)}: {json.dumps(about)}" for name, about in document["sources"].items())}\n  }}']
-    groups += [f'  "{name}": [\n{_lines(json.dumps(entry) for entry in document[name])}\n  ]' for name in ("steps", "speedups")]
+    groups += [f'  "{name}": [\n{_lines(json.dumps(entry) for entry in document[name])}\n  ]' for name in ("steps", "left_out", "speedups")]
     return "{\n" + ",\n".join(groups) + "\n}\n"
 
 

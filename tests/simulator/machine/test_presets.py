@@ -61,6 +61,23 @@ def test_a_locked_clock_scales_the_peaks_and_not_the_memory():
     assert [memory.bandwidth_bytes_per_s for memory in locked.memories] == [memory.bandwidth_bytes_per_s for memory in free.memories]
 
 
+def test_a_kepler_reaches_two_thirds_of_its_peak():
+    assert {name for name in PRESETS[:-1] if load_machine(name).devices[0].reached < 1} == {"k20", "k80x16", "k80"}
+    assert load_machine("k80").devices[0].reached == pytest.approx(128 / 192, rel=1e-3)
+
+
+def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
+    reached = {name: load_machine(name).memories[0].reached for name in PRESETS[:-1]}
+    assert {name for name, share in reached.items() if share < 1} == {
+        "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
+    }  # fmt: skip
+    measured = Profile(identity=Identity(kind="gpu", gpu="Tesla T4", sms=40), bandwidth_bytes_per_s=2.4e11)
+    assert (load_machine("t4", measured).memories[0].reached, load_machine("t4", measured).memories[0].bandwidth_bytes_per_s) == (
+        1.0,
+        2.4e11,
+    )
+
+
 def test_every_source_is_used():
     used = {source for name in data().machines for source in load_machine(name).sources.values()}
     assert used == set(data().sources.values())

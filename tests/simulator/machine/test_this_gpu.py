@@ -59,8 +59,8 @@ def test_measured_figures_replace_the_presets():
     note = "measured: profile of NVIDIA H200 of 2026-01-02T03:04:05+00:00"
     names = {name for name, source in machine.sources.items() if source == note}
     assert names == {
-        "sms", "priority_levels", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops fp32", "dispatch_s", "record_s",
-        "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "callback_s", "call_s", "host link latency_s",
+        "sms", "priority_levels", "cache_bytes", "memory_bytes", "bandwidth_bytes_per_s", "bandwidth_reached", "peak_flops fp32",
+        "dispatch_s", "record_s", "wait_s", "graph_launch_s", "node_gap_s", "cross_gap_s", "callback_s", "call_s", "host link latency_s",
         "host link bandwidth_bytes_per_s",
     }  # fmt: skip
     assert machine.sources["costs"] == f"1 keys {note}"

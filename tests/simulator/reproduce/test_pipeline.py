@@ -154,7 +154,7 @@ def test_the_paper_has_a_row_for_every_network_and_says_why_one_is_missing(monke
     assert len(reports) == pipeline.predictions() == 4
     (row,) = paper.table("speedups").rows
     assert row.status == OK
-    assert 1 < row.predicted("not hidden") < row.predicted("pipelined") < 2  # two GPUs
+    assert 1 < row.predicted("not hidden") < row.predicted("pipelined") < 2.1  # two GPUs, each with a cache of its own
     assert [row.labels["placement"] for row in paper.table("stale").rows] == ["(7)", "(3)", "(1)", "(3, 5, 7)"]
     by_network = {row.labels["network"]: row for row in paper.table("memory").rows}
     assert by_network["AlexNet"].status == OK
