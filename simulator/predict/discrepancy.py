@@ -11,8 +11,9 @@ the strategy slower by one factor. What does not cancel is the error that is a s
 predicted over measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run
 beside each other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
 
-Pipelines are a family apart in their step times too. Their devices wait for each other, so that a delay of one holds up all. Rows of
-pipelines say nothing of other strategies, and those of other strategies count for pipelines only where nothing else is known.
+In their step times too there are groups that say nothing of each other, and other strategies count for them only where nothing else is
+known. The devices of a pipeline wait for each other, so that a delay of one holds up all. The same holds for processes that exchange
+messages, where the operating system decides which of them runs.
 """
 
 import math
@@ -27,6 +28,8 @@ from traces.shipped import shipped_validations
 LEAST = 6
 #: The family of the strategies that cut a model into stages.
 PIPELINES = "pipelines"
+#: The group of steps that several processes take together.
+PROCESSES = "processes"
 #: Strategies that are variants of one idea. All others are families of their own.
 _FAMILIES = MappingProxyType(
     {
@@ -39,13 +42,15 @@ _FAMILIES = MappingProxyType(
 _PLAIN = "baseline"
 
 
-def discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
+def discrepancy(
+    validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None, processes: bool = False
+) -> float:
     """Return the standard deviation of the logarithm of a strategy's predicted over measured steps.
 
     It is estimated from the validations on devices of `kind` (cpu or gpu) in `mode`. `but` is a model whose validations are left out, to
-    test the estimate on it. Returns 0 for fewer than LEAST results.
+    test the estimate on it. `processes`: several processes take the step together. Returns 0 for fewer than LEAST results.
     """
-    return _first_known([_chosen(validations, kind, mode, but)], strategy)
+    return _first_known([_chosen(validations, kind, mode, but)], _group(strategy, processes))
 
 
 def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
@@ -63,12 +68,12 @@ def family(strategy: str) -> str:
     return _FAMILIES.get(name, name)
 
 
-def shipped_discrepancy(strategy: str, kind: str, mode: str) -> float:
+def shipped_discrepancy(strategy: str, kind: str, mode: str, processes: bool = False) -> float:
     """Return the `discrepancy` of the validations that come with the package.
 
     If too few of them are of this kind of device in this mode, those of this kind in any mode count, else all of them.
     """
-    return _first_known(_pools(kind, mode), strategy)
+    return _first_known(_pools(kind, mode), _group(strategy, processes))
 
 
 def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
@@ -87,19 +92,25 @@ def _chosen(validations: Iterable[Validation], kind: str, mode: str, but: str | 
     return [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but]
 
 
-def _first_known(pools: Sequence[Sequence[Validation]], strategy: str) -> float:
-    """The error of a strategy's steps in the first pool that has enough results of strategies like it, otherwise of plain ones; else 0."""
-    return next((s for name in (strategy, _PLAIN) for pool in pools if (s := _beyond_noise(pool, name)) is not None), 0.0)
+def _group(strategy: str, processes: bool) -> str:
+    """The group in whose steps a strategy's err alike. The baseline runs in one process, whatever the others do."""
+    if processes and strategy not in (_PLAIN, PYTORCH):
+        return PROCESSES
+    return PIPELINES if family(strategy) == PIPELINES else _PLAIN
 
 
-def _beyond_noise(validations: Sequence[Validation], strategy: str) -> float | None:
-    """The standard deviation of steps that is left when the noise is taken away; None for too few results of strategies like this one."""
-    pipelined = family(strategy) == PIPELINES
+def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:
+    """The error of a group's steps in the first pool that has enough of them, otherwise of plain ones; else 0."""
+    return next((s for name in (group, _PLAIN) for pool in pools if (s := _beyond_noise(pool, name)) is not None), 0.0)
+
+
+def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None:
+    """The standard deviation of a group's steps that is left when the noise is taken away; None for too few of them."""
     scored = [
         (math.log1p(row.scored_error), v.aa_spread or 0.0)
         for v in validations
         for row in v.ran
-        if row.scored_error is not None and (family(row.strategy) == PIPELINES) == pipelined
+        if row.scored_error is not None and _group(row.strategy, bool(v.device.get("processes"))) == group
     ]
     if len(scored) < LEAST:
         return None

@@ -65,7 +65,8 @@ class Forecast:
     @cached_property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time."""
-        discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode)
+        processes = bool(self.machine.library) and len(self.plan.devices) > 1
+        discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes)
         return step_interval(self.sensitivity, discrepancy, self.from_specifications * step_accuracy())
 
     @property

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |published|preset-links|division-search]...
+     |coverage|published|preset-links|division-search]...
 """
 
 import subprocess
@@ -24,6 +24,7 @@ MODULES = {
     "collectives": "collectives",
     "ranks": "ranks",
     "ddp": "ddp",
+    "coverage": "coverage",
     "published": "published",
     "preset-links": "preset_links",
     "division-search": "division_search",

@@ -44,6 +44,16 @@ def test_a_model_can_be_scored_by_the_others():
     assert discrepancy(validations, "baseline", "cpu", "eager", but="a") == pytest.approx(0.02)
 
 
+def test_steps_of_several_processes_are_a_group_of_their_own():
+    together = off_by(math.expm1(0.4))
+    rows = tuple(row.model_copy(update={"strategy": "image-parallel"}) for row in together.results)
+    together = together.model_copy(update={"results": rows, "device": {"kind": "cpu", "processes": 2}})
+    validations = [together, off_by(math.expm1(0.02))]
+    assert discrepancy(validations, "deepa", "cpu", "eager", processes=True) == pytest.approx(0.4)
+    for strategy, processes in (("deepa", False), ("baseline", True)):
+        assert discrepancy(validations, strategy, "cpu", "eager", processes=processes) == pytest.approx(0.02)
+
+
 def test_a_damaged_validation_is_named_and_left_out(tmp_path: Path, caplog):
     folder = tmp_path / "a-machine" / "validations"
     off_by(0.05).save(folder / "good.json")

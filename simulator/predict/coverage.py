@@ -1,0 +1,76 @@
+"""How often measured steps lie in the 90 % intervals that were predicted for them, over many validations.
+
+An honest interval of 90 % holds about nine of ten measured steps. Documents keep the interval as it was predicted before the step was
+measured, so that a coverage is no fit: it judges what users were told.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from traces.comparison import Validation, ValidationResult
+
+#: What the coverage of 90 % intervals should lie in.
+WANTED = (0.80, 0.97)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measured step beside its prediction. Times are in seconds."""
+
+    model: str
+    batch: int
+    strategy: str
+    processes: bool
+    predicted_s: float
+    interval_s: tuple[float, float]
+    measured_s: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step lies in the interval."""
+        return self.interval_s[0] <= self.measured_s <= self.interval_s[1]
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured_s / self.predicted_s
+
+
+def judged(validations: Iterable[Validation], kind: str | None = None) -> list[Judged]:
+    """The steps of all validations that have an interval, on devices of `kind` (cpu or gpu; None: all)."""
+    return [
+        Judged(
+            validation.model,
+            validation.batch_size,
+            row.strategy,
+            bool(validation.device.get("processes")),
+            row.predicted_step_s,
+            row.predicted_interval_s,
+            row.measured_step_s,
+        )
+        for validation in validations
+        if kind is None or validation.device.get("kind") == kind
+        for row in validation.rows
+        if _has_interval(row)
+    ]
+
+
+def _has_interval(row: ValidationResult) -> bool:
+    return row.ok and row.predicted_interval_s is not None
+
+
+def coverage(steps: Sequence[Judged]) -> float:
+    """The share of steps that lie in their intervals. Raises ValueError without steps."""
+    if not steps:
+        raise ValueError("no steps with intervals")
+    return sum(step.inside for step in steps) / len(steps)
+
+
+def by_strategy(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
+    """The steps of each strategy, by name; those of several processes apart."""
+
+    def group(step: Judged) -> str:
+        return f"{step.strategy}, in processes" if step.processes else step.strategy
+
+    return {name: list(own) for name, own in groupby(sorted(steps, key=group), group)}

@@ -1,0 +1,28 @@
+"""How many measured steps of the committed validations lie in the 90 % intervals that were predicted for them.
+
+    python -m tests.benchmarks coverage
+
+Target: 80 to 97 % over all validations on CPUs.
+"""
+
+from simulator.predict.coverage import Judged, by_strategy, coverage, judged
+from traces.shipped import shipped_validations
+
+
+def line(name: str, steps: list[Judged]) -> str:
+    """A row of the table."""
+    worst = max(steps, key=lambda step: max(step.ratio, 1 / step.ratio))
+    return f"| {name} | {sum(step.inside for step in steps)} of {len(steps)} | {coverage(steps):.0%} | {worst.ratio - 1:+.0%} |"
+
+
+def main() -> None:
+    """Print the coverage by strategy and over all."""
+    steps = judged(shipped_validations(), "cpu")
+    print("| strategy | inside | coverage | worst, measured over predicted |\n|---|---|---|---|")
+    for name, own in by_strategy(steps).items():
+        print(line(name, own))
+    print(line("all", steps))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The coverage of intervals counts the measured steps that lie in them."""
+
+import pytest
+
+from simulator.predict.coverage import WANTED, by_strategy, coverage, judged
+from tests.support.page_samples import skipped
+from tests.support.sample_runs import comparisons, sample_validation
+from traces.shipped import shipped_validations
+
+
+def validation(*measured_s: float, **changes):
+    """Steps predicted to take 1 s (0.9 to 1.2) that took as long as given."""
+    row = sample_validation([item.result for item in comparisons()]).ran[0]
+    predicted = {"predicted_step_s": 1.0, "predicted_interval_s": (0.9, 1.2), "strategy": "turbodl"}
+    rows = tuple(row.model_copy(update={**predicted, "measured_step_s": seconds}) for seconds in measured_s)
+    sample = sample_validation([item.result for item in comparisons()])
+    return sample.model_copy(update={"results": rows, "pytorch": None, "device": {"kind": "cpu"}, **changes})
+
+
+def test_the_ends_of_an_interval_belong_to_it():
+    steps = judged([validation(0.9, 1.2, 0.899, 1.201)])
+    assert [step.inside for step in steps] == [True, True, False, False]
+    assert coverage(steps) == 0.5
+
+
+def test_only_steps_with_intervals_on_that_kind_of_device_count():
+    ran = validation(1.0)
+    without = ran.model_copy(update={"results": (ran.results[0].model_copy(update={"predicted_interval_s": None}), skipped("owt"))})
+    gpu = validation(2.0, device={"kind": "gpu"})
+    assert [step.ratio for step in judged([ran, without, gpu], "cpu")] == [1.0]
+    assert [step.ratio for step in judged([ran, gpu])] == [1.0, 2.0]
+    with pytest.raises(ValueError, match="no steps"):
+        coverage([])
+
+
+def test_steps_of_several_processes_are_shown_apart():
+    steps = judged([validation(1.0), validation(1.1, 1.5, device={"kind": "cpu", "processes": 2})])
+    assert {name: len(own) for name, own in by_strategy(steps).items()} == {"turbodl": 1, "turbodl, in processes": 2}
+
+
+def test_the_committed_validations_are_covered_as_often_as_a_90_percent_interval_should_be():
+    low, high = WANTED
+    assert low <= coverage(judged(shipped_validations(), "cpu")) <= high
