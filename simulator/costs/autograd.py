@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from simulator.bodies.update import Update
 from simulator.costs.cost import Cost
+from simulator.machine.machine import HostLane
 from simulator.plan.task import BACKWARD, Task
 from traces.profile import LoopCosts
 
@@ -18,6 +19,14 @@ def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:
     if not on_host:
         return replace(cost, overhead_s=max(added_s, -cost.warm_s / 2))
     return cost if cost.issue_s is None else replace(cost, issue_s=max(cost.issue_s + added_s, cost.issue_s / 2))
+
+
+def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
+    """The cost of a task in PyTorch's own loop on a machine without measurements: each op but updates takes `loop_s` more of the host."""
+    if isinstance(task.body, Update) or not host.loop_s:
+        return cost
+    added_s = (len(task.body.inner_ops) or 1) * host.loop_s
+    return replace(cost, issue_s=(cost.launches - 1) * host.dispatch_s + added_s, issue_error=host.errors.get("loop_s", 0.0))
 
 
 def _added_s(task: Task, loop: LoopCosts) -> float:

@@ -30,6 +30,8 @@ TABLE = Path(__file__).with_name("efficiencies.json")
 DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
 #: The row of convolutions with fewer multiplications than the direct ones of class `conv`.
 WINOGRAD = "conv.winograd"
+#: The rows of convolutions in 16 bits, which tensor cores multiply in channels-last order: others change the layout before and after.
+HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
@@ -200,9 +202,11 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
 
 def row_class(task: Task, op_class: str, precision: str) -> str:
     """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can."""
-    if op_class == "conv" and precision == "fp32" and isinstance(task.body, OpCall) and winograd(task, task.body.target, task.body.args):
-        return WINOGRAD
-    return op_class
+    if op_class != "conv" or not isinstance(task.body, OpCall):
+        return op_class
+    if precision in ("bf16", "fp16"):
+        return CHANNELS_LAST if task.inputs[0].strides[1] == 1 else HALF
+    return WINOGRAD if precision == "fp32" and winograd(task, task.body.target, task.body.args) else op_class
 
 
 def outputs(task: Task) -> float | None:

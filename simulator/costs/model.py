@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.costs import efficiencies
-from simulator.costs.autograd import with_loop
+from simulator.costs.autograd import with_assumed_loop, with_loop
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.costs.efficiencies import Site, precision_of
@@ -34,7 +34,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
-from traces.profile import KeyCost, LoopCosts, Profile
+from traces.profile import KeyCost, Profile
 
 #: Op classes whose tasks are issued by one call, however many launches they have.
 SINGLE_CALL = frozenset({"scan.linear"})
@@ -85,12 +85,12 @@ class CostModel:
     """Costs on one machine.
 
     `precision`: the one that dense kernels use on float32 operands, `fp32` or `tf32` (default: the profile's).
-    `loop`: what PyTorch's own loop adds to every task, in the costs of that loop (`for_pytorch`).
+    `own_loop`: the costs are those of PyTorch's own loop (`for_pytorch`), which adds to every task.
     """
 
-    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None, loop: LoopCosts | None = None):
+    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None, own_loop: bool = False):
         """Without a profile every cost comes from the table."""
-        self._loop = loop
+        self._own_loop = own_loop
         self.machine = machine
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
@@ -119,7 +119,7 @@ class CostModel:
     @cached_property
     def for_pytorch(self) -> "CostModel":
         """The costs of PyTorch's own loop."""
-        return CostModel(self.machine.for_pytorch, self.profile, self.precision, self.profile and self.profile.loop)
+        return CostModel(self.machine.for_pytorch, self.profile, self.precision, own_loop=True)
 
     @property
     def co_runs_measured(self) -> bool:
@@ -269,9 +269,12 @@ class CostModel:
             issue_error=issue_error,
             group=group,
         )
-        if self._loop is None or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
+        if not self._own_loop or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
             return priced
-        return with_loop(priced, task, self._loop, self.machine.host(device) is not None)
+        host = self.machine.host(device)
+        if self.profile is None:
+            return priced if host is None else with_assumed_loop(priced, task, host)
+        return priced if self.profile.loop is None else with_loop(priced, task, self.profile.loop, host is not None)
 
     def _issue_s(self, key: str, op_class: str) -> Issue | None:
         """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""

@@ -42,7 +42,7 @@ class IssueTimes:
         """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown); `recorded`: tasks that other lanes wait for."""
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
         self._issue = {
-            index: _issue_s(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
+            index: issue_seconds(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
             for index, seconds in issue_s.items()
         }
         self._by_row: dict[int, dict[int, float]] = {}
@@ -60,7 +60,8 @@ def recorded_tasks(dependencies: Dependencies) -> frozenset[int]:
     return frozenset(edge.index for edges in dependencies.waits(dependencies.steady) for edge in edges)
 
 
-def _issue_s(host: HostLane, launches: int, op_s: float | None) -> float:
+def issue_seconds(host: HostLane, launches: int, op_s: float | None) -> float:
+    """What issuing a task takes of the host, events aside. `op_s`: the `issue_s` of its cost."""
     return host.dispatch_s * launches if op_s is None or not launches else host.dispatch_s + op_s
 
 

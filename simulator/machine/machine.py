@@ -80,6 +80,7 @@ class HostLane:
     of a graph; negative if the gap between launched kernels is shorter.
     `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
     `call_s`: host time to issue such a call, besides `dispatch_s`.
+    `loop_s`: what PyTorch's own loop (modules, autograd) adds to the issue of an op, where no profile says so.
     `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
     """
 
@@ -96,6 +97,7 @@ class HostLane:
     graph_iterations: int = 4
     callback_s: float = 10e-6
     call_s: float = 0.0
+    loop_s: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 

@@ -68,6 +68,7 @@ class HostEntry(_Entry):
     node_gap_s: Sourced
     cross_gap_s: Sourced
     callback_s: Sourced
+    loop_s: Sourced
 
 
 class LinkEntry(_Entry):

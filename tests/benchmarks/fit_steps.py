@@ -1,33 +1,33 @@
 """Fits the GPU rows of convolutions in `simulator/costs/efficiencies.json` on published steps.
 
-    python -m tests.benchmarks.fit_steps [--write] [--keep FILE]
+    python -m tests.benchmarks.fit_steps [--write]
 
-Ten numbers are fitted on the steps of `measured_steps.csv` that do not wait for the host: the share of the peak that convolutions
-reach in FP32, in TF32 and as Winograd kernels, their shares of the bandwidth, the least time of a kernel, how much few blocks cost, how
-many FLOPs a block has that splits a sum, the share of the peak of products in TF32, and what GDDR memories reach beside HBM. All other rows
-are those fitted on single ops (`fit_efficiencies`). The loss is the mean absolute log error; the rows of a model on a chip together weigh
-the square root of their number.
+Ten numbers are fitted on the steps of `measured_steps.csv` in FP32 and TF32 that do not wait for the host: the share of the peak that
+convolutions reach in FP32, in TF32 and as Winograd kernels, their shares of the bandwidth, the least time of a kernel, how much few blocks
+cost, how many FLOPs a block has that splits a sum, the share of the peak of products in TF32, and what GDDR memories reach beside HBM.
+Then five are fitted on the steps in mixed precision: the shares of peak and bandwidth of convolutions in 16 bits, in either layout, and the
+share of the peak of products. All other rows are those fitted on single ops (`fit_efficiencies`). The loss is the mean absolute log
+error; the rows of a model on a chip together weigh the square root of their number.
 
 Then every chip is left out in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
 others give: these are the scores, and the root mean square of those of chips is the known accuracy of presets. `--write` puts the numbers
 into the table and the accuracy into `published.json`. A K80's rows are scored, but none is fitted on: it is older than any
-other GPU of the table. `--keep FILE` keeps the work of the steps, which takes minutes to collect.
+other GPU of the table.
 """
 
 import json
 import math
-import pickle
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.costs import efficiencies
-from simulator.costs.efficiencies import WINOGRAD, Number, Rows, Site
+from simulator.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
+from simulator.engine.hosts import issue_seconds
 from simulator.predict.published import DATA
 from tests.benchmarks import fit_efficiencies
 from tests.benchmarks.measured_steps import TABLE, Row, predicted, read
@@ -36,14 +36,16 @@ from tests.benchmarks.published import text
 from tests.benchmarks.step_scores import ScoredRow, group_lines, total_line
 from tests.support.shared_data import shared_folder
 
-CONV = ("conv", WINOGRAD)
+CONV = ("conv", WINOGRAD, HALF, CHANNELS_LAST)
 #: The fitted numbers and where the search starts.
 START = {
     "fp32": 0.8, "winograd": 0.7, "tf32": 0.4, "memory": 0.5, "winograd memory": 0.5, "least_s": 5e-6, "idle": 0.3, "split": 4e6,
     "matmul tf32": 0.6,
 }  # fmt: skip
+#: The same of steps in mixed precision.
+HALF_START = {"half": 0.4, "half memory": 0.5, "channels-last": 0.4, "channels-last memory": 0.5, "matmul half": 0.6}
 #: What is tried for the share of a GDDR memory's bandwidth that is reached beside that of HBM.
-GDDR = (1.0, 0.9, 0.8, 0.7)
+GDDR = (1.0, 0.9, 0.8, 0.7, 0.6)
 #: How much a number's distance from its start counts beside the mean error.
 _PULL = 0.01
 #: A step of less time per launch may wait for the host.
@@ -112,12 +114,13 @@ def step_ops(row: Row) -> StepOps:
     groups = tuple(group._replace(count=count) for group, count in counts.items())
     launches = sum(task.body.launches for task in result.plan.tasks)
     host = result.machine.host(device.name)
-    return StepOps(row, site, memory.reached == 1.0, groups, launches, 0.0 if row.mode == "graph" else launches * host.dispatch_s)
+    host_s = sum(issue_seconds(host, cost.launches, cost.issue_s) for cost in result.costs)
+    return StepOps(row, site, memory.reached == 1.0, groups, launches, 0.0 if row.mode == "graph" else host_s)
 
 
 def _fitted(group: Group) -> bool:
     """Whether numbers of the group's row are fitted here."""
-    return group.op_class in CONV or (group.op_class, group.precision) == ("matmul", "tf32")
+    return group.op_class in CONV or (group.op_class == "matmul" and group.precision in ("tf32", *_SIXTEEN_BITS))
 
 
 def seconds(step: StepOps, rows: Rows, chosen: Callable[[Group], bool] = lambda group: True) -> float:
@@ -137,6 +140,12 @@ def step_seconds(step: StepOps, rows: Rows) -> float:
     return max(seconds(step, rows), step.host_s)
 
 
+#: What has a share of the peak of its own, and of those what has one of the bandwidth too.
+_KINDS = ("fp32", "tf32", "winograd", "half", "channels-last", "matmul tf32", "matmul half")
+_OWN_MEMORY = ("winograd", "half", "channels-last")
+_SIXTEEN_BITS = ("bf16", "fp16")
+
+
 class _Work:
     """The ops of many steps whose numbers are fitted, as arrays, to price them fast."""
 
@@ -146,10 +155,10 @@ class _Work:
         tile, saved, product = rows.row("conv").tile.value, rows.row(WINOGRAD).saved.value, rows.row("matmul")
         self.step = np.array([i for i, _, _ in items])
         self.kind = np.array([_kind(group) for _, _, group in items])
-        self.conv = self.kind != "matmul tf32"
+        self.conv = np.array([group.op_class != "matmul" for _, _, group in items])
         self.count = np.array([g.count for _, _, g in items], float)
         self.flops = np.array([g.flops / (saved if g.op_class == WINOGRAD else 1) for _, _, g in items])
-        self.peak = np.array([site.peak_flops[g.precision] for _, site, g in items])
+        self.peak = np.array([efficiencies.figure(site.peak_flops, g.precision) for _, site, g in items])
         self.memory_s = np.array([g.bytes / site.bandwidth_bytes_per_s for _, site, g in items])
         self.launches = np.array([max(1, g.launches) for _, _, g in items], float)
         self.sms = np.array([site.sms for _, site, _ in items], float)
@@ -159,18 +168,19 @@ class _Work:
     def seconds(self, numbers: dict[str, float]) -> np.ndarray:
         """Device seconds of every step."""
         share = np.select([self.kind == name for name in _KINDS], [numbers[name] for name in _KINDS])
-        memory = np.where(self.kind == "winograd", numbers["winograd memory"], numbers["memory"])
+        memory = np.select(
+            [self.kind == name for name in _OWN_MEMORY], [numbers[f"{name} memory"] for name in _OWN_MEMORY], numbers["memory"]
+        )
         blocks = np.maximum(self.tiles, self.flops / self.launches / numbers["split"])
         other_s = np.where(self.conv, self.memory_s / memory + self.launches * numbers["least_s"], self.product_s)
         each = self.flops / self.peak / share * np.where(self.conv, 1 + numbers["idle"] * self.sms / blocks, 1.0) + other_s
         return self.fixed_s + np.bincount(self.step, each * self.count, len(self.fixed_s))
 
 
-_KINDS = ("fp32", "tf32", "winograd", "matmul tf32")
-
-
 def _kind(group: Group) -> str:
-    return "winograd" if group.op_class == WINOGRAD else group.precision if group.op_class == "conv" else "matmul tf32"
+    if group.op_class == "matmul":
+        return "matmul half" if group.precision in _SIXTEEN_BITS else "matmul tf32"
+    return group.op_class.partition(".")[2] or group.precision
 
 
 class Fitted(NamedTuple):
@@ -182,27 +192,41 @@ class Fitted(NamedTuple):
 
 
 def fit(steps: Sequence[StepOps], rows: Rows) -> Fitted:
-    """The numbers that give the least absolute log error of the steps that can be fitted on."""
+    """The numbers that give the least absolute log error of the steps that can be fitted on: of full precision, then of mixed."""
+    steps = [s for s in steps if not s.waits_for_host and s.row.chip not in UNLIKE and any(map(_fitted, s.groups))]
+    mixed = [step for step in steps if step.row.mixed]
+    full = _fit([step for step in steps if not step.row.mixed], rows, START, HALF_START, GDDR)
+    half = _fit(mixed, rows, HALF_START, full.numbers, [full.gddr]) if mixed else full
+    return Fitted({**HALF_START, **full.numbers, **half.numbers}, full.gddr, full.loss)
+
+
+def _fit(steps: Sequence[StepOps], rows: Rows, begin: dict[str, float], others: dict[str, float], gddr_shares: Iterable[float]) -> Fitted:
+    """The numbers named in `begin`, from there on. `others`: the other numbers, which stay."""
     from scipy.optimize import minimize
 
-    steps = [s for s in steps if not s.waits_for_host and s.row.chip not in UNLIKE and any(map(_fitted, s.groups))]
     sizes = Counter((step.row.chip, step.row.model) for step in steps)
     weights = np.array([sizes[step.row.chip, step.row.model] ** -0.5 for step in steps])
-    logs, start = np.log([s.row.published_s for s in steps]), np.log(list(START.values()))
+    logs, start = np.log([s.row.published_s for s in steps]), np.log(list(begin.values()))
     results = []
-    for gddr in GDDR:
+    for gddr in gddr_shares:
         work = _Work([step.with_gddr(gddr) for step in steps], rows)
 
         def loss(point: np.ndarray, work=work) -> float:
-            errors = np.log(work.seconds(dict(zip(START, np.exp(point), strict=True)))) - logs
+            errors = np.log(work.seconds({**others, **_numbers(begin, point)})) - logs
             return np.average(np.abs(errors), weights=weights) + _PULL * ((point - start) ** 2).sum()
 
         point = start
         for _ in range(2):  # a restart leaves a simplex that has collapsed
             best = minimize(loss, point, method="Nelder-Mead", options={"maxiter": 2500, "xatol": 1e-3, "fatol": 1e-6})
             point = best.x
-        results.append(Fitted(dict(zip(START, np.exp(point).tolist(), strict=True)), gddr, float(best.fun)))
+        results.append(Fitted(_numbers(begin, point), gddr, float(best.fun)))
     return min(results, key=lambda result: result.loss)
+
+
+def _numbers(names: Iterable[str], logs: np.ndarray) -> dict[str, float]:
+    """Numbers from their logarithms. No kernel reaches more than a peak, whatever would make up for other tasks that are too slow."""
+    numbers = dict(zip(names, np.exp(logs).tolist(), strict=True))
+    return {name: min(1.0, value) if name in _KINDS or name.endswith("memory") else value for name, value in numbers.items()}
 
 
 def with_numbers(rows: Rows, numbers: dict[str, float], errors: dict[str, float] | None = None) -> Rows:
@@ -214,8 +238,9 @@ def with_numbers(rows: Rows, numbers: dict[str, float], errors: dict[str, float]
     shared = {"least_s": number("least_s"), "idle": number("idle"), "split_flops": number("split"), "adds": True}
     product = rows.row("matmul")
     conv, fast = rows.row("conv"), rows.row(WINOGRAD)
+    products = {"tf32": number("matmul tf32", "tf32"), "bf16": number("matmul half", "amp-fp16")}
     classes = {
-        "matmul": product.model_copy(update={"compute": {**product.compute, "tf32": number("matmul tf32", "tf32")}}),
+        "matmul": product.model_copy(update={"compute": {**product.compute, **products}}),
         "conv": conv.model_copy(
             update={
                 "compute": {**conv.compute, "fp32": number("fp32"), "tf32": number("tf32", "tf32")},
@@ -224,6 +249,13 @@ def with_numbers(rows: Rows, numbers: dict[str, float], errors: dict[str, float]
             }
         ),
         WINOGRAD: fast.model_copy(update={"compute": {"fp32": number("winograd")}, "memory": number("winograd memory"), **shared}),
+        **{
+            name: conv.model_copy(update={"compute": {"fp32": share}, "memory": memory, **shared})
+            for name, share, memory in (
+                (HALF, number("half", "amp-fp16"), number("half memory", "amp-fp16")),
+                (CHANNELS_LAST, number("channels-last", "amp-fp16"), number("channels-last memory", "amp-fp16")),
+            )
+        },
     }
     return rows.model_copy(update={"classes": {**rows.classes, **classes}})
 
@@ -310,7 +342,7 @@ def main(arguments: Sequence[str]) -> None:
     if folder is None or not (folder / TABLE).is_file():
         print("no public measurements beside the repository; set STEPCAST_SHARED")
         return
-    steps = _steps(folder / TABLE, Path(arguments[arguments.index("--keep") + 1]) if "--keep" in arguments else None)
+    steps = [step_ops(row) for row in read(folder / TABLE)[0]]
     ops = fit_efficiencies.ops_of(folder)
     table = efficiencies.table()["gpu"]
     fitted = fit(steps, table)
@@ -320,22 +352,9 @@ def main(arguments: Sequence[str]) -> None:
     if "--write" in arguments:
         of_device = [step for step in steps if not step.waits_for_host]
         known = [step for step in of_device if step.row.chip not in UNLIKE]
-        precisions = {name: rms_log([s for s in known if s.row.job.precision == name], by_chip) for name in ("fp32", "tf32")}
+        precisions = {name: rms_log([s for s in known if s.row.job.precision == name], by_chip) for name in ("fp32", "tf32", "amp-fp16")}
         write(with_numbers(table, fitted.numbers, precisions), of_device, by_chip)
     print_scores(steps, leave_out(steps, ops, table, "model"), "model")
-
-
-def _steps(path: Path, kept: Path | None) -> list[StepOps]:
-    if kept is not None and kept.exists():
-        return pickle.loads(kept.read_bytes())
-    steps = [step_ops(row) for row in read(path)[0]]
-    if kept is not None:
-        plain = [
-            step._replace(row=step.row._replace(job=replace(step.row.job)))  # without graphs
-            for step in steps
-        ]
-        kept.write_bytes(pickle.dumps(plain))
-    return steps
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ MODELS = {
     "bert-base (BertForQuestionAnswering)": "bert_base_qa", "bert-large (BertForQuestionAnswering)": "bert_large_qa",
     "bert-large (pretraining MLM+NSP)": "bert_large_qa",  # its head predicts the masked tokens alone, one in seven
     "alexnet": "alexnet", "densenet121": "densenet121", "densenet161": "densenet161", "densenet201": "densenet201",
-    "mobilenet_v2": "mobilenet_v2",
+    "mobilenet_v2": "mobilenet_v2", "mobilenetv2_100": "mobilenet_v2",
     "resnext50_32x4d": "resnext50_32x4d", "resnext101_32x4d": "resnext101_32x4d",
     **{f"resnet{depth}": f"resnet{depth}" for depth in (18, 34, 50, 101, 152)},
     **{f"vgg{depth}": f"vgg{depth}" for depth in (11, 13, 16, 19)},
@@ -45,7 +45,7 @@ MODELS = {
 OPTIMIZERS = {
     "none": ("", ""), "fused LAMB, once": ("", ""), "SGD momentum": ("momentum", "for"), "sgd": ("sgd", "for"),
     "Adam (for-loop": ("adam", "for"),
-    "BertAdam for-loop": ("adamw", "for"),
+    "BertAdam for-loop": ("adamw", "for"), "apex FusedAdam": ("adamw", "fused"), "SGD (timm": ("momentum", "for"),
 }  # fmt: skip
 #: Source of the table -> year of the software that ran.
 YEARS = {
@@ -76,6 +76,11 @@ class Row(NamedTuple):
     def chip(self) -> str:
         """The GPU that is left out as a whole: boards with the same chip count as one."""
         return re.split(r"[- ]", self.gpu)[0]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it trains in mixed precision."""
+        return self.job.precision.startswith("amp")
 
     @property
     def model(self) -> str:
@@ -116,9 +121,7 @@ def _refused(record: dict[str, str]) -> str:
         return "several GPUs"
     if "pretraining" in record["model"] and record["image_or_seq"] == "seq512":
         return "implausible: in FP32 the table's V100 computes 20 TFLOP/s at this length, more than its peak"
-    if "amp" in precision:
-        return "mixed precision"
-    if "half" in precision:
+    if "half" in precision or "O2" in precision:
         return "all of the model in fp16, which is no precision of a job"
     if gpu not in PRESETS:
         return f"no preset for {gpu}"
@@ -137,6 +140,10 @@ def _optimizer(text: str) -> tuple[str, str] | None:
     return next((value for start, value in OPTIMIZERS.items() if text.startswith(start)), None)
 
 
+def _precision(text: str) -> str:
+    return "amp-fp16" if "amp" in text else "tf32" if text.startswith("tf32") else "fp32"
+
+
 def _row(number: int, record: dict[str, str]) -> Row:
     source = record["source"].partition("/")[0]
     optimizer, form = _optimizer(record["optimizer"])
@@ -147,7 +154,8 @@ def _row(number: int, record: dict[str, str]) -> Row:
         optimizer=optimizer or "sgd",
         form=form or "foreach",
         clip_norm=1.0 if "clip" in record["optimizer"] else None,
-        precision="tf32" if record["precision"].startswith("tf32") else "fp32",
+        precision=_precision(record["precision"]),
+        layout="nhwc" if record["layout"] == "NHWC" else "nchw",
     )
     return Row(
         number,

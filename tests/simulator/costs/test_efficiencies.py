@@ -11,6 +11,7 @@ from simulator.bodies.update import STATE, forms
 from simulator.capture.capture import capture
 from simulator.costs import efficiencies
 from simulator.costs.efficiencies import Number, Rows, Site
+from simulator.job import Job
 from simulator.models.built import Built
 from tests.support.shared_data import shared_folder
 
@@ -94,6 +95,15 @@ def test_only_plain_three_by_three_convolutions_of_float32_run_winograd_kernels(
             classes_of.setdefault(op.layer, set()).add(efficiencies.row_class(op, op.body.work(op).op_class, precision))
     assert {layer for layer, names in of["fp32"].items() if efficiencies.WINOGRAD in names} == {"1"}
     assert not any(efficiencies.WINOGRAD in names for names in of["tf32"].values()), "tensor cores multiply directly"
+
+
+@pytest.mark.parametrize(("layout", "row"), [("nchw", efficiencies.HALF), ("nhwc", efficiencies.CHANNELS_LAST)])
+def test_convolutions_in_16_bits_have_a_row_for_each_layout(layout, row):
+    graph = Job("resnet20", 2, image_size=32, precision="amp", layout=layout).on("gpu").graph(2)
+    convolutions = [op for op in graph.ops if op.body.work(op).op_class == "conv"]
+    assert len(convolutions) > 19
+    assert {efficiencies.row_class(op, "conv", efficiencies.precision_of(op, "conv", "fp32")) for op in convolutions} == {row}
+    assert {efficiencies.row_class(op, "conv", "tf32") for op in convolutions} == {"conv"}
 
 
 def test_an_algorithm_with_fewer_multiplications_computes_for_a_shorter_time():

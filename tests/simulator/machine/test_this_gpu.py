@@ -167,7 +167,7 @@ def test_a_profile_gives_every_gpu_of_a_machine_its_figures_but_not_the_links_be
 
 
 def test_what_was_measured_has_no_error_of_a_preset():
-    assert gpu_machine(measured()).host("cuda:0").errors == {}
+    assert set(gpu_machine(measured()).host("cuda:0").errors) == {"loop_s"}, "a profile has its own times of PyTorch's loop"
     assert set(gpu_machine(h200(dispatch=Dispatch(dispatch_s=2e-6))).host("cuda:0").errors) == set(load_machine("h200").hosts[0].errors) - {
         "dispatch_s"
     }

@@ -28,10 +28,13 @@ def test_a_step_takes_as_long_as_the_engine_says(gpu, machine):
 
 
 def test_numbers_of_the_fit_become_rows_of_the_table():
-    rows = with_numbers(TABLE, {**fit_steps.START, "winograd": 0.5, "idle": 0.25}, {"fp32": 0.2, "tf32": 0.1})
+    rows = with_numbers(
+        TABLE, {**fit_steps.START, **fit_steps.HALF_START, "winograd": 0.5, "idle": 0.25}, {"fp32": 0.2, "tf32": 0.1, "amp-fp16": 0.4}
+    )
     assert rows.row(efficiencies.WINOGRAD).compute["fp32"] == (0.5, 0.2, "published-steps")
     assert rows.row("conv").idle.value == rows.row(efficiencies.WINOGRAD).idle.value == 0.25
     assert rows.row("matmul").compute["tf32"].error == 0.1
+    assert rows.row("matmul").compute["bf16"].error == rows.row(efficiencies.HALF).memory.error == 0.4
     assert rows.row("matmul").memory == TABLE.row("matmul").memory
 
 
@@ -41,7 +44,11 @@ def test_a_chip_is_predicted_without_its_own_steps(monkeypatch):
     steps = [StepOps(row(gpu, "v100", "vgg11", n), site, True, groups, 1, 0.0) for n, gpu in enumerate(("V100", "V100-PCIe-32GB", "A100"))]
     seen = []
     monkeypatch.setattr(
-        fit_steps, "fit", lambda some, rows: seen.append([s.row.chip for s in some]) or fit_steps.Fitted(fit_steps.START, 1.0, 0.0)
+        fit_steps,
+        "fit",
+        lambda some, rows: (
+            seen.append([s.row.chip for s in some]) or fit_steps.Fitted({**fit_steps.START, **fit_steps.HALF_START}, 1.0, 0.0)
+        ),
     )
     assert set(leave_out(steps, [], TABLE, "chip")) == {0, 1, 2}
     assert seen == [["V100", "V100"], ["A100"]]

