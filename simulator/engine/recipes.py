@@ -30,6 +30,11 @@ class Recipe(NamedTuple):
     crossed: bool = False
     launches: int = 1
 
+    @property
+    def alone(self) -> bool:
+        """Whether the task shares nothing, so that its end follows from its start."""
+        return self.shape is None and (self.route is None or self.route.alias)
+
 
 def recipes_of(
     plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, links: Links, *, graph: bool, use_cache: bool

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from simpy import Environment, Event
+from simpy import Event
 
 from simulator.costs.cost import Cost
-from simulator.engine.clock import Allocator, Timer, delay_until
+from simulator.engine.clock import PLACEMENT, Allocator, Clock, Signal, Timer
 
 #: A kernel within this many waves of a wave border is on it. Allows for rounding only.
 _ON_BORDER = 1e-9
@@ -64,13 +64,13 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
 
     __slots__ = (
-        "anchor_s", "at_border", "border", "done", "ending", "event", "factor", "freed_by", "goal", "granted_s", "last", "next_border",
-        "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
+        "anchor_s", "at_border", "border", "done", "ending", "factor", "freed_by", "goal", "granted_s", "last", "next_border", "next_s",
+        "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal", "sms", "start_s",
     )  # fmt: skip
 
-    def __init__(self, pool: "Pool"):
-        """`pool`: the SMs of its device."""
-        self.pool = pool
+    def __init__(self, pool: "Pool", signal: Signal):
+        """`pool`: the SMs of its device. `signal`: what its lane waits for."""
+        self.pool, self.signal = pool, signal
 
     def __lt__(self, other: "Kernel") -> bool:
         return self.order < other.order
@@ -102,7 +102,7 @@ class Pool:
 class Sms(Allocator):
     """The SMs of the devices on one memory, and the memory's bandwidth."""
 
-    def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
+    def __init__(self, env: Clock, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
         """`pools` by device. `multipliers`: slow-down of a kernel of the first group while one of the second group runs."""
         super().__init__(env)
         self.pools = dict(pools)
@@ -114,9 +114,9 @@ class Sms(Allocator):
         self._timer_s = inf
         self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
-    def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
-        """Queue `kernel` as execution `number`. `event` succeeds when it ends; if its shape is held, when it gets its SMs."""
-        kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
+    def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float) -> None:
+        """Queue `kernel` as execution `number`. Its signal comes when it ends; if its shape is held, when it gets its SMs."""
+        kernel.number, kernel.priority, kernel.shape, kernel.seconds = number, priority, shape, seconds
         now = self._env.now
         kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
@@ -230,7 +230,7 @@ class Sms(Allocator):
             kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
             if kernel.shape.held:
-                kernel.event.succeed()
+                kernel.signal.at(now)
 
     @staticmethod
     def _set_rate(kernel: Kernel, rate: float, now: float) -> None:
@@ -289,7 +289,7 @@ class Sms(Allocator):
                 soonest = next_s
         if soonest != self._timer_s:
             self._timer_s = soonest
-            self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
+            self._timer = Timer(self._env, soonest, self._tick) if soonest < inf else None
 
     def _next(self, kernel: Kernel, now: float) -> float:
         """When the kernel ends or reaches a wave border that matters: the next one while a more urgent kernel waits, else the last."""
@@ -311,14 +311,20 @@ class Sms(Allocator):
             return  # rates have changed since the timer was set
         now = self._env.now
         self._timer, self._timer_s = None, inf
+        scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all of them
+        ended = []
         for kernel in [k for k in self._running if k.next_s <= now]:
             if kernel.ending:
                 self.leave(kernel)
-                kernel.event.succeed()
+                ended.append(kernel)
             else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
                 kernel.border, kernel.at_border = kernel.next_border, True
-        if self._pending or self._env.peek() <= now:
-            self._request_allocation()
+        for kernel in ended:
+            kernel.signal.fire()
+        if scheduled:
+            return
+        if self._env.more_now:
+            Timer(self._env, now, self._run_allocation, PLACEMENT)
         else:
             self._run_allocation(timer)  # nothing else happens at this instant
 
