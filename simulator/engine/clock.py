@@ -33,11 +33,12 @@ class Clock(Environment):
 class Timer(Event):
     """Calls `action(timer)` at `when_s`."""
 
+    _ok = True
+    _value = None
+
     def __init__(self, env: Clock, when_s: float, action: Callable[[Event], None], priority: int = NORMAL):
         """`priority`: `NORMAL` or `PLACEMENT`."""
-        self.callbacks = [action]
-        self._ok = True
-        self._value = None
+        self.env, self.callbacks = env, [action]
         env.at(when_s, self, priority)
 
 

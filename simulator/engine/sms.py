@@ -15,14 +15,17 @@ sleeping one.
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from simpy import Event
 
 from simulator.costs.cost import Cost
 from simulator.engine.clock import PLACEMENT, Allocator, Clock, Signal, Timer
+
+_order, _demand = attrgetter("order"), attrgetter("demand")
 
 #: A kernel within this many waves of a wave border is on it. Allows for rounding only.
 _ON_BORDER = 1e-9
@@ -64,16 +67,14 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
 
     __slots__ = (
-        "anchor_s", "at_border", "border", "done", "ending", "factor", "freed_by", "goal", "granted_s", "last", "next_border", "next_s",
-        "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal", "sms", "start_s",
+        "anchor_s", "at_border", "border", "demand", "done", "ending", "factor", "freed_by", "full", "goal", "granted_s", "last",
+        "memory_share", "next_border", "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal",
+        "sms", "start_s", "waves",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool", signal: Signal):
         """`pool`: the SMs of its device. `signal`: what its lane waits for."""
         self.pool, self.signal = pool, signal
-
-    def __lt__(self, other: "Kernel") -> bool:
-        return self.order < other.order
 
     def progress(self, now_s: float) -> float:
         """Work done, in seconds of the solo time."""
@@ -112,19 +113,26 @@ class Sms(Allocator):
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
         self._timer: Event | None = None
         self._timer_s = inf
+        self._on_tick = self._tick
         self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float) -> None:
         """Queue `kernel` as execution `number`. Its signal comes when it ends; if its shape is held, when it gets its SMs."""
+        now, pool, waves = self._env._now, kernel.pool, shape.waves
         kernel.number, kernel.priority, kernel.shape, kernel.seconds = number, priority, shape, seconds
-        now = self._env.now
-        kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
+        kernel.order = (priority, now if pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
-        kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
+        kernel.queued, kernel.ending, kernel.freed_by = True, False, -1
         kernel.border, kernel.at_border = 0, False  # the last wave border that `_tick` has seen, and whether it was just now
-        kernel.goal = shape.last_need if kernel.last else shape.need
-        insort(kernel.pool.queue, kernel)
-        self._request_allocation()
+        kernel.waves, kernel.memory_share = waves, shape.memory_share
+        kernel.last = last = waves == 1
+        kernel.goal, kernel.full = (shape.last_need, shape.x_last) if last else (shape.need, shape.x_need)
+        insort(pool.queue, kernel, key=_order)
+        if not self._pending:
+            if self._env.more_now:
+                self._request_allocation()
+            else:
+                self._allocate(now)  # nothing else happens at this instant
 
     def leave(self, kernel: Kernel) -> None:
         """Free a kernel's SMs."""
@@ -164,17 +172,21 @@ class Sms(Allocator):
                 for kernel in at_border:
                     if want > pool.free and kernel.priority > first.priority and kernel.sms:
                         self._give_up(kernel, min(kernel.sms, want - pool.free))
-                granted = want if want < pool.free else pool.free
-                if granted:
-                    self._grant(first, granted, now)
-            if first.goal > first.sms or not first.last:
+                if pool.free:
+                    self._grant(first, want if want < pool.free else pool.free, now)
+                    if first.goal > first.sms:
+                        break
+                else:
+                    break
+            if not first.last:
                 break
             del queue[0]
             first.queued = False
-        for kernel in queue[1:]:
-            if kernel.last and kernel.sms >= kernel.goal:
-                kernel.queued = False
-                queue.remove(kernel)
+        if len(queue) > 1:
+            for kernel in queue[1:]:
+                if kernel.last and kernel.sms >= kernel.goal:
+                    kernel.queued = False
+                    queue.remove(kernel)
 
     def _place_on_cores(self, pool: Pool, now: float) -> None:
         awake = pool.awake if pool.awake_s == now else []
@@ -192,23 +204,29 @@ class Sms(Allocator):
                 chosen.start_s = now + pool.wake_s
                 chosen.seconds += pool.wake_s
 
-    def _at_wave_border(self, pool: Pool, now: float) -> list[Kernel]:
-        """Running kernels on a wave border, the least urgent first. A kernel that begins its last wave frees its surplus SMs."""
+    def _at_wave_border(self, pool: Pool, now: float) -> Sequence[Kernel]:
+        """Running kernels on a wave border that others are more urgent than, the least urgent first.
+
+        A kernel that begins its last wave frees its surplus SMs.
+        """
         kernels = []
+        most_urgent = pool.queue[0].priority
         for kernel in reversed(pool.queue):
             if kernel.last or not kernel.sms:
                 continue
-            waves = kernel.shape.waves
-            reached = kernel.progress(now) * waves / kernel.seconds
-            nearest = round(reached)
-            on_border = kernel.at_border or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
-            kernel.at_border = False
-            if max(reached, kernel.border) >= waves - 1 - _ON_BORDER:
-                kernel.last, kernel.goal, self._changed = True, kernel.shape.last_need, True
+            seconds, waves = kernel.seconds, kernel.waves
+            done = kernel.done + (now - kernel.anchor_s) * kernel.rate  # `Kernel.progress`
+            reached = (done if done < seconds else seconds) * waves / seconds
+            on_border, kernel.at_border = kernel.at_border, False
+            if reached >= waves - 1 - _ON_BORDER or kernel.border >= waves - 1:
+                shape = kernel.shape
+                kernel.last, kernel.goal, kernel.full, self._changed = True, shape.last_need, shape.x_last, True
                 if kernel.sms > kernel.goal:
                     self._give_up(kernel, kernel.sms - kernel.goal)
-            if on_border:
-                kernels.append(kernel)
+            if kernel.priority > most_urgent:
+                nearest = round(reached)
+                if on_border or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER):
+                    kernels.append(kernel)
         return kernels
 
     def _give_up(self, kernel: Kernel, sms: int) -> None:
@@ -244,27 +262,33 @@ class Sms(Allocator):
         running = self._running
         total = 0.0
         for kernel in running:
-            shape = kernel.shape
-            full = shape.x_last if kernel.last else shape.x_need
-            kernel.factor = factor = kernel.sms / full if kernel.sms < full else 1.0
-            total += shape.memory_share * factor
+            sms, full = kernel.sms, kernel.full
+            kernel.factor = factor = sms / full if sms < full else 1.0
+            kernel.demand = demand = kernel.memory_share * factor
+            total += demand
         if total > 1.0 + 1e-12:
             left, waiting = 1.0, len(running)
             for kernel in sorted(running, key=_demand):
-                demand = _demand(kernel)
-                granted = min(demand, left / waiting)
+                demand = kernel.demand
+                granted = left / waiting
+                if demand < granted:
+                    granted = demand
                 left -= granted
                 waiting -= 1
                 if granted < demand:
-                    kernel.factor = granted / kernel.shape.memory_share
+                    kernel.factor = granted / kernel.memory_share
         if len(running) > 1:
             if self._multipliers:
                 self._slow_down(self._multipliers)
             if self._shares_interpreter:
                 self._share_interpreter()
         for kernel in running:
-            if kernel.factor != kernel.rate:
-                self._set_rate(kernel, kernel.factor, now)
+            factor = kernel.factor
+            if factor != kernel.rate:  # `_set_rate`
+                seconds = kernel.seconds
+                done = kernel.done + (now - kernel.anchor_s) * kernel.rate
+                kernel.done = done if done < seconds else seconds
+                kernel.anchor_s, kernel.rate = now, factor
 
     def _slow_down(self, multipliers: Mapping[tuple[str, str], float]) -> None:
         """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
@@ -284,12 +308,17 @@ class Sms(Allocator):
     def _set_timer(self, now: float) -> None:
         soonest = inf
         for kernel in self._running:
-            kernel.next_s = next_s = self._next(kernel, now)
+            if kernel.last and not kernel.shape.held:
+                kernel.ending = True
+                next_s = kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
+            else:
+                next_s = self._next(kernel, now)
+            kernel.next_s = next_s
             if next_s < soonest:
                 soonest = next_s
         if soonest != self._timer_s:
             self._timer_s = soonest
-            self._timer = Timer(self._env, soonest, self._tick) if soonest < inf else None
+            self._timer = Timer(self._env, soonest, self._on_tick) if soonest < inf else None
 
     def _next(self, kernel: Kernel, now: float) -> float:
         """When the kernel ends or reaches a wave border that matters: the next one while a more urgent kernel waits, else the last."""
@@ -309,7 +338,7 @@ class Sms(Allocator):
     def _tick(self, timer: Event) -> None:
         if timer is not self._timer:
             return  # rates have changed since the timer was set
-        now = self._env.now
+        now = timer.env._now
         self._timer, self._timer_s = None, inf
         scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all of them
         ended = []
@@ -327,7 +356,3 @@ class Sms(Allocator):
             Timer(self._env, now, self._run_allocation, PLACEMENT)
         else:
             self._run_allocation(timer)  # nothing else happens at this instant
-
-
-def _demand(kernel: Kernel) -> float:
-    return kernel.shape.memory_share * kernel.factor
