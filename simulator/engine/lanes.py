@@ -129,9 +129,10 @@ class Lane:
                     yield signal.until(now)
                 else:
                     earliest_s[number] = start
-                    self._cause, self._waited_for = cause, awaited
                     if recipe.route is not None:
+                        self._cause, self._waited_for = cause, awaited
                         started = yield from self._move(number, recipe)
+                        cause, awaited = self._cause, self._waited_for
                     else:
                         kernel = self._kernel
                         signal.awaited()
@@ -139,18 +140,18 @@ class Lane:
                         yield signal
                         started = kernel.start_s
                         if kernel.granted_s > start:
-                            self._cause, self._waited_for = SMS, kernel.freed_by
-                    cause, awaited, now = self._cause, self._waited_for, env._now
+                            cause, awaited = SMS, kernel.freed_by
+                    now = env._now
 
             start_s[number], end_s[number], cause_of[number], waited_for[number] = started, now, cause, awaited
             last = number
-            self._last, self._now_s = number, now
             if successors[index]:
                 announce(number, now, successors[index], 0.0 if recipe.crossed else cross_gap_s, gap_until)
             if host is not None:
                 news = number
         if news >= 0:
             host.ended(self._name, news)
+        self._last, self._now_s = last, now
         return True
 
     def _move(self, number: int, recipe: Recipe) -> Generator[Event, None, float]:

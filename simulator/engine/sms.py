@@ -23,7 +23,7 @@ from typing import NamedTuple
 from simpy import Event
 
 from simulator.costs.cost import Cost
-from simulator.engine.clock import PLACEMENT, Allocator, Clock, Signal, Timer
+from simulator.engine.clock import Allocator, Clock, Signal
 
 _order, _demand = attrgetter("order"), attrgetter("demand")
 
@@ -67,8 +67,8 @@ class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
 
     __slots__ = (
-        "anchor_s", "at_border", "border", "demand", "done", "ending", "factor", "freed_by", "full", "goal", "granted_s", "last",
-        "memory_share", "next_border", "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal",
+        "anchor_s", "at_border", "border", "demand", "done", "ending", "factor", "freed_by", "full", "goal", "granted_s", "held",
+        "last", "memory_share", "next_border", "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal",
         "sms", "start_s", "waves",
     )  # fmt: skip
 
@@ -111,9 +111,10 @@ class Sms(Allocator):
         self._multipliers = multipliers
         self._shares_interpreter = any(pool.interpreter_s for pool in self._all_pools)
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
-        self._timer: Event | None = None
+        self._on_tick = [self._tick]
+        self._timer = Signal(env)  # comes at `_timer_s`; at other times it is stale
+        self._timer.callbacks = self._on_tick
         self._timer_s = inf
-        self._on_tick = self._tick
         self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float) -> None:
@@ -124,10 +125,13 @@ class Sms(Allocator):
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
         kernel.queued, kernel.ending, kernel.freed_by = True, False, -1
         kernel.border, kernel.at_border = 0, False  # the last wave border that `_tick` has seen, and whether it was just now
-        kernel.waves, kernel.memory_share = waves, shape.memory_share
+        kernel.waves, kernel.memory_share, kernel.held = waves, shape.memory_share, shape.held
         kernel.last = last = waves == 1
         kernel.goal, kernel.full = (shape.last_need, shape.x_last) if last else (shape.need, shape.x_need)
-        insort(pool.queue, kernel, key=_order)
+        queue = pool.queue
+        insort(queue, kernel, key=_order)
+        if len(queue) > 2 and queue[0] is not kernel and pool.wake_s is None:
+            return  # the first in the queue waits for SMs, and goes on doing so
         if not self._pending:
             if self._env.more_now:
                 self._request_allocation()
@@ -136,12 +140,16 @@ class Sms(Allocator):
 
     def leave(self, kernel: Kernel) -> None:
         """Free a kernel's SMs."""
+        self._free(kernel, self._env._now)
+        self._request_allocation()
+
+    def _free(self, kernel: Kernel, now: float) -> None:
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
         if pool.wake_s is not None:
-            if pool.awake_s != self._env.now:
-                pool.awake, pool.awake_s = [], self._env.now
+            if pool.awake_s != now:
+                pool.awake, pool.awake_s = [], now
             pool.awake.append(kernel)
         kernel.sms = 0
         self._changed = True
@@ -149,7 +157,6 @@ class Sms(Allocator):
         if kernel.queued:
             kernel.queued = False
             pool.queue.remove(kernel)
-        self._request_allocation()
 
     def _allocate(self, now: float) -> None:
         for pool in self._all_pools:
@@ -209,11 +216,14 @@ class Sms(Allocator):
 
         A kernel that begins its last wave frees its surplus SMs.
         """
+        growing = [kernel for kernel in self._running if not kernel.last and kernel.pool is pool]
+        if not growing:
+            return growing
+        if len(growing) > 1:
+            growing.sort(key=_order, reverse=True)
         kernels = []
         most_urgent = pool.queue[0].priority
-        for kernel in reversed(pool.queue):
-            if kernel.last or not kernel.sms:
-                continue
+        for kernel in growing:
             seconds, waves = kernel.seconds, kernel.waves
             done = kernel.done + (now - kernel.anchor_s) * kernel.rate  # `Kernel.progress`
             reached = (done if done < seconds else seconds) * waves / seconds
@@ -247,7 +257,7 @@ class Sms(Allocator):
         if kernel.start_s < 0.0:
             kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
-            if kernel.shape.held:
+            if kernel.held:
                 kernel.signal.at(now)
 
     @staticmethod
@@ -308,7 +318,7 @@ class Sms(Allocator):
     def _set_timer(self, now: float) -> None:
         soonest = inf
         for kernel in self._running:
-            if kernel.last and not kernel.shape.held:
+            if kernel.last and not kernel.held:
                 kernel.ending = True
                 next_s = kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
             else:
@@ -316,43 +326,49 @@ class Sms(Allocator):
             kernel.next_s = next_s
             if next_s < soonest:
                 soonest = next_s
+        if soonest < now:
+            soonest = now  # by rounding
         if soonest != self._timer_s:
             self._timer_s = soonest
-            self._timer = Timer(self._env, soonest, self._on_tick) if soonest < inf else None
+            if soonest < inf:
+                self._env.at(soonest, self._timer)
 
     def _next(self, kernel: Kernel, now: float) -> float:
         """When the kernel ends or reaches a wave border that matters: the next one while a more urgent kernel waits, else the last."""
-        shape, queue = kernel.shape, kernel.pool.queue
-        if shape.held:
+        queue, waves = kernel.pool.queue, kernel.waves
+        if kernel.held:
             return inf
-        kernel.ending = kernel.last or (len(queue) == 1 and kernel.sms == shape.need)
+        kernel.ending = kernel.last or (len(queue) == 1 and kernel.sms == kernel.shape.need)
         if kernel.ending:
             return kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
-        first, border = queue[0], shape.waves - 1
+        first, border = queue[0], waves - 1
         if first.priority < kernel.priority and first.goal > first.sms:
-            reached = int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER)
+            reached = int(kernel.progress(now) * waves / kernel.seconds + _ON_BORDER)
             border = min(border, max(reached, kernel.border) + 1)
         kernel.next_border = border
-        return kernel.anchor_s + (kernel.seconds * border / shape.waves - kernel.done) / kernel.rate
+        return kernel.anchor_s + (kernel.seconds * border / waves - kernel.done) / kernel.rate
 
     def _tick(self, timer: Event) -> None:
-        if timer is not self._timer:
-            return  # rates have changed since the timer was set
+        timer.callbacks = self._on_tick
         now = timer.env._now
-        self._timer, self._timer_s = None, inf
+        if now != self._timer_s:
+            return  # rates have changed since the timer was set
+        self._timer_s = inf
         scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all of them
         ended = []
-        for kernel in [k for k in self._running if k.next_s <= now]:
-            if kernel.ending:
-                self.leave(kernel)
-                ended.append(kernel)
-            else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
-                kernel.border, kernel.at_border = kernel.next_border, True
+        for kernel in self._running:
+            if kernel.next_s <= now:
+                if kernel.ending:
+                    ended.append(kernel)
+                else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
+                    kernel.border, kernel.at_border = kernel.next_border, True
+        for kernel in ended:
+            self._free(kernel, now)
         for kernel in ended:
             kernel.signal.fire()
-        if scheduled:
-            return
-        if self._env.more_now:
-            Timer(self._env, now, self._run_allocation, PLACEMENT)
-        else:
-            self._run_allocation(timer)  # nothing else happens at this instant
+        if not scheduled:
+            self._pending = False
+            if timer.env.more_now:
+                self._request_allocation()
+            else:
+                self._allocate(now)  # nothing else happens at this instant
