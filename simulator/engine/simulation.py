@@ -59,6 +59,17 @@ def simulate(
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]
 
 
+def simulated_step_s(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+) -> float:
+    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for choosing among many plans."""
+    _check(plan, machine, costs, EAGER, None)
+    with gc_paused():
+        simulation = Simulation(plan, machine, costs, EAGER, None, Dependencies(plan, machine=machine), True, pair_multipliers)
+        simulation.play()
+        return simulation.step_s
+
+
 def timed_simulation(
     plan: Plan,
     machine: Machine,
@@ -209,6 +220,11 @@ class Simulation:
             tasks = self._plan.tasks
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
             raise ValueError(f"plan {self._plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per iteration. Known after `play`."""
+        return self._watch.step_s
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
