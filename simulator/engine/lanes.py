@@ -16,9 +16,10 @@ from simpy import Event
 
 from simulator.engine.clock import Signal
 from simulator.engine.hosts import EagerHost, GraphHost
+from simulator.engine.kernels import Kernel
 from simulator.engine.links import Transfer
 from simulator.engine.recipes import Recipe
-from simulator.engine.sms import Kernel, Sms
+from simulator.engine.sms import Sms
 from simulator.engine.world import DEPENDENCY, LANE, LAUNCH, LINK, SMS, START, World
 
 
@@ -67,9 +68,7 @@ class Lane:
             if graphs is not None:
                 graphs.ended(len(indices), self._last, self._now_s)
 
-    def _period(
-        self, period: int, first: int, indices: list[int], graph_started: tuple[int, int] | None
-    ) -> Generator[Event, None, bool]:
+    def _period(self, period: int, first: int, indices: list[int], graph_started: tuple[int, int] | None) -> Generator[Event, None, bool]:
         """Run the tasks `indices` of a period. Returns whether the simulation goes on."""
         world, host, graphs, signal, alone = self._world, self._host, self._graphs, self._signal, self._alone
         env, recipes, merge, park, announce = world.env, world.recipes, world.merge, world.park, world.announce

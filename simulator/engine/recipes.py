@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from simulator.costs.cost import Cost
 from simulator.engine.cache import resident_shares
+from simulator.engine.kernels import Shape, shape_of
 from simulator.engine.links import ALIAS_ROUTE, Links, Route
-from simulator.engine.sms import Shape, shape_of
 from simulator.machine.machine import HostLane, Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan

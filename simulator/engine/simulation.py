@@ -12,10 +12,11 @@ from simulator.costs.cost import Cost
 from simulator.engine.clock import Clock
 from simulator.engine.critical_path import critical_path
 from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
+from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
-from simulator.engine.sms import Pool, Sms
+from simulator.engine.sms import Sms
 from simulator.engine.steady import FixedIterations, SteadyState
 from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
@@ -86,7 +87,9 @@ def timed_simulation(
     return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
 
 
-def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge=True) -> tuple[Timeline, float, tuple[float, ...]]:
+def _run(
+    plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge=True
+) -> tuple[Timeline, float, tuple[float, ...]]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan, machine=machine)
     with gc_paused():
