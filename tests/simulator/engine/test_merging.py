@@ -3,7 +3,7 @@
 import pytest
 
 import simulator.engine.simulation as engine
-from simulator.engine.simulation import Simulation, simulate
+from simulator.engine.simulation import Simulation, simulate, simulated_step_s
 from simulator.plan.dependencies import Dependencies
 from tests.support.random_runs import random_run
 from tests.support.tiny import build, chain, cpu, gpu, host, task
@@ -90,3 +90,8 @@ def test_a_launch_that_came_in_time_is_not_what_a_task_waited_for():
     )
     path = simulate(plan, gpu(sms=40, host=host(dispatch_s=0.125, queue_depth=8)), costs, iterations=1).critical_path
     assert [(span.task, span.start_s, span.cause.value) for span in path[-2:]] == [("a", 0.125, "launch"), ("b", 1.625, "lane")]
+
+
+def test_the_step_time_alone_is_that_of_the_timeline():
+    plan, costs = build(task("a", 1.5, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z", stream=1))
+    assert simulated_step_s(plan, cpu(cores=2), costs) == simulate(plan, cpu(cores=2), costs).step_s
