@@ -6,6 +6,7 @@ it gives the locality gain of optimizer fusion.
 """
 
 from collections import OrderedDict
+from functools import cache
 
 from simulator.machine.machine import Machine
 from simulator.memory.over_time import access_counts
@@ -29,22 +30,29 @@ class Cache:
 
         The resident bytes may lie anywhere in the storage, so the same share of any of its bytes is resident.
         """
-        resident = self._resident.pop(storage, 0.0)
+        residents = self._resident
+        resident = residents.get(storage, 0.0)
         if resident >= storage_bytes:
-            self._resident[storage] = resident
-            return 1.0
-        share = resident / storage_bytes
-        now = min(storage_bytes, resident + touched_bytes * (1.0 - share), self._capacity)
-        self._used += now - resident
-        self._resident[storage] = now
-        while self._used > self._capacity:
-            oldest, oldest_bytes = next(iter(self._resident.items()))
-            evicted = min(oldest_bytes, self._used - self._capacity)
-            self._used -= evicted
-            if evicted == oldest_bytes:
-                del self._resident[oldest]
+            if storage in residents:
+                residents.move_to_end(storage)
             else:
-                self._resident[oldest] = oldest_bytes - evicted
+                residents[storage] = resident  # no bytes
+            return 1.0
+        share, capacity = resident / storage_bytes, self._capacity
+        now = min(storage_bytes, resident + touched_bytes * (1.0 - share), capacity)
+        used = self._used + (now - resident)
+        residents[storage] = now
+        residents.move_to_end(storage)
+        while used > capacity:
+            oldest = next(iter(residents))
+            oldest_bytes = residents[oldest]
+            if oldest_bytes <= used - capacity:
+                used -= oldest_bytes
+                del residents[oldest]
+            else:
+                residents[oldest] = oldest_bytes - (used - capacity)
+                used -= used - capacity
+        self._used = used
         return share
 
     def drop(self, storage: int) -> None:
@@ -60,15 +68,21 @@ def resident_shares(plan: Plan, machine: Machine) -> list[float]:
     number = {name: position for position, name in enumerate(plan.storages)}
     count = len(number)
 
+    @cache
+    def place(value: str) -> tuple[int, int, int, int, Cache | None]:
+        """(number, its increase per iteration, the value's bytes, its storage's bytes, cache) of a value."""
+        storage = plan.storages[plan.values[value].storage]
+        increase = count if storage.name in counts else 0  # a new instance, so a new number, per iteration
+        whole = plan.values[value].operand().bytes
+        return number[storage.name], increase, whole, storage.bytes, cache_of.get(storage.device)
+
     def accesses(operands: tuple[Operand, ...]) -> list[tuple[int, int, int, int, Cache]]:
         """(number, its increase per iteration, bytes touched, bytes, cache) of operands. Those on the host are in no cache."""
         cached = []
         for operand in operands:
-            storage = plan.storages[plan.values[operand.value].storage]
-            cache = cache_of.get(storage.device)
-            if cache is not None:
-                increase = count if storage.name in counts else 0  # a new instance, so a new number, per iteration
-                cached.append((number[storage.name], increase, operand.bytes, storage.bytes, cache))
+            first, increase, whole, size, lru = place(operand.value)
+            if lru is not None:
+                cached.append((first, increase, operand.bytes if operand.views else whole, size, lru))
         return cached
 
     walks = []
@@ -81,15 +95,15 @@ def resident_shares(plan: Plan, machine: Machine) -> list[float]:
         for index, (lag, read, written, instances) in enumerate(walks):
             iteration = period - lag
             total = present = 0.0
-            for storage, increase, touched, size, cache in read:
-                present += touched * cache.touch(storage + increase * iteration, touched, size)
+            for storage, increase, touched, size, lru in read:
+                present += touched * lru.touch(storage + increase * iteration, touched, size)
                 total += touched
-            for storage, increase, touched, size, cache in written:
-                cache.touch(storage + increase * iteration, touched, size)
-            for storage, uses, cache in instances:
+            for storage, increase, touched, size, lru in written:
+                lru.touch(storage + increase * iteration, touched, size)
+            for storage, uses, lru in instances:
                 instance = storage + count * iteration
                 uses_left[instance] = left = uses_left.get(instance, uses) - 1
-                if not left and cache is not None:
-                    cache.drop(instance)
+                if not left and lru is not None:
+                    lru.drop(instance)
             shares[index] = present / total if total else 1.0
     return shares

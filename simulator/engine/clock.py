@@ -1,4 +1,4 @@
-"""Timers of the simulation, and the order of events at one instant.
+"""The simulation's clock: timers and signals of exact times, and the order of events at one instant.
 
 SimPy orders events by (time, priority, order of scheduling). Here, all ends, launches and wake-ups of an instant come first (`NORMAL`).
 When none is left, waiting kernels are placed and waiting transfers started (`PLACEMENT`), in an order of their own that `sms` and `links`
@@ -6,6 +6,7 @@ document. So who gets a resource never depends on which of two simultaneous ends
 """
 
 from collections.abc import Callable
+from heapq import heappush
 
 from simpy import Environment, Event
 from simpy.events import NORMAL
@@ -14,30 +15,69 @@ from simpy.events import NORMAL
 PLACEMENT = NORMAL + 1
 
 
-class Timer(Event):
-    """Calls `action(timer)` after `delay_s`. Processes can wait for it as for any event."""
+class Clock(Environment):
+    """A SimPy environment that also takes events at given times, so that a time computed beforehand is met to the bit."""
 
-    def __init__(self, env: Environment, delay_s: float, action: Callable[[Event], None], priority: int = NORMAL):
+    def at(self, when_s: float, event: Event, priority: int = NORMAL) -> None:
+        """Let `event` happen at `when_s`, or now if that has passed."""
+        now = self._now
+        heappush(self._queue, (when_s if when_s > now else now, priority, next(self._eid), event))
+
+    @property
+    def more_now(self) -> bool:
+        """Whether another event happens at this instant."""
+        queue = self._queue
+        return bool(queue) and queue[0][0] <= self._now
+
+
+class Timer(Event):
+    """Calls `action(timer)` at `when_s`."""
+
+    _ok = True
+    _value = None
+
+    def __init__(self, env: Clock, when_s: float, action: Callable[[Event], None], priority: int = NORMAL):
         """`priority`: `NORMAL` or `PLACEMENT`."""
+        self.env, self.callbacks = env, [action]
+        env.at(when_s, self, priority)
+
+
+class Signal(Event):
+    """What one process waits for, again and again: `yield signal.awaited()`. Then `fire` or `at` ends the wait. Nothing is created."""
+
+    def __init__(self, env: Clock):
+        """Nobody waits yet."""
         self.env = env
-        self.callbacks = [action]
+        self.callbacks = None
         self._ok = True
         self._value = None
-        env.schedule(self, priority, delay_s)
 
+    def awaited(self) -> "Signal":
+        """Get ready for the next wait."""
+        self.callbacks = []
+        return self
 
-def delay_until(now_s: float, when_s: float) -> float:
-    """The delay that ends at exactly `when_s` when added to `now_s`, so that a time computed beforehand is met to the bit."""
-    delay = when_s - now_s
-    if delay <= 0.0:
-        return 0.0
-    return delay + (when_s - (now_s + delay))
+    def at(self, when_s: float) -> None:
+        """End the wait at `when_s`, or now if that has passed, after the events of that instant that are scheduled already."""
+        self.env.at(when_s, self)
+
+    def until(self, when_s: float) -> "Signal":
+        """Wait until `when_s`."""
+        self.callbacks = []
+        self.env.at(when_s, self)
+        return self
+
+    def fire(self) -> None:
+        """End the wait at once: the process goes on before this call returns. Only for callers that are not processes."""
+        callbacks, self.callbacks = self.callbacks, None
+        for callback in callbacks:
+            callback(self)
 
 
 class Allocator:
     """Something that allocates a resource once per instant, after all other events of the instant."""
 
-    def __init__(self, env: Environment):
+    def __init__(self, env: Clock):
         """No allocation is pending."""
         self._env, self._pending = env, False
 
@@ -45,11 +85,11 @@ class Allocator:
         """Allocate at this instant, after everything else."""
         if not self._pending:
             self._pending = True
-            Timer(self._env, 0.0, self._run_allocation, PLACEMENT)
+            Timer(self._env, self._env.now, self._run_allocation, PLACEMENT)
 
     def _run_allocation(self, _: Event) -> None:
         self._pending = False
-        self._allocate(self._env.now)
+        self._allocate(self._env._now)
 
     def _allocate(self, now: float) -> None:
         """Give the resource to those that wait for it."""

@@ -10,15 +10,18 @@ What a task takes of the host in eager mode:
 Then come `record_s` once if a task of another lane waits for it, and `wait_s` for each event that it waits for itself.
 
 Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
-else delays the host, so its process runs ahead of the simulation's clock as long as the ends it needs are known. Arrival times are exact.
+else delays the host, so it runs ahead of the simulation's clock as long as the ends it needs are known, and the lanes resume it. Arrival
+times are exact.
 Graph: one launch per `graph_iterations` periods; a graph starts when it is launched and the graph before it has ended.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
+from math import inf
 
 from simpy import Event
 
+from simulator.engine.clock import Signal
 from simulator.engine.world import World
 from simulator.machine.machine import HostLane
 from simulator.plan.dependencies import Dependencies
@@ -75,29 +78,32 @@ class EagerHost:
         #: By stream: issued executions that may not have ended, the sum of their launches, and the end that resumes the blocked host.
         self._issued: dict[tuple[str, int], deque[int]] = {stream: deque() for stream in streams}
         self._outstanding = dict.fromkeys(streams, 0)
-        self._resume_at = dict.fromkeys(streams, -1)
-        self._blocked: Event | None = None
+        #: The stream that blocks the host, and its execution whose end resumes it (inf: not blocked).
+        self._full: tuple[str, int] | None = None
+        self._resume_at = inf
         self._next = 0  # the first execution not issued
         self._expected = -1  # the furthest execution that a lane waits for
+        self._issuing = self._issue()
 
     def expect(self, number: int) -> None:
         """A lane has nothing to run before `number` is issued: from now on issue as soon as there is room."""
         if number >= self._next:
             self._expected = max(self._expected, number)
-            self._resume()
+            self.resume()
 
     def ended(self, stream: tuple[str, int], number: int) -> None:
-        """An execution of one of the streams has ended: issue more if the host is blocked by it."""
-        if number == self._resume_at[stream]:
-            self._resume()
+        """The ends of the executions of a stream are known up to this one: issue more if the host is blocked by one of them."""
+        if number >= self._resume_at and stream == self._full:
+            self.resume()
 
-    def _resume(self) -> None:
-        if self._blocked is not None and not self._blocked.triggered:
-            self._blocked.succeed()
+    def resume(self) -> None:
+        """Issue as much as the known ends allow."""
+        self._resume_at = inf
+        next(self._issuing, None)
 
-    def process(self) -> Iterator[Event]:
-        """Issue everything that is simulated. `clock` is the host's own time, ahead of the simulation's."""
-        world, launches = self._world, self._launches
+    def _issue(self) -> Iterator[None]:
+        """Issue everything that is simulated; yields when blocked. `clock` is the host's own time, ahead of the simulation's."""
+        world, launches, launch = self._world, self._launches, self._world.launch
         size, end_s = world.program.size, world.end_s
         indices = sorted(self._stream_of)
         clock, blocker = 0.0, -1
@@ -110,26 +116,24 @@ class EagerHost:
                 issued = self._issued[stream]
                 while issued and self._outstanding[stream] + launches[index] > self._depth:
                     ended = end_s[issued[0]]
-                    if ended != ended:  # NaN: not yet
+                    if ended != ended:  # NaN: not known yet
                         yield self._block(stream, issued, number)
-                        if world.stopping:
-                            return
                         continue
                     if ended > clock:
                         clock, blocker = ended, issued[0]
                     self._outstanding[stream] -= launches[issued.popleft() % size]
+                if clock >= world.stop_s:
+                    return
                 clock += seconds[index]
                 issued.append(number)
                 self._outstanding[stream] += launches[index]
                 self._next = number + 1
-                world.launch(number, clock, blocker)
+                launch(number, clock, blocker)
 
-    def _block(self, stream: tuple[str, int], issued: deque[int], number: int) -> Event:
+    def _block(self, stream: tuple[str, int], issued: deque[int], number: int) -> None:
         """Wait for room in a stream. While no lane waits for a launch, wait until half the queue has ended and issue many tasks at once."""
         starving = self._expected >= number
-        self._resume_at[stream] = issued[0] if starving else issued[len(issued) // 2]
-        self._blocked = Event(self._world.env)
-        return self._blocked
+        self._full, self._resume_at = stream, issued[0] if starving else issued[len(issued) // 2]
 
 
 class GraphHost:
@@ -140,9 +144,10 @@ class GraphHost:
         self._world, self._host = world, host
         self._tasks = [index for indices in streams.values() for index in indices]
         self._waiting: list[Event] = []
-        self._unfinished = 0  # executions of the running graph that have not ended
+        self._signal = Signal(world.env)
+        self._unfinished = 0  # executions of the running graph whose ends are not known
         self._graph_ended: Event | None = None
-        self._last = -1
+        self._last, self._last_end_s = -1, 0.0  # the execution that ended last, and when
         #: Least time between two nodes of one lane, and of two lanes.
         self.gap_s, self.cross_gap_s = host.node_gap_s, host.cross_gap_s
         #: The first period whose graph has not started, and the last execution of the graph before it.
@@ -155,10 +160,10 @@ class GraphHost:
         self._waiting.append(event)
         return event
 
-    def ended(self, number: int) -> None:
-        """An execution of the running graph has ended."""
-        self._unfinished -= 1
-        self._last = number
+    def ended(self, executions: int, last: int, end_s: float) -> None:
+        """So many executions of a lane in the running graph, the last of which is `last`, end by `end_s`, now or later."""
+        self._unfinished -= executions
+        self._last_end_s, self._last = max((self._last_end_s, self._last), (end_s, last))
         if not self._unfinished and self._graph_ended is not None:
             self._graph_ended.succeed()
             self._graph_ended = None
@@ -172,6 +177,8 @@ class GraphHost:
             if self._unfinished:
                 self._graph_ended = Event(env)
                 yield self._graph_ended
+            if self._last_end_s > env.now:
+                yield self._signal.until(self._last_end_s)
             periods = range(first, min(first + per_graph, world.horizon))
             self._unfinished = sum(len(program.existing(period, self._tasks)) for period in periods)
             self.open_until, self.opened_by = first + per_graph, self._last

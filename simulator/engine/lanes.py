@@ -2,42 +2,48 @@
 
 The task at the head of a stream starts when its dependencies have ended, its launch has arrived, and it has its resource: SMs, a link, or
 nothing but time. A lane whose head must wait for other lanes or for its launch parks, and `World` wakes it.
+
+A lane has a clock of its own. A task that shares nothing ends at its start plus its seconds, whatever else runs, so the lane announces the
+end at once and goes on to the next task: a run of such tasks takes no event at all. The lane waits for the simulation's clock before it
+asks for a resource that other lanes share, and at the begin of each period. Without merging (`World.merge`) it waits for the clock at the
+start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from math import inf
 
 from simpy import Event
 
-from simulator.engine.clock import delay_until
+from simulator.engine.clock import Signal
 from simulator.engine.hosts import EagerHost, GraphHost
+from simulator.engine.kernels import Kernel
 from simulator.engine.links import Transfer
 from simulator.engine.recipes import Recipe
-from simulator.engine.sms import Kernel, Sms
-from simulator.engine.world import LANE, LAUNCH, LINK, SMS, START, World
+from simulator.engine.sms import Sms
+from simulator.engine.world import DEPENDENCY, LANE, LAUNCH, LINK, SMS, START, World
 
 
 class Lane:
     """One stream of one device."""
 
     __slots__ = (
-        "_cause", "_cross_gap_s", "_gap_s", "_graphs", "_host", "_kernel", "_last", "_name", "_sms", "_tasks", "_transfer", "_waited_for",
-        "_world",
+        "_alone", "_cause", "_graphs", "_host", "_kernel", "_last", "_name", "_now_s", "_signal", "_sms", "_tasks", "_transfer",
+        "_waited_for", "_world",
     )  # fmt: skip
 
     def __init__(self, world: World, name: tuple[str, int], tasks: list[int], sms: Sms | None, host: EagerHost | GraphHost | None):
         """`tasks`: their indices in issue order. `sms`: None if no other lane shares them. `host`: what issues the tasks, if any."""
         self._world, self._name, self._tasks, self._sms = world, name, tasks, sms
-        self._kernel = Kernel(sms.pools[name[0]]) if sms else None
+        self._signal = Signal(world.env)
+        self._kernel = Kernel(sms.pools[name[0]], self._signal) if sms else None
         self._transfer = Transfer()
         self._host = host if isinstance(host, EagerHost) else None
         self._graphs = host if isinstance(host, GraphHost) else None
-        #: Least time between two of its tasks, and between a task and one that it unblocks on another lane (nodes of a CUDA graph).
-        self._gap_s = self._graphs.gap_s if self._graphs else 0.0
-        self._cross_gap_s = self._graphs.cross_gap_s if self._graphs else 0.0
+        self._alone = {index: world.recipes[index].alone for index in tasks}
+        #: The lane's clock (s), at or ahead of the simulation's, and its last execution.
+        self._now_s, self._last = 0.0, -1
         #: Why the current task did not start earlier, and the execution that it waited for last.
         self._cause, self._waited_for = START, -1
-        self._last = -1
 
     def process(self) -> Iterator[Event]:
         """Run every task of the lane until the simulation stops."""
@@ -47,81 +53,123 @@ class Lane:
             if graphs is not None and period >= graphs.open_until:
                 yield graphs.gate()
                 graph_started = (LAUNCH, graphs.opened_by)
-            if world.stopping:
+                self._now_s = world.env.now
+            elif self._now_s > world.env.now:
+                yield self._signal.until(self._now_s)
+            if self._now_s >= world.stop_s:
                 return
             first = world.enter(period)
-            yield from self._period(period, first, world.program.existing(period, self._tasks), graph_started)
+            indices = world.program.existing(period, self._tasks)
+            if not indices:
+                continue
+            if not (yield from self._period(period, first, indices, graph_started)):
+                return
+            world.lane_ended(period, self._now_s)
+            if graphs is not None:
+                graphs.ended(len(indices), self._last, self._now_s)
 
-    def _period(self, period: int, first: int, indices: list[int], graph_started: tuple[int, int] | None) -> Iterator[Event]:
-        world, host, graphs, kernel = self._world, self._host, self._graphs, self._kernel
-        env, recipes = world.env, world.recipes
-        waiting, earliest_s, end_s, waited_for = world.waiting, world.earliest_s, world.end_s, world.waited_for
-        successors, timeout, cross_gap_s = world.program.successors(period), env.timeout, self._cross_gap_s
-        # A later graph waits for this one, not for its nodes.
-        gap_until = graphs.open_until * world.program.size if graphs is not None else inf
+    def _period(self, period: int, first: int, indices: list[int], graph_started: tuple[int, int] | None) -> Generator[Event, None, bool]:
+        """Run the tasks `indices` of a period. Returns whether the simulation goes on."""
+        world, host, graphs, signal, alone = self._world, self._host, self._graphs, self._signal, self._alone
+        env, recipes, merge, park, announce = world.env, world.recipes, world.merge, world.park, world.announce
+        waiting, earliest_s, awaited_s, waited_for = world.waiting, world.earliest_s, world.awaited_s, world.waited_for
+        start_s, end_s, cause_of = world.start_s, world.end_s, world.cause
+        successors = world.program.successors(period)
+        # Least time between two tasks of the lane, and between a task and one that it unblocks on another lane (nodes of a CUDA graph). A
+        # later graph waits for this one, not for its nodes.
+        gap_s, cross_gap_s, gap_until = (
+            (graphs.gap_s, graphs.cross_gap_s, graphs.open_until * world.program.size) if graphs is not None else (0.0, 0.0, inf)
+        )
         launched = host is not None or graphs is not None
-        now = env.now
+        now, last, news = self._now_s, self._last, -1  # `news`: the last execution that the host has not heard of
         for index in indices:
             number = first + index
-            self._cause, self._waited_for = graph_started or (LANE if self._last >= 0 else START, self._last)
-            graph_started = None
             if waiting[number]:
                 if host is not None:
-                    host.expect(number)
-                self._cause, self._waited_for = yield world.park(number)
-                now = env.now
+                    if news >= 0:
+                        host.ended(self._name, news)
+                        news = -1
+                    if waiting[number]:
+                        host.expect(number)
+                if waiting[number]:
+                    yield park(number, signal)
+            start = now
+            if graph_started is not None:
+                cause, awaited = graph_started
+                graph_started = None
+            else:
+                cause, awaited = (LANE, last) if last >= 0 else (START, -1)
+            if awaited_s[number] > start:
+                start, cause, awaited = awaited_s[number], DEPENDENCY, world.awaited[number]
             if launched:
                 ready = earliest_s[number]
-                if self._gap_s and self._last >= 0:
-                    ready = max(ready, end_s[self._last] + self._gap_s)
-                if ready > now:
+                if gap_s and last >= 0 and end_s[last] + gap_s > ready:
+                    ready = end_s[last] + gap_s
+                if ready > start:
+                    start = ready
                     if host is not None:
-                        self._cause, self._waited_for = LAUNCH, waited_for[number]
-                    yield timeout(delay_until(now, ready))
-                    now = env.now
-            if world.stopping:
-                return
+                        cause, awaited = LAUNCH, waited_for[number]
+            if start >= world.stop_s:
+                return False
 
-            started = now
             recipe = recipes[index]
-            if recipe.route is not None:
-                started = yield from self._move(number, recipe)
-            elif recipe.shape is None:
-                yield timeout(recipe.seconds)
+            if merge and alone[index]:
+                started, now = start, start + recipe.seconds
             else:
-                event = Event(env)
-                self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds, event)
-                yield event
-                started = kernel.start_s
-                if kernel.granted_s > now:
-                    self._cause, self._waited_for = SMS, kernel.freed_by
+                if news >= 0:
+                    host.ended(self._name, news)
+                    news = -1
+                if start > env._now:
+                    yield signal.until(start)
+                    if start >= world.stop_s:
+                        return False
+                if alone[index]:
+                    started, now = start, start + recipe.seconds
+                    yield signal.until(now)
+                else:
+                    earliest_s[number] = start
+                    if recipe.route is not None:
+                        self._cause, self._waited_for = cause, awaited
+                        started = yield from self._move(number, recipe)
+                        cause, awaited = self._cause, self._waited_for
+                    else:
+                        kernel = self._kernel
+                        signal.awaited()
+                        self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+                        yield signal
+                        started = kernel.start_s
+                        if kernel.granted_s > start:
+                            cause, awaited = SMS, kernel.freed_by
+                    now = env._now
 
-            now = env.now
-            self._last = number
-            gap_s = 0.0 if recipe.crossed else cross_gap_s
-            world.end(number, started, now, self._cause, self._waited_for, successors[index], gap_s, gap_until)
+            start_s[number], end_s[number], cause_of[number], waited_for[number] = started, now, cause, awaited
+            last = number
+            if successors[index]:
+                announce(number, now, successors[index], 0.0 if recipe.crossed else cross_gap_s, gap_until)
             if host is not None:
-                host.ended(self._name, number)
-            elif graphs is not None:
-                graphs.ended(number)
+                news = number
+        if news >= 0:
+            host.ended(self._name, news)
+        self._last, self._now_s = last, now
+        return True
 
-    def _move(self, number: int, recipe: Recipe) -> Iterator[Event]:
+    def _move(self, number: int, recipe: Recipe) -> Generator[Event, None, float]:
         """Run a transfer: with a core held meanwhile (CPU), or after a kernel that copies. Returns when it started."""
-        env, kernel, transfer = self._world.env, self._kernel, self._transfer
+        env, kernel, transfer, signal = self._world.env, self._kernel, self._transfer, self._signal
         arrived = started = env.now
         if recipe.shape is not None:
-            event = Event(env)
-            self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds, event)
-            yield event
+            signal.awaited()
+            self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+            yield signal
             started = env.now if recipe.shape.held else kernel.start_s
             if started > arrived:
                 self._cause, self._waited_for = SMS, kernel.freed_by
         if recipe.seconds and (recipe.shape is None or recipe.shape.held):
-            yield env.timeout(recipe.seconds)
+            yield signal.until(env.now + recipe.seconds)
         if not recipe.route.alias:
-            event = Event(env)
-            self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes, event)
-            yield event
+            signal.awaited()
+            self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes, signal)
+            yield signal
             if recipe.shape is None and not recipe.seconds:
                 started = transfer.start_s
                 if started > arrived:

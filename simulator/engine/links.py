@@ -19,12 +19,12 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simpy import Environment, Event
+from simpy import Event
 
 from simulator.bodies.collective import Collective
 from simulator.collectives.laws import measured_times, message_times
 from simulator.collectives.rounds import rounds
-from simulator.engine.clock import Allocator, Timer, delay_until
+from simulator.engine.clock import Allocator, Clock, Signal, Timer
 from simulator.machine.machine import HOST, Link, Machine
 from traces.errors import StepcastError
 
@@ -56,7 +56,7 @@ class Transfer:
     """The transfer that a lane runs or waits to run. A lane reuses one object. Only `Links` changes it."""
 
     __slots__ = (
-        "anchor_s", "bytes", "done_bytes", "event", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "start_s",
+        "anchor_s", "bytes", "done_bytes", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "signal", "start_s",
     )  # fmt: skip
 
     def __lt__(self, other: "Transfer") -> bool:
@@ -66,7 +66,7 @@ class Transfer:
 class Links(Allocator):
     """All links of a machine, and the transfers that wait for them or move over them."""
 
-    def __init__(self, env: Environment, machine: Machine):
+    def __init__(self, env: Clock, machine: Machine):
         """Links are directed. A link without an opposite also serves the way back."""
         super().__init__(env)
         self._machine = machine
@@ -235,9 +235,9 @@ class Links(Allocator):
             self._rates[route] = max_min([route], self._capacity)[0]
         return route.latency_s + moved_bytes / self._rates[route]
 
-    def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, event: Event) -> None:
-        """Queue `transfer` as execution `number`; `event` succeeds at its end. A transfer that has begun is not overtaken."""
-        transfer.number, transfer.route, transfer.bytes, transfer.event = number, route, moved_bytes, event
+    def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, signal: Signal) -> None:
+        """Queue `transfer` as execution `number`; `signal` comes at its end. A transfer that has begun is not overtaken."""
+        transfer.number, transfer.route, transfer.bytes, transfer.signal = number, route, moved_bytes, signal
         transfer.order = (priority, self._env.now, number)
         transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
         for direction in route.directions:
@@ -257,7 +257,7 @@ class Links(Allocator):
                 transfer.moving, transfer.anchor_s = True, now
         self._share(now)
         soonest = min((t.next_s for t in self._started), default=inf)
-        self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
+        self._timer = Timer(self._env, soonest, self._tick) if soonest < inf else None
 
     def _share(self, now: float) -> None:
         moving = [t for t in self._started if t.moving]
@@ -276,7 +276,7 @@ class Links(Allocator):
             for direction in transfer.route.directions:
                 self._queues[direction].remove(transfer)
                 self._freed_by[direction] = transfer.number
-            transfer.event.succeed()
+            transfer.signal.at(now)
         self._request_allocation()
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from simulator.costs.cost import Cost
 from simulator.engine.cache import resident_shares
+from simulator.engine.kernels import Shape, shape_of
 from simulator.engine.links import ALIAS_ROUTE, Links, Route
-from simulator.engine.sms import Shape, shape_of
-from simulator.machine.machine import Machine
+from simulator.machine.machine import HostLane, Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
@@ -30,6 +30,11 @@ class Recipe(NamedTuple):
     crossed: bool = False
     launches: int = 1
 
+    @property
+    def alone(self) -> bool:
+        """Whether the task shares nothing, so that its end follows from its start."""
+        return self.shape is None and (self.route is None or self.route.alias)
+
 
 def recipes_of(
     plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, links: Links, *, graph: bool, use_cache: bool
@@ -38,42 +43,63 @@ def recipes_of(
     cache_matters = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
     shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
     waits = dependencies.waits(dependencies.steady)
+    sites = {name: _Site(machine, name) for name in plan.devices}
     recipes = []
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
+        site = sites[task.device]
         seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share
-        gap_s = 0.0 if graph else _launch_gap_s(task, cost, machine)
-        recipe = _recipe(task, cost, max(0.0, seconds + gap_s), gap_s, machine, links)
+        gap_s = 0.0 if graph else _launch_gap_s(task, cost, site.host)
+        recipe = _recipe(task, cost, max(0.0, seconds + gap_s), gap_s, site, links)
         if graph and recipe.route is not None and recipe.route.alias and task.body.resource is Resource.LINK:
             recipe = recipe._replace(crossed=bool(awaited))
         recipes.append(recipe)
     return recipes
 
 
-def _launch_gap_s(task: Task, cost: Cost, machine: Machine) -> float:
+class _Site:
+    """What the tasks of one device have in common."""
+
+    def __init__(self, machine: Machine, name: str):
+        """`name`: the device's."""
+        device = machine.device(name)
+        self.host = machine.host(name)
+        self.overhead_s = device.task_overhead_s if self.host is None else 0.0  # with a host lane, the time per task is the host's
+        self.on_core, self.library = device.kind == "cpu", bool(machine.library)
+        self._sms, self._saturation_share = device.sms, machine.memory(name).saturation_share
+        self._shapes: dict[int, Shape] = {}
+
+    def shape(self, cost: Cost) -> Shape:
+        """The shape of a task of this cost. Many tasks share one cost, which outlives this object."""
+        shape = self._shapes.get(id(cost))
+        if shape is None:
+            own = replace(cost, grid=1, blocks_per_sm=1) if self.on_core and (cost.grid, cost.blocks_per_sm) != (1, 1) else cost
+            shape = self._shapes[id(cost)] = shape_of(own, self._sms, self._saturation_share)
+        return shape
+
+
+def _launch_gap_s(task: Task, cost: Cost, host: HostLane | None) -> float:
     """What the task's kernels, or its call of the host, take longer than the cost says, because they are not nodes of a graph."""
-    host, launches = machine.host(task.device), 1 if task.body.resource is Resource.HOST else cost.launches
-    return 0.0 if host is None else host.launch_gap_s * launches
+    if host is None or not host.launch_gap_s:
+        return 0.0
+    return host.launch_gap_s * (1 if task.body.resource is Resource.HOST else cost.launches)
 
 
-def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, machine: Machine, links: Links) -> Recipe:
-    body, device, host = task.body, machine.device(task.device), machine.host(task.device)
-    overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)  # with a host lane, the time per task is the host's
-    on_core = device.kind == "cpu"
-    if on_core and (cost.grid, cost.blocks_per_sm) != (1, 1):
-        cost = replace(cost, grid=1, blocks_per_sm=1)
-    shape = shape_of(cost, device.sms, machine.memory(task.device).saturation_share)
-    if body.resource is Resource.COLLECTIVE:
+def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, links: Links) -> Recipe:
+    body, resource, host = task.body, task.body.resource, site.host
+    overhead_s = cost.overhead_s + site.overhead_s
+    if resource is Resource.COLLECTIVE:
         route, moved = links.collective(body, body.payload_bytes(task))
         return Recipe(overhead_s, task.priority, None, route, moved, launches=0 if route.alias else cost.launches)
-    if body.resource is Resource.LINK and body.ends[0] != body.ends[1]:
+    if resource is Resource.LINK and body.ends[0] != body.ends[1]:
         route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(*body.ends, body.moved_bytes(task))
-        core = shape._replace(held=True) if on_core and not machine.library else None  # a worker moves the bytes, or the library's thread
+        # A worker moves the bytes, or the library's thread.
+        core = site.shape(cost)._replace(held=True) if site.on_core and not site.library else None
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
-    if body.resource is Resource.HOST:
+    if resource is Resource.HOST:
         seconds = body.duration_s + (overhead_s if host is None else max(0.0, host.callback_s + gap_s))
-        return Recipe(seconds, task.priority, shape if on_core and seconds else None)
+        return Recipe(seconds, task.priority, site.shape(cost) if site.on_core and seconds else None)
     seconds += overhead_s
-    recipe = Recipe(seconds, task.priority, shape if seconds else None, launches=cost.launches)
-    if body.resource is Resource.COMPUTE and body.ends is not None:  # a kernel that copies
+    recipe = Recipe(seconds, task.priority, site.shape(cost) if seconds else None, launches=cost.launches)
+    if resource is Resource.COMPUTE and body.ends is not None:  # a kernel that copies
         recipe = recipe._replace(route=links.stated(*body.ends), moved_bytes=float(body.moved_bytes(task)))
     return recipe

@@ -8,15 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from simpy import Environment
-
 from simulator.costs.cost import Cost
+from simulator.engine.clock import Clock
 from simulator.engine.critical_path import critical_path
 from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
+from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
-from simulator.engine.sms import Pool, Sms
+from simulator.engine.sms import Sms
 from simulator.engine.steady import FixedIterations, SteadyState
 from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
@@ -43,6 +43,7 @@ def simulate(
     dependencies: Dependencies | None = None,
     use_cache: bool = True,
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+    merge: bool = True,
 ) -> Timeline:
     """Predict the timeline of `plan` on `machine`.
 
@@ -50,12 +51,24 @@ def simulate(
     `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it is steady (`steady.SteadyState`), and `step_s` is
     that of the steady state; `iterations=n` runs exactly n iterations with prologue and drain, and `step_s` is the whole run divided by n.
     `dependencies`: those of this plan, if derived before. `use_cache=False`: every task is cold. `pair_multipliers`: slow-down of a task of
-    the first group or op class while one of the second runs on the same memory; 1 if absent.
+    the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task takes events of its
+    own (`lanes`), which gives the same timeline more slowly.
 
     Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; StepcastError for a
     device or link that the machine lacks.
     """
-    return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)[0]
+    return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]
+
+
+def simulated_step_s(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+) -> float:
+    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for choosing among many plans."""
+    _check(plan, machine, costs, EAGER, None)
+    with gc_paused():
+        simulation = Simulation(plan, machine, costs, EAGER, None, Dependencies(plan, machine=machine), True, pair_multipliers)
+        simulation.play()
+        return simulation.step_s
 
 
 def timed_simulation(
@@ -74,12 +87,14 @@ def timed_simulation(
     return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
 
 
-def _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers) -> tuple[Timeline, float, tuple[float, ...]]:
+def _run(
+    plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge=True
+) -> tuple[Timeline, float, tuple[float, ...]]:
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or Dependencies(plan, machine=machine)
     with gc_paused():
         begin = time.perf_counter()
-        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers)
+        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)
         simulation.play()
         wall_s = time.perf_counter() - begin
         return simulation.timeline(), wall_s, simulation.alone_s
@@ -120,11 +135,12 @@ class Simulation:
         dependencies: Dependencies,
         use_cache: bool,
         pair_multipliers: Mapping[tuple[str, str], float] | None,
+        merge: bool = True,
     ):
         """Arguments as in `simulate`."""
         self._plan, self._machine, self._mode, self._dependencies = plan, machine, mode, dependencies
         self._hosts = {device: machine.host(device) for device in plan.devices}
-        self._env = Environment()
+        self._env = Clock()
         launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
         program = Unrolled(dependencies, iterations, launched)
         periods_per_window = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
@@ -146,7 +162,7 @@ class Simulation:
             if stream[0] not in contended:
                 for index in indices:
                     recipes[index] = recipes[index]._replace(shape=None)
-        self._world = World(self._env, program, links, recipes, self._watch.horizon, self._watch.period_ended)
+        self._world = World(self._env, program, links, recipes, list(streams.values()), self._watch, merge)
         self._start(streams, contended, costs, iterations)
 
     def _contended(
@@ -180,7 +196,10 @@ class Simulation:
         for own in fed.values():
             host = self._host(own, costs, iterations)
             host_of |= dict.fromkeys(own, host)
-            self._env.process(host.process())
+            if isinstance(host, GraphHost):
+                self._env.process(host.process())
+            else:
+                host.resume()
         for stream, indices in streams.items():
             lane = Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream))
             self._env.process(lane.process())
@@ -204,6 +223,11 @@ class Simulation:
             tasks = self._plan.tasks
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
             raise ValueError(f"plan {self._plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per iteration. Known after `play`."""
+        return self._watch.step_s
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
@@ -232,11 +256,9 @@ class Simulation:
     def _spans(self) -> tuple[Span, ...]:
         world, tasks = self._world, self._plan.tasks
         start_s, end_s = world.start_s, world.end_s
-        ended = [number for number, end in enumerate(end_s) if end == end]
-        ended.sort(key=lambda number: (start_s[number], number))
         fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.micro_batch, t.lag, t.action) for t in tasks]
         spans = []
-        for number in ended:
+        for number in world.ran():
             period, index = divmod(number, len(tasks))
             name, device, lane, phase, layer, micro_batch, lag, action = fixed[index]
             times_s = start_s[number], end_s[number]

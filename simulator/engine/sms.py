@@ -15,94 +15,25 @@ sleeping one.
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from operator import attrgetter
 
-from simpy import Environment, Event
+from simpy import Event
 
-from simulator.costs.cost import Cost
-from simulator.engine.clock import Allocator, Timer, delay_until
+from simulator.engine.clock import Allocator, Clock, Signal
+from simulator.engine.kernels import Kernel, Pool, Shape
+
+_order, _demand = attrgetter("order"), attrgetter("demand")
 
 #: A kernel within this many waves of a wave border is on it. Allows for rounding only.
 _ON_BORDER = 1e-9
 
 
-class Shape(NamedTuple):
-    """What a kernel needs of SMs and memory.
-
-    `need`, `last_need`: the most SMs that it can use, in all waves but the last and in the last. `x_need`, `x_last`: SMs with which it
-    reaches full speed. A `held` kernel does not end by itself: it keeps its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
-    """
-
-    waves: int
-    need: int
-    last_need: int
-    x_need: float
-    x_last: float
-    memory_share: float
-    group: str
-    held: bool = False
-    calls: int = 1
-
-
-def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
-    """The shape of a kernel of this cost on a device of `sms` SMs."""
-    per_wave = cost.blocks_per_sm * sms
-    waves = max(1, -(-cost.grid // per_wave))
-    fill = max(1, -(-cost.grid // cost.blocks_per_sm))  # ceil(w · SMs), in integers
-    need, last_need = min(sms, fill), fill - (waves - 1) * sms
-
-    def x_need(area: int) -> float:
-        return min(float(area), max(cost.compute_share * area, saturation_share * sms))
-
-    share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
-    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls)
-
-
-class Kernel:
-    """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
-
-    __slots__ = (
-        "anchor_s", "at_border", "border", "done", "ending", "event", "factor", "freed_by", "goal", "granted_s", "last", "next_border",
-        "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "sms", "start_s",
-    )  # fmt: skip
-
-    def __init__(self, pool: "Pool"):
-        """`pool`: the SMs of its device."""
-        self.pool = pool
-
-    def __lt__(self, other: "Kernel") -> bool:
-        return self.order < other.order
-
-    def progress(self, now_s: float) -> float:
-        """Work done, in seconds of the solo time."""
-        done = self.done + (now_s - self.anchor_s) * self.rate
-        return done if done < self.seconds else self.seconds
-
-
-class Pool:
-    """The SMs of one device, or the cores of a CPU, and the kernels that wait for some.
-
-    `wake_s`: how long a task waits for a sleeping worker; None for the SMs of a GPU. `interpreter_s`: how long a worker waits to get the
-    interpreter back after an op call while another worker of the same `process` calls ops too.
-    """
-
-    __slots__ = ("awake", "awake_s", "free", "freed_by", "interpreter_s", "process", "queue", "wake_s")
-
-    def __init__(self, sms: int, wake_s: float | None = None, interpreter_s: float = 0.0, process: str = ""):
-        """All SMs are free."""
-        self.free, self.wake_s, self.interpreter_s, self.process = sms, wake_s, interpreter_s, process
-        self.queue: list[Kernel] = []
-        self.freed_by = -1  # the execution that freed SMs last
-        self.awake: list[Kernel] = []  # kernels that ended at `awake_s`: their workers look for another task
-        self.awake_s = -1.0
-
-
 class Sms(Allocator):
     """The SMs of the devices on one memory, and the memory's bandwidth."""
 
-    def __init__(self, env: Environment, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
+    def __init__(self, env: Clock, pools: Mapping[str, Pool], multipliers: Mapping[tuple[str, str], float] | None = None):
         """`pools` by device. `multipliers`: slow-down of a kernel of the first group while one of the second group runs."""
         super().__init__(env)
         self.pools = dict(pools)
@@ -110,30 +41,45 @@ class Sms(Allocator):
         self._multipliers = multipliers
         self._shares_interpreter = any(pool.interpreter_s for pool in self._all_pools)
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
-        self._timer: Event | None = None
+        self._on_tick = [self._tick]
+        self._timer = Signal(env)  # comes at `_timer_s`; at other times it is stale
+        self._timer.callbacks = self._on_tick
         self._timer_s = inf
         self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
-    def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float, event: Event) -> None:
-        """Queue `kernel` as execution `number`. `event` succeeds when it ends; if its shape is held, when it gets its SMs."""
-        kernel.number, kernel.priority, kernel.shape, kernel.seconds, kernel.event = number, priority, shape, seconds, event
-        now = self._env.now
-        kernel.order = (priority, now if kernel.pool.wake_s is None else 0.0, number)
+    def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float) -> None:
+        """Queue `kernel` as execution `number`. Its signal comes when it ends; if its shape is held, when it gets its SMs."""
+        now, pool, waves = self._env._now, kernel.pool, shape.waves
+        kernel.number, kernel.priority, kernel.shape, kernel.seconds = number, priority, shape, seconds
+        kernel.order = (priority, now if pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
-        kernel.last, kernel.queued, kernel.ending, kernel.freed_by = shape.waves == 1, True, False, -1
+        kernel.queued, kernel.ending, kernel.freed_by = True, False, -1
         kernel.border, kernel.at_border = 0, False  # the last wave border that `_tick` has seen, and whether it was just now
-        kernel.goal = shape.last_need if kernel.last else shape.need
-        insort(kernel.pool.queue, kernel)
-        self._request_allocation()
+        kernel.waves, kernel.memory_share, kernel.held = waves, shape.memory_share, shape.held
+        kernel.last = last = waves == 1
+        kernel.goal, kernel.full = (shape.last_need, shape.x_last) if last else (shape.need, shape.x_need)
+        queue = pool.queue
+        insort(queue, kernel, key=_order)
+        if len(queue) > 2 and queue[0] is not kernel and pool.wake_s is None:
+            return  # the first in the queue waits for SMs, and goes on doing so
+        if not self._pending:
+            if self._env.more_now:
+                self._request_allocation()
+            else:
+                self._allocate(now)  # nothing else happens at this instant
 
     def leave(self, kernel: Kernel) -> None:
         """Free a kernel's SMs."""
+        self._free(kernel, self._env._now)
+        self._request_allocation()
+
+    def _free(self, kernel: Kernel, now: float) -> None:
         pool = kernel.pool
         pool.free += kernel.sms
         pool.freed_by = kernel.number
         if pool.wake_s is not None:
-            if pool.awake_s != self._env.now:
-                pool.awake, pool.awake_s = [], self._env.now
+            if pool.awake_s != now:
+                pool.awake, pool.awake_s = [], now
             pool.awake.append(kernel)
         kernel.sms = 0
         self._changed = True
@@ -141,7 +87,6 @@ class Sms(Allocator):
         if kernel.queued:
             kernel.queued = False
             pool.queue.remove(kernel)
-        self._request_allocation()
 
     def _allocate(self, now: float) -> None:
         for pool in self._all_pools:
@@ -164,17 +109,21 @@ class Sms(Allocator):
                 for kernel in at_border:
                     if want > pool.free and kernel.priority > first.priority and kernel.sms:
                         self._give_up(kernel, min(kernel.sms, want - pool.free))
-                granted = want if want < pool.free else pool.free
-                if granted:
-                    self._grant(first, granted, now)
-            if first.goal > first.sms or not first.last:
+                if pool.free:
+                    self._grant(first, want if want < pool.free else pool.free, now)
+                    if first.goal > first.sms:
+                        break
+                else:
+                    break
+            if not first.last:
                 break
             del queue[0]
             first.queued = False
-        for kernel in queue[1:]:
-            if kernel.last and kernel.sms >= kernel.goal:
-                kernel.queued = False
-                queue.remove(kernel)
+        if len(queue) > 1:
+            for kernel in queue[1:]:
+                if kernel.last and kernel.sms >= kernel.goal:
+                    kernel.queued = False
+                    queue.remove(kernel)
 
     def _place_on_cores(self, pool: Pool, now: float) -> None:
         awake = pool.awake if pool.awake_s == now else []
@@ -192,23 +141,32 @@ class Sms(Allocator):
                 chosen.start_s = now + pool.wake_s
                 chosen.seconds += pool.wake_s
 
-    def _at_wave_border(self, pool: Pool, now: float) -> list[Kernel]:
-        """Running kernels on a wave border, the least urgent first. A kernel that begins its last wave frees its surplus SMs."""
+    def _at_wave_border(self, pool: Pool, now: float) -> Sequence[Kernel]:
+        """Running kernels on a wave border that others are more urgent than, the least urgent first.
+
+        A kernel that begins its last wave frees its surplus SMs.
+        """
+        growing = [kernel for kernel in self._running if not kernel.last and kernel.pool is pool]
+        if not growing:
+            return growing
+        if len(growing) > 1:
+            growing.sort(key=_order, reverse=True)
         kernels = []
-        for kernel in reversed(pool.queue):
-            if kernel.last or not kernel.sms:
-                continue
-            waves = kernel.shape.waves
-            reached = kernel.progress(now) * waves / kernel.seconds
-            nearest = round(reached)
-            on_border = kernel.at_border or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER)
-            kernel.at_border = False
-            if max(reached, kernel.border) >= waves - 1 - _ON_BORDER:
-                kernel.last, kernel.goal, self._changed = True, kernel.shape.last_need, True
+        most_urgent = pool.queue[0].priority
+        for kernel in growing:
+            seconds, waves = kernel.seconds, kernel.waves
+            done = kernel.done + (now - kernel.anchor_s) * kernel.rate  # `Kernel.progress`
+            reached = (done if done < seconds else seconds) * waves / seconds
+            on_border, kernel.at_border = kernel.at_border, False
+            if reached >= waves - 1 - _ON_BORDER or kernel.border >= waves - 1:
+                shape = kernel.shape
+                kernel.last, kernel.goal, kernel.full, self._changed = True, shape.last_need, shape.x_last, True
                 if kernel.sms > kernel.goal:
                     self._give_up(kernel, kernel.sms - kernel.goal)
-            if on_border:
-                kernels.append(kernel)
+            if kernel.priority > most_urgent:
+                nearest = round(reached)
+                if on_border or (nearest >= 1 and abs(reached - nearest) <= _ON_BORDER):
+                    kernels.append(kernel)
         return kernels
 
     def _give_up(self, kernel: Kernel, sms: int) -> None:
@@ -229,8 +187,8 @@ class Sms(Allocator):
         if kernel.start_s < 0.0:
             kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
-            if kernel.shape.held:
-                kernel.event.succeed()
+            if kernel.held:
+                kernel.signal.at(now)
 
     @staticmethod
     def _set_rate(kernel: Kernel, rate: float, now: float) -> None:
@@ -244,27 +202,33 @@ class Sms(Allocator):
         running = self._running
         total = 0.0
         for kernel in running:
-            shape = kernel.shape
-            full = shape.x_last if kernel.last else shape.x_need
-            kernel.factor = factor = kernel.sms / full if kernel.sms < full else 1.0
-            total += shape.memory_share * factor
+            sms, full = kernel.sms, kernel.full
+            kernel.factor = factor = sms / full if sms < full else 1.0
+            kernel.demand = demand = kernel.memory_share * factor
+            total += demand
         if total > 1.0 + 1e-12:
             left, waiting = 1.0, len(running)
             for kernel in sorted(running, key=_demand):
-                demand = _demand(kernel)
-                granted = min(demand, left / waiting)
+                demand = kernel.demand
+                granted = left / waiting
+                if demand < granted:
+                    granted = demand
                 left -= granted
                 waiting -= 1
                 if granted < demand:
-                    kernel.factor = granted / kernel.shape.memory_share
+                    kernel.factor = granted / kernel.memory_share
         if len(running) > 1:
             if self._multipliers:
                 self._slow_down(self._multipliers)
             if self._shares_interpreter:
                 self._share_interpreter()
         for kernel in running:
-            if kernel.factor != kernel.rate:
-                self._set_rate(kernel, kernel.factor, now)
+            factor = kernel.factor
+            if factor != kernel.rate:  # `_set_rate`
+                seconds = kernel.seconds
+                done = kernel.done + (now - kernel.anchor_s) * kernel.rate
+                kernel.done = done if done < seconds else seconds
+                kernel.anchor_s, kernel.rate = now, factor
 
     def _slow_down(self, multipliers: Mapping[tuple[str, str], float]) -> None:
         """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
@@ -284,44 +248,57 @@ class Sms(Allocator):
     def _set_timer(self, now: float) -> None:
         soonest = inf
         for kernel in self._running:
-            kernel.next_s = next_s = self._next(kernel, now)
+            if kernel.last and not kernel.held:
+                kernel.ending = True
+                next_s = kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
+            else:
+                next_s = self._next(kernel, now)
+            kernel.next_s = next_s
             if next_s < soonest:
                 soonest = next_s
+        if soonest < now:
+            soonest = now  # by rounding
         if soonest != self._timer_s:
             self._timer_s = soonest
-            self._timer = Timer(self._env, delay_until(now, soonest), self._tick) if soonest < inf else None
+            if soonest < inf:
+                self._env.at(soonest, self._timer)
 
     def _next(self, kernel: Kernel, now: float) -> float:
         """When the kernel ends or reaches a wave border that matters: the next one while a more urgent kernel waits, else the last."""
-        shape, queue = kernel.shape, kernel.pool.queue
-        if shape.held:
+        queue, waves = kernel.pool.queue, kernel.waves
+        if kernel.held:
             return inf
-        kernel.ending = kernel.last or (len(queue) == 1 and kernel.sms == shape.need)
+        kernel.ending = kernel.last or (len(queue) == 1 and kernel.sms == kernel.shape.need)
         if kernel.ending:
             return kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
-        first, border = queue[0], shape.waves - 1
+        first, border = queue[0], waves - 1
         if first.priority < kernel.priority and first.goal > first.sms:
-            reached = int(kernel.progress(now) * shape.waves / kernel.seconds + _ON_BORDER)
+            reached = int(kernel.progress(now) * waves / kernel.seconds + _ON_BORDER)
             border = min(border, max(reached, kernel.border) + 1)
         kernel.next_border = border
-        return kernel.anchor_s + (kernel.seconds * border / shape.waves - kernel.done) / kernel.rate
+        return kernel.anchor_s + (kernel.seconds * border / waves - kernel.done) / kernel.rate
 
     def _tick(self, timer: Event) -> None:
-        if timer is not self._timer:
+        timer.callbacks = self._on_tick
+        now = timer.env._now
+        if now != self._timer_s:
             return  # rates have changed since the timer was set
-        now = self._env.now
-        self._timer, self._timer_s = None, inf
-        for kernel in [k for k in self._running if k.next_s <= now]:
-            if kernel.ending:
-                self.leave(kernel)
-                kernel.event.succeed()
-            else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
-                kernel.border, kernel.at_border = kernel.next_border, True
-        if self._pending or self._env.peek() <= now:
-            self._request_allocation()
-        else:
-            self._run_allocation(timer)  # nothing else happens at this instant
-
-
-def _demand(kernel: Kernel) -> float:
-    return kernel.shape.memory_share * kernel.factor
+        self._timer_s = inf
+        scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all of them
+        ended = []
+        for kernel in self._running:
+            if kernel.next_s <= now:
+                if kernel.ending:
+                    ended.append(kernel)
+                else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
+                    kernel.border, kernel.at_border = kernel.next_border, True
+        for kernel in ended:
+            self._free(kernel, now)
+        for kernel in ended:
+            kernel.signal.fire()
+        if not scheduled:
+            self._pending = False
+            if timer.env.more_now:
+                self._request_allocation()
+            else:
+                self._allocate(now)  # nothing else happens at this instant

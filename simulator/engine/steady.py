@@ -1,6 +1,8 @@
 """When a repeating schedule has reached its steady state, and its step time."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 
 #: Two successive windows agree if their lengths differ by at most this share.
 AGREE = 1e-3
@@ -20,10 +22,15 @@ class PeriodWatch:
         self.makespans: list[float] = []
         self._periods_per_window = periods_per_window
 
-    def period_ended(self, unfinished: list[int], now_s: float) -> bool:
-        """Record the periods that are complete by now. `unfinished`: by period, how many executions have not ended. Returns `over`."""
+    def period_ended(self, unfinished: Sequence[int], ended_s: Sequence[float]) -> bool:
+        """Record the complete periods. Returns whether the simulation can stop.
+
+        `unfinished`: by period, how many lanes have tasks left in it. `ended_s`: by period, its last end (-inf if it holds no task).
+        """
         while not self.over and len(self.makespans) < len(unfinished) and not unfinished[len(self.makespans)]:
-            self.makespans.append(now_s)
+            # Empty periods before the first task are complete when the first period with tasks is.
+            before_s = self.makespans[-1] if self.makespans else next(end_s for end_s in ended_s if end_s > -inf)
+            self.makespans.append(max(before_s, ended_s[len(self.makespans)]))
             self._judge()
         return self.over
 
@@ -84,9 +91,9 @@ class FixedIterations(PeriodWatch):
         super().__init__(periods, iterations, 1)
         self.over = False
 
-    def period_ended(self, unfinished: list[int], now_s: float) -> bool:
-        """Record the periods that are complete by now. Never stops the simulation: it ends by itself."""
-        super().period_ended(unfinished, now_s)
+    def period_ended(self, unfinished: Sequence[int], ended_s: Sequence[float]) -> bool:
+        """Record the complete periods. Never stops the simulation: it ends by itself."""
+        super().period_ended(unfinished, ended_s)
         return False
 
     def _judge(self) -> None:

@@ -6,7 +6,7 @@ steps keep. Dependencies are derived here only; simulator, validator and executo
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from simulator.machine.machine import Machine
@@ -143,26 +143,32 @@ class _Access:
 def _derive(
     plan: Plan, tasks: tuple[Task, ...], iterations: int, largest_lag: int, pairs: Mapping[int, tuple[str, str]]
 ) -> list[list[tuple[Edge, ...]]]:
-    accesses = [_accesses(plan, task) for task in tasks]
-    positions = {task.name: index for index, task in enumerate(tasks)}
     carried = plan.carried
+    accesses = [_accesses(plan, task, carried) for task in tasks]
+    positions = {task.name: index for index, task in enumerate(tasks)}
     state: dict[tuple[str, int], _Access] = defaultdict(_Access)
     last_message: dict[tuple[str, str], _At] = {}
+    made: dict[tuple[int, int, str], Edge] = {}  # edges of later periods are those of earlier ones
     result: list[list[tuple[Edge, ...]]] = [[()] * len(tasks) for _ in range(iterations + largest_lag)]
     for period, index, task in program(tasks, iterations):
         kinds: dict[_At, str] = {}
         execution = (period, index)
-        touched = [state[access[0], -1 if access[0] in carried else period - task.lag] for access in accesses[index]]
-        for access, (_, value, region, reads, writes) in zip(touched, accesses[index], strict=True):
-            for at in _conflicts(access.writers, value, region):
-                kinds.setdefault(at, "raw" if reads else "waw")
+        iteration = period - task.lag
+        touched = [state[access[0], -1 if access[5] else iteration] for access in accesses[index]]
+        for access, (_, value, region, reads, writes, _) in zip(touched, accesses[index], strict=True):
+            kind = "raw" if reads else "waw"
+            for at, other, other_region in access.writers.values():
+                if at not in kinds and (region is None or other != value or overlap(region, other_region)):
+                    kinds[at] = kind
             if writes:
-                for at in _conflicts(access.readers, value, region):
-                    kinds.setdefault(at, "war")
-        for operand, (access, (_, value, region, reads, writes)) in enumerate(zip(touched, accesses[index], strict=True)):
+                for at, other, other_region in access.readers.values():
+                    if at not in kinds and (region is None or other != value or overlap(region, other_region)):
+                        kinds[at] = "war"
+        for operand, (access, (_, value, region, reads, writes, _)) in enumerate(zip(touched, accesses[index], strict=True)):
             if writes:  # forget the accesses that this write covers: whatever conflicts with them later also conflicts with the write
                 access.writers = _uncovered(access.writers, value, region)
-                access.readers = _uncovered(access.readers, value, region)
+                if access.readers:
+                    access.readers = _uncovered(access.readers, value, region)
                 access.writers[index, operand] = (execution, value, region)
             elif reads:
                 access.readers[index, operand] = (execution, value, region)
@@ -175,15 +181,15 @@ def _derive(
                 kinds.setdefault(last_message[pairs[index]], "message")
             last_message[pairs[index]] = execution
         kinds.pop(execution, None)
-        result[period][index] = tuple(Edge(i, period - p, kind) for (p, i), kind in sorted(kinds.items()))
+        edges = []
+        for (before, i), kind in sorted(kinds.items()):
+            key = (i, period - before, kind)
+            edge = made.get(key)
+            if edge is None:
+                edge = made[key] = Edge(*key)
+            edges.append(edge)
+        result[period][index] = tuple(edges)
     return result
-
-
-def _conflicts(entries: dict, value: str, region: Box | None) -> list[_At]:
-    """The executions of `entries` that touch `region` of `value`. Two values of one storage always conflict."""
-    if region is None:
-        return [at for at, _, _ in entries.values()]
-    return [at for at, other, other_region in entries.values() if other != value or overlap(region, other_region)]
 
 
 def _uncovered(entries: dict, value: str, region: Box | None) -> dict:
@@ -193,11 +199,12 @@ def _uncovered(entries: dict, value: str, region: Box | None) -> dict:
     return {key: entry for key, entry in entries.items() if entry[1] != value or entry[2] is None or not covers(region, entry[2])}
 
 
-def _accesses(plan: Plan, task: Task) -> list[tuple[str, str, Box | None, bool, bool]]:
-    """(storage, value, box, reads, writes) of each operand."""
+def _accesses(plan: Plan, task: Task, carried: Set[str]) -> list[tuple[str, str, Box | None, bool, bool, bool]]:
+    """(storage, value, box, reads, writes, whether the storage is carried) of each operand. Two values of one storage always conflict."""
     accesses = []
     for operands, reads, writes in ((task.reads, True, False), (task.mutates, True, True), (task.writes, False, True)):
         for operand in operands:
             value = plan.values[operand.value]
-            accesses.append((value.storage, operand.value, box(operand, value.shape) if operand.views else None, reads, writes))
+            region = box(operand, value.shape) if operand.views else None
+            accesses.append((value.storage, operand.value, region, reads, writes, value.storage in carried))
     return accesses

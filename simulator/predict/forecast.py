@@ -26,6 +26,7 @@ from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
 
@@ -100,8 +101,9 @@ def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager"
         machine, model, mode = machine.for_pytorch, model.for_pytorch, "eager"
     elif machine.of(plan.devices) is not machine:
         machine, model = machine.whole, model.whole
-    plan.validate(machine)
-    return _forecast(plan, machine, model, mode) if len(plan.segments) == 1 else _forecast_segments(plan, machine, model, mode)
+    with gc_paused():  # once for all parts: each end of a pause walks the heap
+        plan.validate(machine)
+        return _forecast(plan, machine, model, mode) if len(plan.segments) == 1 else _forecast_segments(plan, machine, model, mode)
 
 
 def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:

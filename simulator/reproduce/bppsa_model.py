@@ -22,7 +22,7 @@ from simulator.bodies.scan_level import ScanLevel
 from simulator.costs import efficiencies
 from simulator.costs.cost import FITTED, Cost
 from simulator.costs.efficiencies import Site
-from simulator.engine.simulation import simulate
+from simulator.engine.simulation import simulated_step_s
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
@@ -225,7 +225,7 @@ class Epochs:
 
     def _step_s(self, plan: Plan) -> float:
         whole = _with(plan, (Task("iteration", Host(self._constants.iteration_s), plan.devices[0], phase=FORWARD), *plan.tasks))
-        return simulate(whole, self._machine, self._costs.resolve(whole)).step_s
+        return simulated_step_s(whole, self._machine, self._costs.resolve(whole))
 
 
 def fit(published: Mapping[Case, Epoch], machine: Machine, workloads: Workloads) -> Constants:

@@ -59,11 +59,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             drafts.append(ShardedStep(NAME, job, machine, network, placed, options).plan())
             if sum(len(draft.tasks) for draft in drafts) + len(drafts[0].tasks) > _MOST_TASKS:
                 break
-    if costs is None or len(drafts) == 1:
-        return drafts[0]
-    from simulator.engine.simulation import simulate
+        if costs is None or len(drafts) == 1:
+            return drafts[0]
+        from simulator.engine.simulation import simulated_step_s
 
-    return min(drafts, key=lambda d: simulate(d, machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers).step_s)
+        return min(drafts, key=lambda d: simulated_step_s(d, machine, costs.resolve(d), costs.pair_multipliers))
 
 
 def _divisions(job: Job, network: Network, machine: Machine, costs: PlanCosts | None, options: Options) -> list[list[Configuration]]:

@@ -1,0 +1,75 @@
+"""What `sms` shares among: kernels, their shapes, and the SMs of one device."""
+
+from typing import NamedTuple
+
+from simulator.costs.cost import Cost
+from simulator.engine.clock import Signal
+
+
+class Shape(NamedTuple):
+    """What a kernel needs of SMs and memory.
+
+    `need`, `last_need`: the most SMs that it can use, in all waves but the last and in the last. `x_need`, `x_last`: SMs with which it
+    reaches full speed. A `held` kernel does not end by itself: it keeps its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
+    """
+
+    waves: int
+    need: int
+    last_need: int
+    x_need: float
+    x_last: float
+    memory_share: float
+    group: str
+    held: bool = False
+    calls: int = 1
+
+
+def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
+    """The shape of a kernel of this cost on a device of `sms` SMs."""
+    per_wave = cost.blocks_per_sm * sms
+    waves = max(1, -(-cost.grid // per_wave))
+    fill = max(1, -(-cost.grid // cost.blocks_per_sm))  # ceil(w · SMs), in integers
+    need, last_need = min(sms, fill), fill - (waves - 1) * sms
+
+    def x_need(area: int) -> float:
+        return min(float(area), max(cost.compute_share * area, saturation_share * sms))
+
+    share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
+    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls)
+
+
+class Kernel:
+    """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
+
+    __slots__ = (
+        "anchor_s", "at_border", "border", "demand", "done", "ending", "factor", "freed_by", "full", "goal", "granted_s", "held", "last",
+        "memory_share", "next_border", "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal",
+        "sms", "start_s", "waves",
+    )  # fmt: skip
+
+    def __init__(self, pool: "Pool", signal: Signal):
+        """`pool`: the SMs of its device. `signal`: what its lane waits for."""
+        self.pool, self.signal = pool, signal
+
+    def progress(self, now_s: float) -> float:
+        """Work done, in seconds of the solo time."""
+        done = self.done + (now_s - self.anchor_s) * self.rate
+        return done if done < self.seconds else self.seconds
+
+
+class Pool:
+    """The SMs of one device, or the cores of a CPU, and the kernels that wait for some.
+
+    `wake_s`: how long a task waits for a sleeping worker; None for the SMs of a GPU. `interpreter_s`: how long a worker waits to get the
+    interpreter back after an op call while another worker of the same `process` calls ops too.
+    """
+
+    __slots__ = ("awake", "awake_s", "free", "freed_by", "interpreter_s", "process", "queue", "wake_s")
+
+    def __init__(self, sms: int, wake_s: float | None = None, interpreter_s: float = 0.0, process: str = ""):
+        """All SMs are free."""
+        self.free, self.wake_s, self.interpreter_s, self.process = sms, wake_s, interpreter_s, process
+        self.queue: list[Kernel] = []
+        self.freed_by = -1  # the execution that freed SMs last
+        self.awake: list[Kernel] = []  # kernels that ended at `awake_s`: their workers look for another task
+        self.awake_s = -1.0
