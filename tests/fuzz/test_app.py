@@ -72,7 +72,8 @@ def forms(draw) -> dict:
         "form": st.sampled_from(["for", "foreach", "fused"]), "precision": st.sampled_from(["fp32", "bf16", "tf32", "fp64", "amp"]),
         "machine": st.sampled_from(["this-cpu", *machine_names()]), "strategies": st.just([text.partition(":")[0] for text in texts]),
         "devices": st.sampled_from([None, None, 1, 2]), "times memory": st.sampled_from([1.0, 1.0, 0.5, 2, 7.3]),
-        "accumulate": st.sampled_from([1, 1, 2, 3]), "layout": st.sampled_from(["nchw", "nhwc"]), "mode": st.sampled_from(["eager", "graph"]),
+        "accumulate": st.sampled_from([1, 1, 2, 3]), "layout": st.sampled_from(["nchw", "nhwc"]),
+        "mode": st.sampled_from(["eager", "graph"]),
         "memory limit": st.sampled_from([None, None, 1e-3, 16]), "clip norm": st.sampled_from([None, 1.0]),
         "link": st.sampled_from(["alias", "copy", "copy:0.5"]), "partition": st.sampled_from([None, None, 1, 2]),
     }  # fmt: skip
