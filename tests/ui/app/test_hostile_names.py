@@ -11,7 +11,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 
 #: Elements that only a name could have made: images, links, formulas, symbols, code and emphasis.
 MADE = (
-    f"img, iframe, a[href*='{hostile.HOST}'], .js-plotly-plot a, .katex, .katex-error, mjx-container, [data-testid='stMain'] code,"
+    f"img, iframe, a[href*='{hostile.HOST}'], .js-plotly-plot a, .katex, .katex-error, mjx-container,"
+    " [data-testid='stMain'] code:not([data-testid='stCode'] code),"
     " [data-testid='stMarkdownContainer'] :is(strong, em, li, [data-testid='stIconMaterial'], [class*='stMarkdownColored'])"
 )  # fmt: skip
 PAGES = ("report", "training", "what if", "replay", "damaged report")
@@ -66,11 +67,10 @@ def open_page(page, name):
         page.get_by_text("not valid JSON").wait_for()
     elif name == "what if":
         page.get_by_text("What if", exact=True).first.click()
-        page.get_by_role("button", name="Predict").click()
         page.get_by_text("Look at").wait_for()
         page.get_by_text("The critical path has").wait_for()
     else:
-        page.get_by_text("Replay", exact=True).first.click()
+        page.get_by_text("Trace", exact=True).first.click()
         page.get_by_text("kernels on").first.wait_for()
         for expander in page.locator("details summary").all():
             expander.click()
