@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traces import units
 from traces.critical import critical_spans
@@ -142,6 +143,7 @@ def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{label} ({row})" if shortened.count(label) > 1 else label for row, label in enumerate(shortened))
 
 
+@lru_cache(maxsize=65536)
 def _layer_labels(layer: str) -> tuple[str, ...]:
     """The layer's path, then shorter ends of it that start with a word: layer1.0.conv1, conv1. No label is a bare number."""
     parts = layer.split(".")

@@ -8,7 +8,7 @@ import { firstFrom } from "./tracks.js";
 const DRAG_PX = 4; // a pointer that moves less clicks
 const KEY_ZOOM = 1.4, KEY_PAN = 0.15;
 
-/** Make a timeline react. Returns a function that undoes what it did outside of the timeline. */
+/** Make a timeline react. */
 export function listen(timeline) {
   const { canvas, root, search, colors } = timeline.parts;
   const at = (event) => {
@@ -82,7 +82,6 @@ export function listen(timeline) {
     if (event.key === "Enter") timeline.step(event.shiftKey ? -1 : 1);
   });
   colors.addEventListener("change", () => timeline.color());
-  return () => {};
 }
 
 function listenToTools(timeline) {

@@ -1,11 +1,12 @@
 // Draws the visible part of a timeline on a surface.
 
-import { barLines, digits } from "./model.js";
+import { barLines } from "./model.js";
 import { gridMs } from "./view.js";
 
 /** Pixels between grid lines, and of a letter on average; bars get a label if it fits into them. */
 const GRID = 110, LETTER = 6.6, LABEL_LANE = 14;
 const DIMMED = 0.16; // opacity of bars that the search does not match
+const FRAMED = 28; // pixels from which on bars of the critical path have a frame, besides the stripe
 
 /** White or black, whichever can be read on a color such as #12A37B. */
 export function inkOn(color) {
@@ -19,10 +20,8 @@ export function draw(surface, scene) {
   const per = (view.to - view.from) / (layout.plot * surface.scale); // ticks of one pixel of the surface
   const from = Math.round(view.from / per) * per; // columns lie on pixels
   const frame = { ...scene, per, from, to: from + (view.to - view.from), x: (tick) => layout.gutter + (tick - from) / per / surface.scale };
-  drawGrid(surface, frame);
   model.panels.forEach((panel, number) => drawPanel(surface, frame, panel, number));
   drawAxis(surface, frame);
-  surface.line(layout.gutter, layout.panels[0].heading, layout.gutter, layout.axis, theme.faint);
 }
 
 function drawPanel(surface, frame, panel, number) {
@@ -36,21 +35,26 @@ function drawPanel(surface, frame, panel, number) {
   });
   surface.unclip();
   surface.clip(layout.gutter, heading, layout.plot, bottom - heading + 4);
+  for (const top of tops) surface.rect(layout.gutter, top + 1, layout.plot, layout.lane - 2, theme.lane);
+  forGrid(frame, (place) => surface.line(place, tops[0] ?? heading, place, bottom, theme.faint));
   panel.rows.forEach((_, row) => drawRow(surface, frame, number, row));
-  const step = x(panel.step_ms / frame.model.tick_ms);
-  surface.line(step, heading + layout.headingHeight - 6, step, bottom, theme.ink, { dash: [5, 3], thickness: 1.5, opacity: 0.7 });
-  for (const [bar, look] of [...frame.others.map((bar) => [bar, theme.ink]), [frame.hovered, theme.ink], [frame.picked, theme.accent]]) {
-    outline(surface, frame, number, bar, look);
+  const above = number ? frame.model.panels[0].step_ms : panel.step_ms; // for comparison
+  for (const [ms, look] of [[above, { dash: [2, 4] }], [panel.step_ms, { dash: [5, 3], thickness: 1.5 }]]) {
+    const step = x(ms / frame.model.tick_ms);
+    surface.line(step, heading + layout.headingHeight - 6, step, bottom, theme.ink, { ...look, opacity: 0.7 });
   }
+  for (const bar of frame.others) outline(surface, frame, number, bar, theme.soft, 2);
+  outline(surface, frame, number, frame.hovered, theme.ink, 1.5);
+  outline(surface, frame, number, frame.picked, theme.ink, 3);
   surface.unclip();
 }
 
 function drawRow(surface, frame, panel, row) {
-  const { rows, layout, theme, hits, model, per, x, from, to } = frame;
+  const { rows, layout, hits, model, per, x, from, to } = frame;
   const top = layout.panels[panel].tops[row] + 1, height = layout.lane - 2;
   const { tracks, critical, idle } = rows[panel][row];
-  surface.rect(layout.gutter, top, layout.plot, height, theme.lane);
-  const drawn = hits ? [...tracks.map((track) => [track, DIMMED]), ...hits.tracks[panel][row].map((track) => [track, 1])] : tracks.map((track) => [track, 1]);
+  const drawn = tracks.map((track) => [track, hits ? DIMMED : 1]);
+  if (hits) drawn.push(...hits.tracks[panel][row].map((track) => [track, 1]));
   drawn.forEach(([track, opacity], number) => {
     const inset = Math.min((number % tracks.length) * 3, height / 2); // spans within spans
     drawTrack(surface, frame, track, top + inset, height - inset, opacity);
@@ -60,7 +64,7 @@ function drawRow(surface, frame, panel, row) {
   critical.runs(from, to, per, (begin, end, _, opacity, at) => {
     const [left, right] = [x(begin), x(end)];
     surface.rect(left, top + height - stripe, Math.max(right - left - (at >= 0 ? 0.5 : 0), 0.5), stripe, model.critical_color, opacity);
-    if (at >= 0 && right - left > 4 && !model.panels[panel].pipeline) surface.frame(left, top, right - left, height, model.critical_color, 1.5);
+    if (at >= 0 && right - left >= FRAMED && !model.panels[panel].pipeline) surface.frame(left, top, right - left, height, model.critical_color, 1.5);
   });
 }
 
@@ -86,7 +90,7 @@ function drawTrack(surface, frame, track, top, height, opacity) {
 /** Write the longest text that fits into a bar. */
 function label(surface, frame, bar, left, width, y, color) {
   const { model, textWidth } = frame;
-  const names = [...model.labels[model.arrays.label[bar]], ...(model.panels.length ? [model.names[model.arrays.task[bar]]] : [])];
+  const names = [...model.labels[model.arrays.label[bar]], model.names[model.arrays.task[bar]]];
   const text = names.find((name) => name.length * LETTER * 0.7 < width && textWidth(name) + 6 <= width);
   if (text) surface.text(left + width / 2, y + 0.5, text, inkOn(color), { align: "center" });
 }
@@ -99,17 +103,13 @@ function hatch(surface, frame, left, top, width, height, opacity) {
   }
 }
 
-function outline(surface, frame, panel, bar, color) {
+function outline(surface, frame, panel, bar, color, thickness) {
   if (bar == null || bar < 0) return;
   const { model, layout, x } = frame;
   const row = model.panels[panel].rows.findIndex(({ tracks }) => bar >= tracks[0] && bar < tracks[tracks.length - 1]);
   if (row < 0) return;
   const left = x(model.arrays.start[bar]), width = Math.max(3, x(model.arrays.end[bar]) - left);
-  surface.frame(left - 1, layout.panels[panel].tops[row], width + 2, layout.lane, color, 2);
-}
-
-function drawGrid(surface, frame) {
-  forGrid(frame, (place) => surface.line(place, frame.layout.panels[0].heading, place, frame.layout.axis, frame.theme.faint));
+  surface.frame(left - 1, layout.panels[panel].tops[row], width + 2, layout.lane, color, thickness);
 }
 
 function drawAxis(surface, frame) {
@@ -125,6 +125,6 @@ function forGrid({ model, layout, from, to, x }, visit) {
   const count = Math.min(60, Math.floor((to * model.tick_ms - first) / step + 1e-6));
   for (let number = 0; number <= count; number++) {
     const ms = first + number * step;
-    visit(x(ms / model.tick_ms), step >= 1 && ms >= 1000 ? digits(ms) : ms.toFixed(decimals));
+    visit(x(ms / model.tick_ms), ms.toFixed(decimals));
   }
 }

@@ -28,17 +28,21 @@ MAGIC = b"STL1"
 #: Phases with an entry of their own in the legend. Files may hold any number; the others share one.
 MOST_PHASES = 24
 OTHER_PHASES, OTHER_LAYERS, NO_LAYER = "other phases", "other layers", "no layer"
+#: The arrays and their types. A bar has an entry in all of the first ones; stripes of the critical path and idle time have their own.
+ARRAYS = {
+    "start": np.uint32, "end": np.uint32, "task": np.uint32, "layer": np.uint32, "label": np.uint32, "phase": np.uint8, "group": np.uint8,
+    "shade": np.uint8, "cause": np.uint8, "micro_batch": np.int32, "iteration": np.int32,
+    "critical_start": np.uint32, "critical_end": np.uint32, "idle_start": np.uint32, "idle_end": np.uint32,
+}  # fmt: skip
 _CAUSES = tuple(Cause)
 _LAST_TICK = 2**32 - 1
 _LARGEST_MS = 1e300  # what a damaged file says may be infinite, which JSON cannot hold
 
 
-def timelines_payload(
-    timelines: Sequence[Timeline], title: str | None = None, events: Sequence[str] = (), editable: bool = False
-) -> bytes:
+def timelines_payload(timelines: Sequence[Timeline], title: str | None = None, events: Sequence[str] = (), editable: bool = False) -> bytes:
     """One training step of each timeline, above each other on one time axis. `title`: by default, step times and error.
 
-    `events`: "selected" if the browser reports the span that the user picks. `editable`: whether spans can be dragged ("moved" is reported).
+    `events`: what the browser reports, "selected" (the span that the user picks) and "moved". `editable`: whether spans can be dragged.
     """
     panels = [timeline_panel(timeline) for timeline in timelines]
     if title is None:
@@ -48,7 +52,8 @@ def timelines_payload(
     writer = _Writer(tick_ms=max(end_ms / _LAST_TICK, math.ulp(0.0)), groups=layer_groups(s for t in timelines for s in t.window()))
     writer.phases = _phases(panels)
     header = {
-        "title": title, "x_label": X_LABEL, "tick_ms": writer.tick_ms, "end_ms": end_ms, "panels": [writer.panel(panel) for panel in panels],
+        "title": title, "x_label": X_LABEL, "tick_ms": writer.tick_ms, "end_ms": end_ms,
+        "panels": [writer.panel(panel) for panel in panels],
         "phases": [_color(phase, palette.phase_color(phase)) for phase in writer.phases], "groups": writer.group_colors(),
         "names": list(writer.names), "labels": list(writer.labels), "causes": list(map(str, _CAUSES)), "clipped": writer.clipped,
         "critical_color": palette.CRITICAL, "idle_color": palette.IDLE, "grey": palette.GREY, "events": list(events), "editable": editable,
@@ -83,9 +88,14 @@ class _Writer:
     names: dict[str, int] = field(default_factory=lambda: {"": 0})
     labels: dict[tuple[str, ...], int] = field(default_factory=lambda: {(): 0})
     clipped: dict[int, tuple[float, float]] = field(default_factory=dict)
-    columns: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [np.empty(0, kind)] for name, kind in ARRAYS.items()})
     bars: int = 0  # written so far
     marks: dict[str, int] = field(default_factory=lambda: {"critical": 0, "idle": 0})
+
+    def __post_init__(self) -> None:
+        self._named_groups = list(dict.fromkeys(group for group in self.groups.values() if group))
+        numbers = {group: number for number, group in enumerate(self._named_groups)}
+        self._group_of = {layer: numbers.get(group, len(numbers)) for layer, group in self.groups.items()}
 
     def panel(self, panel: TimelinePanel) -> dict[str, Any]:
         """A panel's entry in the header; its bars go into the arrays."""
@@ -114,13 +124,12 @@ class _Writer:
     def group_colors(self) -> list[dict[str, str]]:
         """Name and colors of every group of layers; the last two are those of other layers and of none."""
         colors = list(palette.PHASE.values())
-        named = dict.fromkeys(group for group in self.groups.values() if group)
-        entries = [_color(group, colors[number % len(colors)]) for number, group in enumerate(named)]
+        entries = [_color(group, colors[number % len(colors)]) for number, group in enumerate(self._named_groups)]
         return [*entries, _color(OTHER_LAYERS, palette.OTHER), _color(NO_LAYER, palette.IDLE)]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
-        return {name: np.concatenate(parts) if parts else np.empty(0, np.uint32) for name, parts in self.columns.items()}
+        return {name: np.concatenate(parts) for name, parts in self.columns.items()}
 
     def _ticks(self, times_ms: Iterable[float]) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -141,21 +150,19 @@ class _Writer:
             duration_ms = (bar.span.end_s - bar.span.start_s) * 1e3
             if bar.offset_ms < 0 or exact_end[index] != end[index] or duration_ms > bar.length_ms * (1 + 1e-9):
                 self.clipped[place] = _finite(bar.offset_ms), _finite(duration_ms)
-        group_numbers = {group: number for number, group in enumerate(dict.fromkeys(g for g in self.groups.values() if g))}
-        group_of = {layer: group_numbers.get(group, len(group_numbers)) for layer, group in self.groups.items()}
-        other = len(self.phases) - 1
+        other_phase, no_group = len(self.phases) - 1, len(self._named_groups) + 1
         spans = [bar.span for _, bar in drawn]
         self._add("start", start[order])
         self._add("end", end[order])
-        self._add("task", np.array([self._name(span.task) for span in spans], np.uint32))
-        self._add("layer", np.array([self._name(span.layer) for span in spans], np.uint32))
-        self._add("label", np.array([self.labels.setdefault(bar.labels, len(self.labels)) for _, bar in drawn], np.uint32))
-        self._add("phase", np.array([self.phases.get(phase, other) for phase, _ in drawn], np.uint8))
-        self._add("group", np.array([group_of.get(span.layer, len(group_numbers) + (not span.layer)) for span in spans], np.uint8))
-        self._add("shade", np.array([bar.shade for _, bar in drawn], np.uint8))
-        self._add("cause", np.array([1 + _CAUSES.index(bar.cause) if bar.cause else 0 for _, bar in drawn], np.uint8))
-        self._add("micro_batch", np.array([_whole(span.micro_batch) for span in spans], np.int32))
-        self._add("iteration", np.array([_whole(span.iteration) for span in spans], np.int32))
+        self._add("task", [self._name(span.task) for span in spans])
+        self._add("layer", [self._name(span.layer) for span in spans])
+        self._add("label", [self.labels.setdefault(bar.labels, len(self.labels)) for _, bar in drawn])
+        self._add("phase", [self.phases.get(phase, other_phase) for phase, _ in drawn])
+        self._add("group", [self._group_of.get(span.layer, no_group) for span in spans])
+        self._add("shade", [bar.shade for _, bar in drawn])
+        self._add("cause", [1 + _CAUSES.index(bar.cause) if bar.cause else 0 for _, bar in drawn])
+        self._add("micro_batch", [_whole(span.micro_batch) for span in spans])
+        self._add("iteration", [_whole(span.iteration) for span in spans])
         self.bars = places[-1]
         return places
 
@@ -172,8 +179,8 @@ class _Writer:
     def _name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
 
-    def _add(self, column: str, values: np.ndarray) -> None:
-        self.columns.setdefault(column, []).append(values)
+    def _add(self, column: str, values: Sequence[int] | np.ndarray) -> None:
+        self.columns[column].append(np.asarray(values, ARRAYS[column]))
 
 
 def sentence(panel: TimelinePanel) -> str:

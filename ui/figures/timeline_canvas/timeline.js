@@ -13,6 +13,7 @@ import { download, savePng } from "./download.js";
 
 /** A canvas with more pixels on a side is not drawn by browsers. */
 const MOST_PIXELS = 16_000;
+const HINT = "Scroll or + and − to zoom, drag or arrow keys to move, click a bar for details, / to search.";
 
 export class Timeline {
   /** `report(event, value)` is called with "selected" and "moved" if the payload asks for them. */
@@ -24,7 +25,7 @@ export class Timeline {
     this.widths = new Map(); // of texts, in pixels
     this.frames = 0;
     place.append(this.parts.root);
-    this.unlisten = listen(this);
+    listen(this);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.parts.root);
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -47,7 +48,7 @@ export class Timeline {
     title.hidden = !this.model.title;
     canvas.setAttribute("aria-label", `Timeline. ${this.model.title}`);
     words.textContent = this.model.panels.map(({ sentence }) => sentence).join(" ");
-    details.textContent = "";
+    details.textContent = HINT;
     this.color();
     return this.resize();
   }
@@ -96,7 +97,7 @@ export class Timeline {
     const others = bar == null ? [] : counterparts(model, bar).slice(0, 50);
     this.others = others.map((other) => other.bar);
     if (bar == null) {
-      parts.details.textContent = "";
+      parts.details.textContent = HINT;
     } else {
       const { panel, row } = placeOf(model, bar);
       const { kind, rows } = model.panels[panel];
@@ -222,7 +223,6 @@ export class Timeline {
     cancelAnimationFrame(this.request);
     this.observer.disconnect();
     this.scheme.removeEventListener("change", this.redraw);
-    this.unlisten();
     this.parts.root.remove();
   }
 }
