@@ -132,7 +132,8 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
         sections.append(section)
         shown.append(_section_values(validation, section, comparisons))
     rows = [row for values in shown for row in values["rows"][:1]]
-    page = render("validations.html", sections=shown, text_columns=first_and_last(rows), head=head())
+    drawing = head() if any(section.comparisons for section in sections) else ""
+    page = render("validations.html", sections=shown, text_columns=first_and_last(rows), head=drawing)
     write_atomic(stage / "index.html", page)
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
 
