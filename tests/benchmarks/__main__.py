@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |published|preset-links|division-search]...
+     |published|preset-links|division-search|canvas-timeline]...
 """
 
 import subprocess
@@ -27,6 +27,7 @@ MODULES = {
     "published": "published",
     "preset-links": "preset_links",
     "division-search": "division_search",
+    "canvas-timeline": "canvas_timeline",
 }
 
 

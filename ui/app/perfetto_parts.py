@@ -10,6 +10,7 @@ import streamlit as st
 
 from traces.perfetto import trace_document
 from traces.timeline import Timeline
+from ui.app.state import COMPONENT
 
 _button = st.components.v2.component(
     "stepcast_perfetto",
@@ -29,7 +30,7 @@ def perfetto_ui(timelines: Sequence[Timeline], key: str) -> None:
     data = {"title": "Stepcast"}
     if st.session_state.pop(wanted, False):
         data["trace"] = base64.b64encode(trace_bytes(timelines)).decode()
-    _button(key=key, data=data, on_wanted_change=ask)
+    _button(key=COMPONENT + key, data=data, on_wanted_change=ask)
 
 
 def trace_bytes(timelines: Sequence[Timeline]) -> bytes:

@@ -14,12 +14,14 @@ MOST = 2**53 - 1
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: The keys that Streamlit gives the buttons of forms. Their state cannot be set.
 _FORM_BUTTON = "FormSubmitter:"
+#: Starts the keys of components of our own. Their events would be repeated if their state were kept.
+COMPONENT = "component: "
 
 
 def keep_widgets() -> None:
     """Keep the state of widgets that this page does not draw, which Streamlit forgets otherwise. Call it before any widget is drawn."""
     for key in list(st.session_state):
-        if not str(key).startswith(_FORM_BUTTON):
+        if not str(key).startswith((_FORM_BUTTON, COMPONENT)):
             st.session_state[key] = st.session_state[key]
 
 

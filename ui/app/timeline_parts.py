@@ -6,6 +6,7 @@ import streamlit as st
 
 from traces.timeline import Timeline
 from ui.app.perfetto_parts import perfetto_ui
+from ui.app.state import COMPONENT
 from ui.figures.timeline_canvas.assets import script, style
 from ui.figures.timeline_canvas.payload import timelines_payload
 
@@ -30,7 +31,7 @@ def timelines_canvas(
     """
     reported = [*events, *(["moved"] if editable else [])]
     payload = timelines_payload(timelines, title, reported, editable)
-    result = _canvas(key=key, data=payload, **{f"on_{event}_change": _nothing for event in reported})
+    result = _canvas(key=COMPONENT + key, data=payload, **{f"on_{event}_change": _nothing for event in reported})
     return {event: result.get(event) for event in reported}
 
 

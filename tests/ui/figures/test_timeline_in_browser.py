@@ -182,3 +182,30 @@ def test_pictures_hold_what_is_visible_and_names_stay_text(page, tmp_path):
     assert hostile.NAME.split()[1] in page.locator(".details").text_content()
     assert page.locator("img, .stepcast-timeline a, b b").count() == 0
     assert [url for url in requested if not url.startswith(("file:", "blob:", "data:"))] == []
+
+
+def test_picks_and_drops_are_reported_to_a_page_that_asks(page, tmp_path):
+    timeline = comparisons()[-1].predicted
+    canvas = opened(page, write_page(tmp_path / "editable.html", [timeline]))
+    page.evaluate(f"""() => {{
+      window.reported = [];
+      Object.assign({TIMELINE}.model, {{ editable: true, events: ["selected", "moved"] }});
+      {TIMELINE}.report = (...event) => reported.push(event);
+    }}""")
+    page.mouse.click(*point_at(page, canvas, bar_named(page, "F1 stage0")))
+    ((event, value),) = page.evaluate("reported")
+    assert (event, value["task"], value["device"], value["lane"], value["phase"]) == (
+        "selected",
+        "F1 stage0",
+        "gpu0",
+        "stream 0",
+        "forward",
+    )
+    page.mouse.down()
+    page.mouse.move(*point_at(page, canvas, bar_named(page, "F1 stage1")), steps=3)
+    assert page.locator(".ghost").text_content() == "F1 stage0"
+    x, y = point_at(page, canvas, bar_named(page, "F2 stage1"))
+    page.mouse.move(x - 2, y)
+    page.mouse.up()
+    moved = {"task": "F1 stage0", "device": "gpu1", "lane": "stream 0", "before": "F2 stage1"}
+    assert page.evaluate("reported")[-1] == ["moved", moved]

@@ -8,13 +8,3 @@ export function download(blob, name) {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
-
-/** A canvas's picture on a background, as a PNG file. */
-export function savePng(canvas, background, name) {
-  const copy = element("canvas", { width: canvas.width, height: canvas.height });
-  const context = copy.getContext("2d");
-  context.fillStyle = background;
-  context.fillRect(0, 0, copy.width, copy.height);
-  context.drawImage(canvas, 0, 0);
-  copy.toBlob((blob) => download(blob, name), "image/png");
-}

@@ -6,7 +6,8 @@ import { gridMs } from "./view.js";
 /** Pixels between grid lines, and of a letter on average; bars get a label if it fits into them. */
 const GRID = 110, LETTER = 6.6, LABEL_LANE = 14;
 const DIMMED = 0.16; // opacity of bars that the search does not match
-const FRAMED = 28; // pixels from which on bars of the critical path have a frame, besides the stripe
+const TALL = 600; // pixels from which on the axis has numbers above the lanes too
+const FRAMED = 48; // pixels from which on bars of the critical path have a frame, besides the stripe
 
 /** White or black, whichever can be read on a color such as #12A37B. */
 export function inkOn(color) {
@@ -24,10 +25,26 @@ export function draw(surface, scene) {
   drawAxis(surface, frame);
 }
 
+/** Draw marks and names of the legend's entries in a row. */
+export function drawLegend(surface, entries, y, theme, textWidth) {
+  let x = 8;
+  for (const { name, color, kind } of entries) {
+    if (kind === "hatch") surface.frame(x, y - 6, 12, 12, color, 1);
+    else surface.rect(x, kind === "stripe" ? y - 2 : y - 6, 12, kind === "stripe" ? 4 : 12, color);
+    surface.text(x + 18, y, name, theme.ink);
+    x += 36 + textWidth(name);
+  }
+}
+
 function drawPanel(surface, frame, panel, number) {
   const { layout, theme, x } = frame;
   const { heading, tops, bottom } = layout.panels[number];
-  surface.text(4, heading + layout.headingHeight / 2, `${panel.kind}: ${panel.step_label}`, theme.ink, { bold: true });
+  const title = `${panel.kind}: ${panel.step_label}`, middle = heading + layout.headingHeight / 2;
+  surface.text(4, middle, title, theme.ink, { bold: true });
+  if (!number && layout.height > TALL) {
+    const free = 24 + frame.textWidth(title) * 1.15;
+    forGrid(frame, (place, text) => place > free + 20 && surface.text(place, middle + 4, text, theme.soft, { align: "center" }));
+  }
   surface.clip(0, heading, layout.gutter - 6, bottom - heading);
   panel.rows.forEach(({ label, device }, row) => {
     if (row && device !== panel.rows[row - 1].device) surface.line(0, tops[row], layout.width, tops[row], theme.faint);
@@ -61,30 +78,39 @@ function drawRow(surface, frame, panel, row) {
   });
   idle.runs(from, to, per, (begin, end, _, opacity) => hatch(surface, frame, x(begin), top, x(end) - x(begin), height, opacity));
   const stripe = Math.max(2, Math.round(height / 7));
-  critical.runs(from, to, per, (begin, end, _, opacity, at) => {
-    const [left, right] = [x(begin), x(end)];
-    surface.rect(left, top + height - stripe, Math.max(right - left - (at >= 0 ? 0.5 : 0), 0.5), stripe, model.critical_color, opacity);
-    if (at >= 0 && right - left >= FRAMED && !model.panels[panel].pipeline) surface.frame(left, top, right - left, height, model.critical_color, 1.5);
+  const frames = [];
+  surface.band(layout.gutter, top + height - stripe, layout.plot, stripe, (fill) => {
+    critical.runs(from, to, per, (begin, end, _, opacity, at) => {
+      const left = x(begin), width = x(end) - left;
+      fill(left, Math.max(width - (at >= 0 ? 0.5 : 0), 0.5), model.critical_color, opacity);
+      if (at >= 0 && width >= FRAMED && !hits && !model.panels[panel].pipeline) frames.push([left, width]);
+    });
   });
+  for (const [left, width] of frames) surface.frame(left, top, width, height, model.critical_color, 1.5);
 }
 
 function drawTrack(surface, frame, track, top, height, opacity) {
   const { model, colors, byPhase, per, x, from, to, layout, theme } = frame;
   const { shade, iteration } = model.arrays;
-  const step = 1 / surface.scale;
+  const step = 1 / surface.scale, leftmost = layout.gutter - 2, rightmost = layout.gutter + layout.plot + 2;
   const snap = (place) => Math.round(place * surface.scale) / surface.scale;
-  track.runs(from, to, per, (begin, end, number, share, at) => {
-    const left = snap(Math.max(x(begin), layout.gutter - 2)), right = snap(Math.min(x(end), layout.gutter + layout.plot + 2));
-    if (at < 0) {
-      surface.rect(left, top, Math.max(right - left, step), height, colors[number].color, share * opacity);
-      return;
-    }
-    const bar = track.bar(at), width = Math.max(right - left - (right - left > 3 ? step : 0), step);
-    const color = byPhase && shade[bar] ? colors[number].lighter : colors[number].color;
-    surface.rect(left, top, width, height, color, opacity, surface.parts ? barLines(model, bar).join("\n") : "");
-    if (at && iteration[bar] !== iteration[track.bar(at - 1)]) surface.rect(left, top - 1, 1.5, height + 2, theme.ink, 0.8);
-    if (opacity === 1 && width > 2 * LETTER && height >= LABEL_LANE) label(surface, frame, bar, left, width, top + height / 2, color);
+  const labels = [], borders = [];
+  surface.band(layout.gutter, top, layout.plot, height, (fill) => {
+    track.runs(from, to, per, (begin, end, number, share, at) => {
+      const left = snap(Math.max(x(begin), leftmost)), length = snap(Math.min(x(end), rightmost)) - left;
+      if (at < 0) {
+        fill(left, Math.max(length, step), colors[number].color, share * opacity, "");
+        return;
+      }
+      const bar = track.bar(at), width = Math.max(length - (length > 3 ? step : 0), step);
+      const color = byPhase && shade[bar] ? colors[number].lighter : colors[number].color;
+      fill(left, width, color, opacity, surface.parts ? barLines(model, bar).join("\n") : "");
+      if (at && iteration[bar] !== iteration[track.bar(at - 1)]) borders.push(left);
+      if (opacity === 1 && width > 2 * LETTER && height >= LABEL_LANE) labels.push([bar, left, width, color]);
+    });
   });
+  for (const left of borders) surface.rect(left, top - 1, 1.5, height + 2, theme.ink, 0.8);
+  for (const [bar, left, width, color] of labels) label(surface, frame, bar, left, width, top + height / 2, color);
 }
 
 /** Write the longest text that fits into a bar. */

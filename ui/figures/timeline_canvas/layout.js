@@ -9,7 +9,7 @@ export function layoutOf(model, width, textWidth) {
   const lanes = model.panels.reduce((sum, { rows }) => sum + rows.length, 0);
   const lane = lanes > VERY_MANY_LANES ? NARROWEST_LANE : lanes > MANY_LANES ? NARROW_LANE : LANE;
   const widest = Math.max(0, ...model.panels.flatMap(({ rows }) => rows.map(({ label }) => textWidth(label))));
-  const gutter = Math.min(Math.max(LEAST_GUTTER, widest + 16), MOST_GUTTER, width * 0.35);
+  const gutter = Math.round(Math.min(Math.max(LEAST_GUTTER, widest + 16), MOST_GUTTER, width * 0.35));
   let y = TOP;
   const panels = model.panels.map(({ rows }) => {
     const heading = y;

@@ -1,18 +1,19 @@
 // One timeline on a page: holds its state, draws it when something changes, and tells what the user picks.
 
-import { fillLegend, partsOf } from "./parts.js";
+import { element, fillLegend, partsOf } from "./parts.js";
 import { barLines, counterparts, decode, digits, placeOf, timesMs } from "./model.js";
 import { tracksOf } from "./tracks.js";
 import { View } from "./view.js";
 import { layoutOf, rowAt } from "./layout.js";
-import { draw } from "./draw.js";
+import { draw, drawLegend } from "./draw.js";
 import { search } from "./search.js";
 import { CanvasSurface, FONT, SvgSurface } from "./surfaces.js";
 import { listen } from "./control.js";
-import { download, savePng } from "./download.js";
+import { download } from "./download.js";
 
 /** A canvas with more pixels on a side is not drawn by browsers. */
 const MOST_PIXELS = 16_000;
+const LEGEND_PX = 26; // below exported pictures
 const HINT = "Scroll or + and − to zoom, drag or arrow keys to move, click a bar for details, / to search.";
 
 export class Timeline {
@@ -63,6 +64,7 @@ export class Timeline {
     const entries = this.colors.filter((_, number) => used.has(number));
     if (model.arrays.critical_start.length) entries.push({ name: "critical path", color: model.critical_color, kind: "stripe" });
     if (model.arrays.idle_start.length) entries.push({ name: "idle", color: model.idle_color, kind: "hatch" });
+    this.entries = entries;
     fillLegend(this.parts.legend, entries, (name) => this.search(name));
     this.search(this.parts.search.value);
   }
@@ -202,11 +204,18 @@ export class Timeline {
     return { ink: mixed(1), page: mixed(0), soft: mixed(0.68), faint: mixed(0.16), lane: mixed(0.04) };
   }
 
+  /** Draw the visible part and the legend on a surface with room for both. */
+  export(surface) {
+    const theme = this.theme(), { width, height } = this.layout;
+    surface.rect(0, 0, width, height + LEGEND_PX, theme.page);
+    draw(surface, { ...this.scene(), hovered: null });
+    drawLegend(surface, this.entries, height + LEGEND_PX / 2, theme, this.textWidth);
+    return surface;
+  }
+
   /** The visible part as an SVG file's text. */
   svg() {
-    const surface = new SvgSurface(this.layout.width, this.layout.height, this.theme().page);
-    draw(surface, { ...this.scene(), hovered: null });
-    return surface.toString();
+    return String(this.export(new SvgSurface(this.layout.width, this.layout.height + LEGEND_PX)));
   }
 
   saveSvg() {
@@ -214,8 +223,10 @@ export class Timeline {
   }
 
   savePng() {
-    this.draw();
-    savePng(this.parts.canvas, this.theme().page, "timeline.png");
+    const { width, height } = this.layout, scale = this.parts.canvas.width / width;
+    const canvas = element("canvas", { width: this.parts.canvas.width, height: Math.round((height + LEGEND_PX) * scale) });
+    this.export(new CanvasSurface(canvas.getContext("2d"), width, height + LEGEND_PX, scale));
+    canvas.toBlob((blob) => download(blob, "timeline.png"), "image/png");
   }
 
   /** Remove it from the page. */
