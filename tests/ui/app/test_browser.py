@@ -124,7 +124,6 @@ def test_a_trace_goes_to_perfetto_when_it_answers(page, address):
 
 def test_what_if_in_the_app(page, address):
     page.goto(f"{address}/what-if")
-    page.get_by_role("button", name="Predict").click()
     page.get_by_text("Look at").wait_for()
     assert colors_drawn(drawn_timeline(page, "predicted 41.0 ms")) > 4
     keep(page, "what-if")

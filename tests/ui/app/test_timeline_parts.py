@@ -43,7 +43,7 @@ def test_an_event_is_not_kept_for_the_next_run(monkeypatch):
 def test_the_browser_reports_what_the_page_asks_for(monkeypatch):
     def browser(key, data, on_selected_change, on_moved_change):
         header = decode(data).header
-        assert (key, header["events"], header["editable"]) == ("component: board", ["selected", "moved"], True)
+        assert (key, header["events"], header["editable"]) == (f"{state.COMPONENT}board", ["selected", "moved"], True)
         return {"selected": {"task": "c"}, "moved": None}
 
     monkeypatch.setattr(timeline_parts, "_canvas", browser)
