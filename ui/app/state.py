@@ -12,8 +12,8 @@ Choice = TypeVar("Choice")
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: How the keys begin of what is not kept: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and ours), and
-#: components, whose events would happen again.
+#: How the keys begin of what is not kept: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and ours),
+#: and components, whose events would happen again.
 _NOT_KEPT = ("FormSubmitter:", BUTTON := "button ", COMPONENT := "component ")
 
 
