@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |coverage|published|preset-links|division-search]...
+     |coverage|published|preset-links|division-search|canvas-timeline]...
 """
 
 import subprocess
@@ -28,6 +28,7 @@ MODULES = {
     "published": "published",
     "preset-links": "preset_links",
     "division-search": "division_search",
+    "canvas-timeline": "canvas_timeline",
 }
 
 

@@ -31,7 +31,7 @@ from traces.timeline import Timeline
 from traces.training import TrainingRun
 from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
 from ui.figures.memory_chart import memory_figure
-from ui.figures.timeline_chart import timelines_figure
+from ui.figures.timeline_canvas.payload import timelines_payload
 from ui.figures.training_chart import training_figure
 from ui.figures.training_curves import measures
 from ui.reports import gpu_first as gpu_firsts
@@ -56,7 +56,7 @@ def use_timeline(path: Path) -> None:
     """Load a timeline, draw it, measure it and export it."""
     timeline = Timeline.load(path)
     json.dumps(trace_document({"predicted": timeline, "measured": timeline}), allow_nan=False)
-    timelines_figure(timeline, timeline)
+    timelines_payload([timeline, timeline])
     memory_figure(timeline, timeline)
     comparison = Comparison(timeline, timeline, result())
     phases_figure(comparison)

@@ -12,14 +12,15 @@ Choice = TypeVar("Choice")
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: How the keys of buttons begin, whose state cannot be set: those that Streamlit gives the buttons of forms, and ours.
-_BUTTONS = ("FormSubmitter:", BUTTON := "button ")
+#: How the keys begin of what is not kept: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and ours),
+#: and components, whose events would happen again.
+_NOT_KEPT = ("FormSubmitter:", BUTTON := "button ", COMPONENT := "component ")
 
 
 def keep_widgets() -> None:
     """Keep the state of widgets that this page does not draw, which Streamlit forgets otherwise. Call it before any widget is drawn."""
     for key in list(st.session_state):
-        if not str(key).startswith(_BUTTONS):
+        if not str(key).startswith(_NOT_KEPT):
             st.session_state[key] = st.session_state[key]
 
 

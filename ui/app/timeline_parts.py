@@ -1,14 +1,39 @@
-"""The part of the app that draws timelines."""
+"""The part of the app that draws timelines: a component of our own, which stays fluid with many spans."""
+
+from collections.abc import Sequence
 
 import streamlit as st
 
 from traces.timeline import Timeline
-from ui.figures.timeline_chart import timelines_figure
+from ui.app.perfetto_parts import perfetto_ui
+from ui.app.state import COMPONENT
+from ui.figures.timeline_canvas.assets import script, style
+from ui.figures.timeline_canvas.payload import timelines_payload
+
+_canvas = st.components.v2.component("stepcast_timeline", css=style(), js=script("streamlit"))
 
 
-def timelines_ui(key: str, first: Timeline, second: Timeline | None = None, title: str = "") -> None:
+def timelines_ui(key: str, first: Timeline, second: Timeline | None = None, title: str | None = None) -> None:
     """Draw one step of a timeline, or of two above each other. `title`: plain text in place of the timelines' own."""
-    figure = timelines_figure(first, second)
-    if title:
-        figure.update_layout(title_text=title.replace("<", "&lt;"))
-    st.plotly_chart(figure, key=key)
+    timelines = [timeline for timeline in (first, second) if timeline is not None]
+    timelines_canvas(timelines, key, title or None)
+    perfetto_ui(timelines, f"{key} in Perfetto")
+
+
+def timelines_canvas(
+    timelines: Sequence[Timeline], key: str, title: str | None = None, events: Sequence[str] = (), editable: bool = False
+) -> dict[str, dict | None]:
+    """Draw one step of each timeline, and return what the user did since the last run, by event.
+
+    `events` may name "selected": the span that the user picked, as a dict of task, layer, phase, kind, device, lane, start_ms, duration_ms,
+    micro_batch and iteration. With `editable`, "moved" is a task that the user dragged: task, the device and lane it was dropped on, and
+    `before`, the task there that it was dropped before (None: after all). An event that did not happen is None.
+    """
+    reported = [*events, *(["moved"] if editable else [])]
+    payload = timelines_payload(timelines, title, reported, editable)
+    result = _canvas(key=COMPONENT + key, data=payload, **{f"on_{event}_change": _nothing for event in reported})
+    return {event: result.get(event) for event in reported}
+
+
+def _nothing() -> None:
+    """An event of the component starts the app's next run, which receives its value."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from traces import units
 from traces.critical import critical_spans
@@ -48,6 +49,7 @@ class Bar:
 class TimelinePanel:
     """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
 
+    `places`: the device and the lane of every row.
     `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
     row, start and length in ms of the time in which a pipeline's device waits.
     """
@@ -56,6 +58,7 @@ class TimelinePanel:
     step_s: float
     length_ms: float
     rows: tuple[str, ...]
+    places: tuple[tuple[str, str], ...]
     bars: dict[str, tuple[Bar, ...]]
     critical: tuple[Bar, ...] = ()
     pipeline: bool = False
@@ -112,6 +115,7 @@ def timeline_panel(timeline: Timeline) -> TimelinePanel:
         kind=timeline.kind,
         step_s=timeline.step_s,
         length_ms=max(timeline.step_s, end - begin) * 1e3,
+        places=tuple(places),
         rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
         bars={phase: tuple(bars[phase]) for phase in phases},
         critical=tuple(critical),
@@ -139,6 +143,7 @@ def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{label} ({row})" if shortened.count(label) > 1 else label for row, label in enumerate(shortened))
 
 
+@lru_cache(maxsize=65536)
 def _layer_labels(layer: str) -> tuple[str, ...]:
     """The layer's path, then shorter ends of it that start with a word: layer1.0.conv1, conv1. No label is a bare number."""
     parts = layer.split(".")

@@ -1,6 +1,8 @@
-"""Renders HTML pages from the templates beside this module. Pages carry their style inside and need no script and no network.
+"""Renders HTML pages from the templates beside this module. Pages carry their style inside and need no network. Pages with timelines also
+carry the script that draws them; where scripts are off, a picture takes its place.
 
-Every value is escaped (autoescape), and a value that a template names but does not receive is an error.
+Every value is escaped (autoescape) except the elements of timelines, which `ui.figures.timeline_canvas.page` makes. A value that a template
+names but does not receive is an error.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A report folder: a static page with a table and pictures, and the documents, timelines, plans and traces that it shows.
+"""A report folder: a page with a table, timelines and pictures, and the documents, timelines, plans and traces that it shows.
 
     index.html                    the page; needs no network
     report.json                   which file is what; the app reads it
@@ -29,6 +29,7 @@ from traces.files import first_fault, read_document, write_atomic, write_json
 from traces.perfetto import export
 from traces.timeline import Timeline
 from ui.figures.memory_picture import memory_picture
+from ui.figures.timeline_canvas.page import head, timelines_html
 from ui.figures.timeline_picture import timelines_picture
 from ui.figures.validation_picture import validation_picture
 from ui.figures.waterfall_picture import waterfall_picture
@@ -131,7 +132,9 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
         sections.append(section)
         shown.append(_section_values(validation, section, comparisons))
     rows = [row for values in shown for row in values["rows"][:1]]
-    write_atomic(stage / "index.html", render("validations.html", sections=shown, text_columns=first_and_last(rows)))
+    drawing = head() if any(section.comparisons for section in sections) else ""
+    page = render("validations.html", sections=shown, text_columns=first_and_last(rows), head=drawing)
+    write_atomic(stage / "index.html", page)
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
 
 
@@ -157,13 +160,14 @@ def _comparison_values(comparison: Comparison, folder: str, has_plan: bool, pict
         "heading": f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}",
         "words": " ".join(words),
         "folder": folder,
+        "timelines": timelines_html([comparison.predicted, comparison.measured], "", fallback=f"{folder}/timelines.png"),
         "pictures": pictures,
         "files": [*FILES, *([("plan.json.gz", "plan")] if has_plan else [])],
     }
 
 
 def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Write a comparison's files. Returns the names of the pictures that the page shows, each with what it shows."""
+    """Write a comparison's files. Returns the names of the pictures below the timelines, each with what it shows."""
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
@@ -171,7 +175,7 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
         timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
-    pictures = [("timelines.png", "both timelines")]
+    pictures = []
     if comparison.result.waterfall:
         waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
         pictures.append(("waterfall.png", "from the predicted to the measured step, part by part"))

@@ -10,6 +10,7 @@ import streamlit
 
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, go_to
+from tests.support.canvas_payload import is_timeline, payloads_of_app
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
@@ -52,8 +53,10 @@ def text_of(app):
 
 
 def titles(app):
-    """The titles of the charts on the page."""
-    return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+    """The titles of the charts and timelines on the page, from top to bottom."""
+    timelines = iter(payloads_of_app(app))
+    drawn = [element for element in app.main if element.type == "plotly_chart" or is_timeline(element)]
+    return [next(timelines).header["title"] if is_timeline(e) else json.loads(e.proto.spec)["layout"]["title"]["text"] for e in drawn]
 
 
 def test_without_reports_it_says_how_to_make_one(start):
@@ -247,7 +250,7 @@ def test_replay_over_the_recording_and_what_if(start, trace):
 
 def test_the_pictures_of_a_replay_have_host_rows(start, trace):
     app = open_replay(start, f"--trace={trace}")
-    rows = [row for trace in json.loads(app.get("plotly_chart")[0].proto.spec)["data"] for row in trace["y"]]
+    rows = [row["label"] for panel in payloads_of_app(app)[0].header["panels"] for row in panel["rows"]]
     assert set(rows) == {"host thread 0", "host thread 1", "cuda:0 stream 7", "cuda:0 stream 20"}
 
 

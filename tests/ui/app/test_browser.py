@@ -63,43 +63,74 @@ def keep(page, name):
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{page.scheme}.png")
 
 
-def drawn_bars(page, title):
-    """How many visible bars the chart with that title has."""
-    chart = page.locator(".js-plotly-plot", has_text=title)
-    chart.locator(".bars path").first.wait_for(state="attached")
-    return chart.locator(".bars path").evaluate_all(
-        "bars => bars.filter(bar => bar.getBBox().width > 0 && bar.getBBox().height > 0).length"
-    )
+def drawn_timeline(page, title):
+    """The timeline with that title, once its canvas is drawn."""
+    timeline = page.locator(".stepcast-timeline", has_text=title)
+    timeline.wait_for()
+    drawn = "timeline => new Promise(done => { const look = () => timeline.timeline.frames ? done() : setTimeout(look, 50); look(); })"
+    timeline.evaluate(drawn)
+    return timeline
+
+
+def colors_drawn(timeline):
+    """How many colors the canvas shows."""
+    return timeline.locator("canvas").evaluate("""canvas => {
+      const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      return new Set(new Uint32Array(pixels.buffer)).size;
+    }""")
 
 
 def test_report_in_the_app(page, address):
     page.goto(f"{address}/validate")
-    title = "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
-    page.get_by_text(title).first.wait_for()
-    assert drawn_bars(page, title) > 2 * 60
+    timeline = drawn_timeline(page, "predicted 51.3 ms, measured 52.4 ms: -2.0 %")
     assert page.get_by_text("3 strategies ran.").count() == 1
-    chart = page.locator(".js-plotly-plot", has_text=title)
-    bar = chart.locator(".bars path").first
-    bar.scroll_into_view_if_needed()
-    box = bar.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    chart.locator(".hoverlayer .hovertext").first.wait_for()
-    assert "forward of stage0" in chart.locator(".hoverlayer").text_content()
+    canvas = timeline.locator("canvas")
+    canvas.scroll_into_view_if_needed()
+    assert colors_drawn(timeline) > 6
+    place = timeline.evaluate("timeline => timeline.timeline.pointOf(timeline.timeline.model.arrays.task[0])")
+    canvas.hover(position=place)
+    assert "forward of stage0" in timeline.locator(".hover").text_content()
+    canvas.click(position=place)
+    assert "predicted on gpu0 stream 0 · measured:" in timeline.locator(".details").text_content()
+    timeline.get_by_role("searchbox").press_sequentially("record")  # "r" would run the app again, and "c" clear its cache
+    assert timeline.locator(".matches").text_content() == "predicted: 0 matches, 0 ms; measured: 0 matches, 0 ms"
+    assert page.get_by_role("dialog").count() == 0
     keep(page, "report")
+
+
+def test_a_trace_goes_to_perfetto_when_it_answers(page, address):
+    """A page in the place of ui.perfetto.dev answers PING, as that does, and shows what it receives."""
+    perfetto = """<script>
+      addEventListener("message", async ({ data, source, origin }) => {
+        if (data === "PING") return source.postMessage("PONG", origin);
+        const plain = new Blob([data.perfetto.buffer]).stream().pipeThrough(new DecompressionStream("gzip"));
+        const { traceEvents } = await new Response(plain).json();
+        document.title = `${data.perfetto.title}: ${traceEvents.some(({ name }) => name === "F0 stage0")}`;
+      });
+    </script>"""
+    page.context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(body=perfetto, content_type="text/html"))
+    page.goto(f"{address}/validate")
+    drawn_timeline(page, "predicted 51.3 ms")
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Open in Perfetto").click()
+    opened.value.wait_for_function("document.title !== ''")
+    assert opened.value.title() == "Stepcast: true"
+    assert opened.value.url.endswith("mode=embedded")
+    page.locator(".stepcast-perfetto span").filter(has_text="Sending").wait_for(state="detached")
 
 
 def test_what_if_in_the_app(page, address):
     page.goto(f"{address}/what-if")
     page.get_by_text("Look at").wait_for()
-    page.get_by_text("predicted 28.0 ms").first.wait_for()
-    assert drawn_bars(page, "predicted 28.0 ms") > 60
+    assert colors_drawn(drawn_timeline(page, "predicted 28.0 ms")) > 4
     keep(page, "what-if")
 
 
 def test_report_page_shows_its_pictures(page, report):
     page.goto((report / "index.html").as_uri())
     widths = page.locator("img").evaluate_all("images => images.map(image => image.naturalWidth)")
-    assert widths == [2400] * 7
+    assert widths == [2400] * 4
+    drawn_timeline(page, "measured: a step of 52.4 ms")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "the page does not scroll sideways"
     keep(page, "page")
 

@@ -1,6 +1,5 @@
 """Charts contain the data of timelines and documents. How they look is checked by eye."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -10,11 +9,9 @@ from tests.support.page_samples import prediction, result, skipped, two_lanes, v
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
 from traces.comparison import Comparison
-from traces.timeline import Span, Timeline
 from ui.figures import charts, palette
 from ui.figures.memory_chart import memory_figure
 from ui.figures.memory_panels import heading, panel
-from ui.figures.timeline_chart import timelines_figure
 from ui.figures.timeline_panels import timeline_panel
 from ui.figures.training_chart import training_figure
 
@@ -22,30 +19,6 @@ from ui.figures.training_chart import training_figure
 @pytest.fixture(scope="module")
 def runs():
     return {comparison.strategy: comparison for comparison in comparisons()}
-
-
-def test_one_trace_per_phase_and_panel_on_a_shared_axis_from_zero(runs):
-    both = runs["1f1b"]
-    figure = timelines_figure(both.predicted, both.measured)
-    assert [trace.name for trace in figure.data] == ["forward", "backward", "update", "transfer", "critical path"] * 2
-    assert sum(bool(trace.showlegend) for trace in figure.data) == 5
-    assert figure.layout.title.text == "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
-    assert figure.layout.xaxis.matches == "x2"
-    assert figure.layout.xaxis.range[0] == 0
-    assert figure.layout.xaxis.range[1] == pytest.approx(both.measured.step_s * 1e3, rel=0.02)
-    bars = sum(len(trace.x) for trace in figure.data[:4])
-    assert bars == len(both.predicted.window())
-
-
-def test_bars_begin_at_the_window_and_are_clipped_to_it():
-    timeline = replace(two_lanes(), window_s=(0.0005, 0.0025), step_s=0.002)
-    bars = {trace.name: trace for trace in timelines_figure(timeline).data}
-    assert bars["forward"].base[0] == pytest.approx(0.0)
-    assert bars["forward"].x[0] == pytest.approx(0.5)
-    assert bars["backward"].base[0] == pytest.approx(0.5)
-    assert bars["backward"].x[0] == pytest.approx(1.5)
-    assert bars["forward"].y[0] == "gpu0 stream 0"
-    assert "transfer" not in bars  # it ended when the window began
 
 
 def test_long_lanes_keep_room_for_the_bars_and_stay_apart():
@@ -57,20 +30,12 @@ def test_long_lanes_keep_room_for_the_bars_and_stay_apart():
     assert "gpu0 short" in rows
 
 
-def test_hover_names_task_layer_duration_and_cause_without_markup():
-    text = timelines_figure(two_lanes()).data[1].hovertext[0]
-    assert "<b>c</b>" in text
-    assert "block&lt;1&gt;" in text
-    assert "2.00 ms" in text
-    assert "waited for: dependency" in text
-
-
 def test_no_name_becomes_a_part_of_the_chart():
     """Every text that comes from data, in hover boxes, axes, legends and titles."""
     both = hostile.timeline(), hostile.timeline("measured")
     rows = [result(hostile.NAME), result("baseline", 0.05, 0.05)]
     figures = [
-        timelines_figure(*both), memory_figure(*both), charts.speedups_figure(validation(*rows)),
+        memory_figure(*both), charts.speedups_figure(validation(*rows)),
         charts.phases_figure(Comparison(*both, rows[0])), charts.predictions_figure([prediction()], [hostile.NAME]),
         training_figure(training(3, hostile.NAME, "autograd")),
     ]  # fmt: skip
@@ -78,15 +43,6 @@ def test_no_name_becomes_a_part_of_the_chart():
         text = figure.to_json().replace("\\u003c", "<")
         assert "evil.example" in text
         assert [tag for tag in ("<a ", "<img", "$$", "$x$") if tag in text] == []
-
-
-def test_thousands_of_spans_stay_fast():
-    spans = tuple(Span(f"t{i}", "d", str(i % 4), i * 1e-5, i * 1e-5 + 3e-5, "forward") for i in range(8000))
-    timeline = Timeline("predicted", spans, 0.08, (0.0, 0.08))
-    begun = time.process_time()
-    figure = timelines_figure(timeline, replace(timeline, kind="measured"))
-    assert len(figure.data) == 2
-    assert time.process_time() - begun < 20, "a trace per span would take minutes"
 
 
 def test_step_times_per_strategy_after_plain_pytorch(runs):
@@ -160,12 +116,6 @@ def test_memory_without_kinds_is_drawn_as_a_line(runs):
     assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
     assert lines[0].x[0] == 0
     assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 2**30
-
-
-def test_measured_alone_in_a_comparison_keeps_its_own_lanes(runs):
-    only = Comparison(two_lanes(), two_lanes("measured", shift=3.0), runs["turbodl"].result)
-    figure = timelines_figure(only.predicted, only.measured)
-    assert {trace.base[0] for trace in figure.data if trace.name == "forward"} == {0.0}
 
 
 def test_every_phase_has_its_own_color():

@@ -7,10 +7,11 @@ import pytest
 
 from simulator.stages.orders import gpipe, interleaved, one_f_one_b
 from simulator.stages.schedule import Action, Schedule
+from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
 from tests.support.small_pipelines import pipeline_timeline
 from ui.figures import palette
-from ui.figures.timeline_chart import timelines_figure
+from ui.figures.timeline_canvas.payload import timelines_payload
 from ui.figures.timeline_panels import timeline_panel
 from ui.figures.timeline_picture import timelines_picture
 
@@ -88,14 +89,15 @@ def test_the_critical_path_is_drawn_op_by_op():
     assert [bar.labels[0] for group in panel.bars.values() for bar in group if bar.critical] == ["B1"]
 
 
-def test_the_chart_has_labels_idle_time_and_words_in_its_boxes():
-    figure = timelines_figure(GPIPE, replace(GPIPE, kind="measured"))
-    traces = {trace.name: trace for trace in figure.data}
-    assert list(traces) == ["idle", "forward", "backward", "critical path"]
-    assert traces["forward"].text == ("F0", "F1", "F0", "F1")
-    assert traces["backward"].hovertext[1].startswith("<b>0B1: stage 0, backward, 2 tasks</b><br>backward of layer0.a to layer0.b")
-    assert sum(bool(trace.showlegend) for trace in figure.data) == 4
-    assert all(trace.text is None for trace in timelines_figure(two_lanes()).data)
+def test_the_canvas_has_labels_idle_time_and_the_words_of_actions():
+    drawn = decode(timelines_payload([GPIPE, replace(GPIPE, kind="measured")]))
+    assert [phase["name"] for phase in drawn.header["phases"]] == ["forward", "backward"]
+    bars = drawn.bars()
+    assert [bar["labels"][0] for bar in bars] == ["F0", "F1", "B0", "B1", "F0", "F1", "B0", "B1"]
+    assert bars[2]["task"].startswith("0B0: stage 0, backward, 2 tasks")
+    assert bars[2]["layer"] == "layer0.a to layer0.b"
+    assert len(drawn.arrays["idle_start"]) == 2 * len(timeline_panel(GPIPE).idle)
+    assert all(panel["pipeline"] for panel in drawn.header["panels"])
 
 
 @pytest.mark.parametrize("action", ["", "0F", "F0", "99999999F0", "<b>", "0F0"])

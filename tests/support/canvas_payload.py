@@ -1,0 +1,66 @@
+"""Reads what the timeline's script receives: the payload of `ui.figures.timeline_canvas.payload`."""
+
+import base64
+import gzip
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A decoded payload."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def bars(self, panel: int = 0, row: int | None = None) -> list[dict[str, Any]]:
+        """The bars of a panel's row (None: of all rows), as a page shows them: times in ms."""
+        rows = self.header["panels"][panel]["rows"]
+        return [
+            self._bar(bar, each) for each in (rows if row is None else [rows[row]]) for bar in range(each["tracks"][0], each["tracks"][-1])
+        ]
+
+    def _bar(self, bar: int, row: dict[str, Any]) -> dict[str, Any]:
+        names, tick_ms = self.header["names"], self.header["tick_ms"]
+        cause = int(self.arrays["cause"][bar])
+        return {
+            "task": names[self.arrays["task"][bar]], "layer": names[self.arrays["layer"][bar]], "row": row["label"],
+            "phase": self.header["phases"][self.arrays["phase"][bar]]["name"], "labels": self.header["labels"][self.arrays["label"][bar]],
+            "group": self.header["groups"][self.arrays["group"][bar]]["name"], "cause": self.header["causes"][cause - 1] if cause else None,
+            "start_ms": float(self.arrays["start"][bar] * tick_ms), "end_ms": float(self.arrays["end"][bar] * tick_ms),
+            "micro_batch": int(self.arrays["micro_batch"][bar]), "iteration": int(self.arrays["iteration"][bar]),
+            "shade": int(self.arrays["shade"][bar]), "clipped": self.header["clipped"].get(str(bar)),
+        }  # fmt: skip
+
+
+def decode(payload: bytes) -> Payload:
+    """The header and the arrays of a payload."""
+    assert payload[:4] == b"STL1"
+    first = 8 + int.from_bytes(payload[4:8], "little")
+    assert first % 8 == 0
+    header = json.loads(payload[8:first])
+    arrays = {
+        name: np.frombuffer(payload, np.dtype(kind).newbyteorder("<"), length, first + place)
+        for name, (kind, place, length) in header["arrays"].items()
+    }
+    return Payload(header, arrays)
+
+
+def payloads_of_page(html: str) -> list[Payload]:
+    """The timelines of an HTML page."""
+    texts = re.findall(r'<script type="application/octet-stream">([A-Za-z0-9+/=]*)</script>', html)
+    return [decode(gzip.decompress(base64.b64decode(text))) for text in texts]
+
+
+def payloads_of_app(app: Any) -> list[Payload]:
+    """The timelines on a page of the app that `AppTest` opened."""
+    return [decode(element.proto.bytes) for element in app.main if is_timeline(element)]
+
+
+def is_timeline(element: Any) -> bool:
+    """Whether an element of such a page is a timeline."""
+    return element.type == "bidi_component" and element.proto.component_name == "stepcast_timeline"

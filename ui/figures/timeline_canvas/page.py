@@ -1,0 +1,23 @@
+"""Timelines in HTML pages that need no network: the payload, compressed, beside the script that draws it."""
+
+import base64
+import gzip
+from collections.abc import Sequence
+from html import escape
+
+from traces.timeline import Timeline
+from ui.figures.timeline_canvas.assets import script, style
+from ui.figures.timeline_canvas.payload import timelines_payload
+
+
+def timelines_html(timelines: Sequence[Timeline], title: str | None = None, fallback: str = "") -> str:
+    """The element of one timeline. `fallback`: the address of a picture for browsers without scripts."""
+    payload = gzip.compress(timelines_payload(timelines, title), mtime=0)
+    picture = f'<noscript><img src="{escape(fallback)}" alt="Timelines"></noscript>' if fallback else ""
+    data = base64.b64encode(payload).decode()
+    return f'<div class="stepcast-payload"><script type="application/octet-stream">{data}</script>{picture}</div>'
+
+
+def head() -> str:
+    """What a page with timelines carries once: the style, and the script that draws every timeline when the page is complete."""
+    return f'<style>\n{style()}</style>\n<script type="module">\n{script("page")}</script>'
