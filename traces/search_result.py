@@ -98,7 +98,7 @@ class SearchResult(Document):
 
     `best` is the `plan` of the first one; None if none fits. `bound_s` is the smallest lower bound of all candidates that may fit: no
     candidate takes less. `waterfall` explains the best step − `baseline_step_s`, `rival_waterfall` the best step − that of `rival`, the
-    fastest plan of another strategy.
+    fastest plan of another family of strategies.
     """
 
     schema_name = "stepcast.search/1"

@@ -96,9 +96,7 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
     return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
 
 
-def forecast(
-    plan: Plan, machine: Machine, model: CostModel, mode: str = "eager", dependencies: Dependencies | None = None
-) -> Forecast:
+def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager", dependencies: Dependencies | None = None) -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
     If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is

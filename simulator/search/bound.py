@@ -100,9 +100,7 @@ def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
     return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)
 
 
-def _fastest(
-    machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]
-) -> dict[str, float]:
+def _fastest(machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """By memory, the least share of its time alone that a kernel can take beside others. `lanes`: those that have kernels."""
     excess = min(0.0, min(multipliers.values(), default=1.0) - 1.0)
     return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in machine.memories}

@@ -126,7 +126,6 @@ def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
     try:
         plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
         machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
-        plan.validate(machine)
         parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
         multipliers = model.pair_multipliers
         bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.machine.machine import Machine
+from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, forecast, forecast_many, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.waterfall import waterfall
@@ -24,6 +26,7 @@ class Ranking:
     """A search's document, and the forecasts of the best plan, of the rival (`SearchResult.rival`) and of the baseline, if there are any."""
 
     result: SearchResult
+    machine: Machine
     best: Forecast | None
     rival: Forecast | None
     baseline: Forecast | None
@@ -42,7 +45,7 @@ def rank(search: Search) -> Ranking:
         for each in (*fitting, *others)
     ]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
-    rival = next((each for each in fitting if each.strategy != fitting[0].strategy), None)
+    rival = next((each for each in fitting if family(each.strategy) != family(fitting[0].strategy)), None)
     best_forecast, rival_forecast = (_forecast(search, each) for each in (fitting[0] if fitting else None, rival))
     bounds = [each.bound_s for each in (*fitting, *pruned)]
     result = SearchResult(
@@ -66,7 +69,7 @@ def rank(search: Search) -> Ranking:
         rival=rival.text if rival is not None else None,
         rival_waterfall=_difference(rival_forecast, best_forecast),
     )
-    return Ranking(result, best_forecast, rival_forecast, baseline)
+    return Ranking(result, setup.machine, best_forecast, rival_forecast, baseline)
 
 
 def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[str, Interval]]:

@@ -1,6 +1,6 @@
 """The search: evaluates candidates in rounds, and leaves out the simulation of those whose lower bound shows that they cannot win.
 
-A round is a fixed number of candidates in a fixed order, and the best plan of the rounds before decides what a round leaves out. So the
+A round is a fixed number of candidates in a fixed order, and the best plans of the rounds before decide what a round leaves out. So the
 answer does not depend on who evaluates, nor on how fast.
 """
 
@@ -11,6 +11,7 @@ from math import inf
 
 from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.predict.discrepancy import family
 from simulator.search.cache import Cache
 from simulator.search.evaluation import Evaluation, evaluate_packed
 from simulator.search.setup import Setup
@@ -20,8 +21,9 @@ from traces.errors import StepcastError
 
 #: Candidates of a round. More of them keep more processes busy, fewer of them prune earlier.
 ROUND = 16
-#: A candidate is simulated unless its bound exceeds the shortest step so far by this factor: what is nearer may win if costs are wrong.
-MARGIN = 1.1
+#: A candidate is simulated unless its bound exceeds the shortest step so far of its strategy's family by this factor, or that of all
+#: strategies by the second one. Predictions of one family err alike; one of another family may win although it is predicted slower.
+MARGIN, FAR = 1.1, 2.0
 
 Progress = Callable[[int, int, str], None]
 
@@ -66,18 +68,17 @@ def search(
     packed = setup.captured(graphs).packed()
     known: dict[str, Evaluation] = {}
     for first in range(0, len(texts), ROUND):
-        best_s = min((each.simulated.step_s for each in known.values() if each.fits), default=inf)
-        most_s = best_s * MARGIN if prune else inf
         waiting = list(texts[first : first + ROUND])
+        limits = {text: _most_s(text, known.values()) if prune else inf for text in waiting}
         for text in list(waiting):
             stored = cache.load(text) if cache is not None else None
-            kept = stored.pruned_at(most_s) if stored is not None else None
+            kept = stored.pruned_at(limits[text]) if stored is not None else None
             if kept is not None:
                 known[text] = kept
                 waiting.remove(text)
                 progress(len(known), len(texts), text)
         while waiting:
-            results = run([(evaluate_packed, (packed, text, most_s)) for text in waiting])
+            results = run([(evaluate_packed, (packed, text, limits[text])) for text in waiting])
             missing: dict[tuple[int, int], list[str]] = {}
             for text, result in zip(list(waiting), results, strict=True):
                 if isinstance(result, tuple):
@@ -91,6 +92,14 @@ def search(
             if missing:
                 packed = _with_graphs(setup, graphs, missing, known, waiting)
     return Search(setup, tuple(known[text] for text in texts))
+
+
+def _most_s(text: str, known: Iterable[Evaluation]) -> float:
+    """The bound in seconds above which a candidate is not simulated."""
+    fitting = [each for each in known if each.fits]
+    own = (each.simulated.step_s for each in fitting if family(each.strategy) == family(text))
+    every = (each.simulated.step_s for each in fitting)
+    return min(MARGIN * min(own, default=inf), FAR * min(every, default=inf))
 
 
 def _with_graphs(
@@ -111,8 +120,3 @@ def _with_graphs(
                 known[text] = Evaluation.refused(text, strategy.name, options, str(error))
                 waiting.remove(text)
     return setup.captured(graphs).packed()
-
-
-def refused(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The evaluations without a plan."""
-    return [evaluation for evaluation in evaluations if evaluation.refusal]

@@ -120,5 +120,3 @@ def _quiet() -> Iterator[None]:
 
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
-
-

@@ -117,7 +117,7 @@ def micro_batch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
 
 def combined(*choices: Iterable[str]) -> tuple[str, ...]:
     """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
-    return tuple(text for texts in product(*(("", *each) for each in choices) ) if (text := ",".join(filter(None, texts))))
+    return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
 
 
 @contextmanager

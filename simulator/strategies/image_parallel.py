@@ -30,7 +30,7 @@ CANDIDATES = tuple(
     f"update={update}{more}"
     for update in ("baseline", "forward-fusion", "backward-fusion", "asynchronous")
     for more in (
-        *(f",bucket={size}{first}" for size in (25, 5, 100) for first in ("", ",priorities=on")),
+        *(f",bucket={size}{first}" for size in (25, 1, 5, 100) for first in ("", ",priorities=on")),
         ",server=distributed", ",algorithm=tree",
     )
 )  # fmt: skip

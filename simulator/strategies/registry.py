@@ -26,7 +26,7 @@ from simulator.costs.cost import PlanCosts
 from simulator.discovery import modules
 from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.options import option_names
+from simulator.options import option_names, option_values
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError, UnknownNameError
 
@@ -59,11 +59,13 @@ class Strategy:
         """`NAME[:option=value,...]` of everything that a search tries, the default options first, each once."""
         more = self.methods if self.candidates is None else self.candidates
         options = more(job, machine) if callable(more) else more
-        different = {repr(self.options()): self.name}
+        usual = option_values(self.options())
+        different = {self.name: None}
         for text in options:
-            label = f"{self.name}:{text}"
-            different.setdefault(repr(parse(label)[1]), label)
-        return tuple(different.values())
+            chosen = option_values(parse(f"{self.name}:{text}")[1])
+            pairs = [pair for pair in text.split(",") if chosen[name := pair.partition("=")[0]] != usual[name]]
+            different[f"{self.name}:{','.join(pairs)}" if pairs else self.name] = None
+        return tuple(different)
 
     @property
     def steps(self) -> tuple[str, ...]:
