@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from calibrate.validation import Outcome
-from simulator.strategies import registry as strategies
 from traces.search_result import RankedPlan, Verification, VerifiedPlan
 
 
@@ -20,8 +19,7 @@ def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification
     rows = []
     for plan in chosen:
         row, predicted = measured.get(plan.plan), outcome.forecasts.get(plan.plan)
-        strategy, options = strategies.parse(plan.plan)
-        why = skipped.get((strategy.name, repr(plan.options)), "skipped: it did not run")
+        why = skipped.get((plan.strategy, repr(plan.options)), "skipped: it did not run")
         rows.append(
             VerifiedPlan(
                 plan=plan.plan,

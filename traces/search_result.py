@@ -12,8 +12,8 @@ from traces.speedup import Verdict, verdict
 class RankedPlan(Data):
     """One plan that was simulated. `plan` is its `NAME[:option=value,...]`, as `--strategy` takes it.
 
-    `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws of
-    the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
+    `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
+    of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
     bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `differs` says how its training differs from
     plain training, "" if it does not.
     """

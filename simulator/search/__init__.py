@@ -1,1 +1,1 @@
-"""Search. In: a job, a machine and its costs. Out: every strategy's plans ranked by their predicted step times, and why the best one wins."""
+"""Search. In: a job, a machine and its costs. Out: every strategy's plans ranked by predicted step time, and why the best one wins."""

@@ -1,4 +1,4 @@
-"""A lower bound of a plan's step time, much cheaper than its simulation: no execution that the engine simulates settles below it.
+"""A lower bound of a plan's step time, cheaper than its forecast: no execution that the engine simulates takes less in the long run.
 
 In the steady state no step is shorter than any of these:
 
@@ -11,7 +11,8 @@ In the steady state no step is shorter than any of these:
 - *host*: what the host spends on issuing one period's tasks.
 
 Tasks that run beside each other are slower than alone, never faster; only fitted multipliers below 1 may say otherwise, and then every
-kernel counts with the smallest time that they allow.
+kernel counts with the smallest time that they allow. A simulated step may lie below the bound in one case: if nothing holds a stream
+back, it runs ahead of the others for all periods that are simulated, and their work does not show. No strategy's plan has such streams.
 """
 
 from collections import defaultdict

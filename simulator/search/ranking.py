@@ -4,7 +4,7 @@ All plans have common draws (`predict.intervals`): what they share cancels in ev
 are right is an error of a strategy's family, so plans of one family share it too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from traces.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResu
 
 @dataclass(frozen=True)
 class Ranking:
-    """A search's document, and the forecasts of the best plan, of the rival (`SearchResult.rival`) and of the baseline, if there are any."""
+    """A search's document, its machine, and the forecasts of the best plan, of `SearchResult.rival` and of the baseline, if there are any."""
 
     result: SearchResult
     machine: Machine

@@ -1,4 +1,4 @@
-"""Who evaluates candidates: this process, several processes of this machine, or an existing Dask cluster. Answers are the same to the bit."""
+"""Who evaluates candidates: this process, several processes, or an existing Dask cluster. Their answers are the same to the bit."""
 
 import logging
 import sys
@@ -38,7 +38,7 @@ def usual_processes(candidates: int) -> int:
 
 @contextmanager
 def workers(processes: int, cluster: str | None = None) -> Iterator[Workers]:
-    """Yield who runs calls: `processes` processes of this machine (1: this one), or the cluster whose scheduler is at the address `cluster`.
+    """Yield who runs calls: `processes` processes of this machine (1: this one), or the Dask cluster with its scheduler at `cluster`.
 
     Processes end with the block, also after Ctrl-C. Raises StepcastError if the cluster cannot be used.
     """

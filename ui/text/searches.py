@@ -49,8 +49,8 @@ def words(result: SearchResult) -> list[str]:
     if result.pruned:
         least_s = min(plan.bound_s for plan in result.pruned)
         lines.append(
-            f"{_count(len(result.pruned), 'plan')} were not simulated: their lower bounds, {units.duration(least_s)} or more, show that they"
-            " cannot win."
+            f"{_count(len(result.pruned), 'plan')} were not simulated: their lower bounds, {units.duration(least_s)} or more, show that"
+            " they cannot win."
         )
     lines += _misfit_words(result)
     for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
@@ -140,9 +140,10 @@ def verification_words(verified: Verification) -> list[str]:
     if chosen is fastest:
         lines.append(f"Verified: {chosen.plan} was measured fastest, {units.duration(chosen.measured_step_s)}{noise}.")
     else:
+        took, least = units.duration(chosen.measured_step_s), units.duration(fastest.measured_step_s)
         lines.append(
-            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {units.duration(chosen.measured_step_s)}; that is"
-            f" {units.percent(verified.regret)} from the measured best, {fastest.plan} with {units.duration(fastest.measured_step_s)}{noise}."
+            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {took}; that is {units.percent(verified.regret)} from the"
+            f" measured best, {fastest.plan} with {least}{noise}."
         )
     return lines
 

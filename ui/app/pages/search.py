@@ -22,8 +22,8 @@ from ui.text.waterfalls import bars
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
-    "Tries everything that the strategies offer on this job and machine: their options and combinations. Plans whose lower bound shows that"
-    " they cannot win are not simulated. Without a strategy in the sidebar, all are tried."
+    "Tries everything that the strategies offer on this job and machine: their options and combinations. Plans whose lower bound"
+    " shows that they cannot win are not simulated. Without a strategy in the sidebar, all are tried."
 )
 #: Rows of the table that are shown before the rest is asked for.
 SHOWN = 20
@@ -119,7 +119,10 @@ def why_ui(answer: Searched) -> None:
     if rival is not None and result.rival_waterfall:
         pairs.append((rival.plan, rival.step_s, result.rival_waterfall))
     for column, (name, step_s, changes) in zip(st.columns(max(1, len(pairs))), pairs, strict=False):
-        column.plotly_chart(waterfall_figure(bars(name, step_s, changes, best.plan, best.step_s)), key=f"search waterfall {name}")
+        column.plotly_chart(
+            waterfall_figure(bars(name, step_s, changes, best.plan, best.step_s), f"From {name} to the best plan"),
+            key=f"search waterfall {name}",
+        )
     timelines_ui("search timeline", answer.best)
 
 
