@@ -14,8 +14,7 @@ class RankedPlan(Data):
 
     `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
     of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
-    bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `differs` says how its training differs from
-    plain training, "" if it does not.
+    bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
     """
 
     plan: str
@@ -79,9 +78,9 @@ class VerifiedPlan(Data):
 class Verification(Data):
     """How the ranking held. `tau` is Kendall's rank correlation of the search's step times with the measured ones, None for fewer than two.
 
-    `recalibrated_tau` is that of the predictions from measured costs. `chosen` is the plan that these put first, `fastest` the one with the
-    shortest measured step; `regret` is the measured step of the one over that of the other, minus 1. `aa_spread` is by how much the baseline
-    differs from itself.
+    `recalibrated_tau` is that of the predictions from measured costs. `chosen` is the plan that these put first, `fastest` the one with
+    the shortest measured step; `regret` is the measured step of the one over that of the other, minus 1. `aa_spread` is by how much the
+    baseline differs from itself.
     """
 
     plans: tuple[VerifiedPlan, ...]

@@ -23,7 +23,7 @@ from traces.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResu
 
 @dataclass(frozen=True)
 class Ranking:
-    """A search's document, its machine, and the forecasts of the best plan, of `SearchResult.rival` and of the baseline, if there are any."""
+    """A search's document, its machine, and the forecasts of the best plan, of the `rival` and of the baseline, if there are any."""
 
     result: SearchResult
     machine: Machine

@@ -55,15 +55,17 @@ def workers(processes: int, cluster: str | None = None) -> Iterator[Workers]:
 @contextmanager
 def _processes(count: int) -> Iterator[Workers]:
     from joblib import Parallel, delayed
-    from joblib.externals.loky import get_reusable_executor
 
     sys.path.insert(0, _ROOT)  # new processes start with this path, so that no user's module is taken for one of ours
+    executor = None
     try:
         with Parallel(n_jobs=count, backend="loky", batch_size=1, return_as="generator") as parallel:
+            executor = getattr(parallel._backend, "_workers", None)  # joblib keeps it for later, and has no public name for it
             yield lambda calls: parallel(delayed(function)(*arguments) for function, arguments in calls)
     finally:
         sys.path.remove(_ROOT)
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        if executor is not None:
+            executor.terminate(kill_workers=True)
 
 
 @contextmanager

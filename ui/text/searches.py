@@ -48,10 +48,9 @@ def words(result: SearchResult) -> list[str]:
         lines += _bound_words(result, best)
     if result.pruned:
         least_s = min(plan.bound_s for plan in result.pruned)
-        lines.append(
-            f"{_count(len(result.pruned), 'plan')} were not simulated: their lower bounds, {units.duration(least_s)} or more, show that"
-            " they cannot win."
-        )
+        count = _count(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
+        shown = f"a lower bound of {units.duration(least_s)} or more shows that they cannot win"
+        lines.append(f"{count} not simulated: {shown}.")
     lines += _misfit_words(result)
     for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
         names = [own.plan for own in refused]
@@ -142,8 +141,8 @@ def verification_words(verified: Verification) -> list[str]:
     else:
         took, least = units.duration(chosen.measured_step_s), units.duration(fastest.measured_step_s)
         lines.append(
-            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {took}; that is {units.percent(verified.regret)} from the"
-            f" measured best, {fastest.plan} with {least}{noise}."
+            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {took}; that is {units.percent(verified.regret)} from"
+            f" the measured best, {fastest.plan} with {least}{noise}."
         )
     return lines
 

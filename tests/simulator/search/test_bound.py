@@ -14,7 +14,7 @@ from simulator.search.bound import BANDWIDTH, COMPUTE, DEPENDENCIES, HOST, LINKS
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.random_plans import MACHINES, plans
-from tests.support.tiny import build, chain, copy, cpu, gpu, host, task
+from tests.support.tiny import build, chain, copy, gpu, host, task
 from traces.errors import StepcastError
 
 
@@ -30,7 +30,9 @@ def test_a_stream_takes_what_its_tasks_take():
 
 def test_tasks_of_two_streams_that_wait_for_each_other_close_a_cycle():
     plan, costs = build(
-        task("f", 1.0, reads="x w", writes="y", on="d"), task("u", 2.0, reads="y", mutates="w", on="e"), task("beside", 2.5, on="e", stream=1)
+        task("f", 1.0, reads="x w", writes="y", on="d"),
+        task("u", 2.0, reads="y", mutates="w", on="e"),
+        task("beside", 2.5, on="e", stream=1),
     )
     assert bound_of(plan, costs, gpu("d", "e")) == Bound(3.0, DEPENDENCIES)
     assert simulate(plan, gpu("d", "e"), costs).step_s == pytest.approx(3.0)

@@ -53,7 +53,9 @@ def test_candidates_are_what_the_strategies_offer_the_defaults_first(setup):
     count = len(strategies.names(2))
     assert texts[:count] == strategies.names(2)
     assert len(texts) == len(set(texts)) > 60
-    assert {"turbodl:fuse=backward", "image-parallel:update=forward-fusion", "image-parallel:update=backward-fusion,priorities=on"} <= {*texts}
+    assert {"turbodl:fuse=backward", "image-parallel:update=forward-fusion", "image-parallel:update=backward-fusion,priorities=on"} <= {
+        *texts
+    }
     assert candidates(setup.job, setup.machine, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
     assert candidates(setup.job, setup.machine, ["turbodl:alpha=2"]) == ["turbodl:alpha=2"]
     assert len(candidates(Job("resnet50", 32), setup.machine)) >= 100
@@ -199,10 +201,9 @@ def cluster():
         "    c = LocalCluster(n_workers=2, threads_per_worker=1, host='127.0.0.1', dashboard_address=None)\n"
         "    print(c.scheduler_address, flush=True); sys.stdin.read(); c.close()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield process.stdout.readline().strip()
-    process.stdin.close()
-    process.wait(30)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
 
 
 def test_a_dask_cluster_gives_the_same_answer_to_the_bit(setup, cluster):
