@@ -349,6 +349,7 @@ def search(
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
     ] = None,
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="With --verify: measure the plans' costs too.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="With --verify: measure fewer rounds: faster, and less certain.")] = False,
     processes: Annotated[int | None, typer.Option(metavar="N", help="Evaluate in N processes. Default: one for each core.")] = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster whose scheduler is there: tcp://HOST:8786.")
@@ -370,7 +371,7 @@ def search(
 
     placement = replace(placement, scale=scale_of(scale))
     _commands("searching").search_plans(
-        job, strategy or [], settings, profile, machine, placement, verify, calibration, cluster, processes, out, json
+        job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json
     )
 
 

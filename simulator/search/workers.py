@@ -1,6 +1,7 @@
 """Who evaluates candidates: this process, several processes, or an existing Dask cluster. Their answers are the same to the bit."""
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _PATIENCE_S = 10
 #: Candidates for which starting another process is worth while.
 _EACH = 8
+#: Keeps quiet about semaphores that the process which cleans up after the others removes when Ctrl-C has ended them.
+_AFTER_CTRL_C = "ignore:resource_tracker:UserWarning"
 #: What a cluster needs that is not installed by default.
 EXTRA = "pip install 'stepcast[cluster]'"
 
@@ -57,13 +60,17 @@ def _processes(count: int) -> Iterator[Workers]:
     from joblib import Parallel, delayed
 
     sys.path.insert(0, _ROOT)  # new processes start with this path, so that no user's module is taken for one of ours
-    executor = None
+    executor, before = None, os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, _AFTER_CTRL_C]))  # of the processes that are started
     try:
-        with Parallel(n_jobs=count, backend="loky", batch_size=1, return_as="generator") as parallel:
+        with _quiet(), Parallel(n_jobs=count, backend="loky", batch_size=1, return_as="generator") as parallel:
             executor = getattr(parallel._backend, "_workers", None)  # joblib keeps it for later, and has no public name for it
             yield lambda calls: parallel(delayed(function)(*arguments) for function, arguments in calls)
     finally:
         sys.path.remove(_ROOT)
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
         if executor is not None:
             executor.terminate(kill_workers=True)
 
@@ -106,7 +113,7 @@ def _check_workers(client: Any, address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' warnings about versions and retries: what matters to a user is said in one line."""
+    """Without the libraries' warnings about versions, retries and cancelled calls: what matters to a user is said in one line."""
     loggers = [logging.getLogger(name) for name in ("distributed", "tornado")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

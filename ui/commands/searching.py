@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from calibrate.placement import Placement, check_names
+from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.presets import THIS_CPU
@@ -36,6 +37,7 @@ def search_plans(
     placement: Placement,
     verify: int | None,
     calibration: bool,
+    quick: bool,
     cluster: str | None,
     processes: int | None,
     out: Path | None,
@@ -67,7 +69,7 @@ def search_plans(
         ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
     result, right = ranking.result, True
     if verify is not None and result.fitting:
-        result, right = _verified(result, verify, job, shared, profile, placement, calibration, as_json)
+        result, right = _verified(result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json)
     save = [lambda: result.save(out)] if out is not None else []
     print_then_write(lambda: _print(result, ranking, as_json), *save)
     if result.best is None or not right:
@@ -95,6 +97,7 @@ def _verified(
     profile_path: Path | None,
     placement: Placement,
     calibration: bool,
+    rounds: int,
     quiet: bool,
 ) -> tuple[SearchResult, bool]:
     """Run the best plans. Returns the result with what was measured, and whether all plans computed what plain PyTorch computes."""
@@ -110,7 +113,7 @@ def _verified(
         check_writable(place)
     chosen = shortlist(result.fitting, count)
     texts = [plan.plan for plan in chosen]
-    outcome = run_validation(job, texts, shared, profile, place, calibration, quiet, testbed, estimate=True)
+    outcome = run_validation(job, texts, shared, profile, place, calibration, quiet, testbed, rounds, estimate=True)
     return result.model_copy(update={"verification": verification(chosen, outcome)}), outcome.same_numbers
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.places import ROOT
 from tests.support.refusals import refused
 
 JOB = ("search", "--model", "lenet5", "--batch", 8, "--machine", "p100x4", "--devices", 2)
@@ -58,8 +59,8 @@ def test_more_plans_to_verify_than_there_are(stepcast):
 
 
 def test_the_best_plans_run_and_the_ranking_is_judged(stepcast):
-    options = ("--strategy", "baseline", "--strategy", "forward-fusion", "--verify", 2, "--json")
-    done = stepcast.call("search", "--model", "lenet5", "--batch", 1, *options)
+    options = ("--strategy", "baseline", "--strategy", "forward-fusion", "--verify", 2, "--quick", "--json")
+    done = stepcast.call("search", "--model", f"{ROOT}/tests/support/mlp.py:make", "--batch", 8, *options)
     assert done.status == 0, done.err
     verified = done.document["verification"]
     assert [plan["status"] for plan in verified["plans"]] == ["ok", "ok"]
