@@ -118,11 +118,9 @@ def why_ui(answer: Searched) -> None:
     pairs = [("baseline", result.baseline_step_s, result.waterfall)] if result.waterfall else []
     if rival is not None and result.rival_waterfall:
         pairs.append((rival.plan, rival.step_s, result.rival_waterfall))
-    for column, (name, step_s, changes) in zip(st.columns(max(1, len(pairs))), pairs, strict=False):
-        column.plotly_chart(
-            waterfall_figure(bars(name, step_s, changes, best.plan, best.step_s), f"From {name} to the best plan"),
-            key=f"search waterfall {name}",
-        )
+    for name, step_s, changes in pairs:
+        waterfall = bars(name, step_s, changes, best.plan, best.step_s)
+        st.plotly_chart(waterfall_figure(waterfall, f"From {name} to the best plan"), key=f"search waterfall {name}")
     timelines_ui("search timeline", answer.best)
 
 
