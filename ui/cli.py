@@ -61,6 +61,15 @@ SchedulePath = Annotated[
     ),
 ]
 
+ScaleText = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        metavar="FIGURE=FACTOR[,...]",
+        help="Multiply figures of the machine: sms, flops, memory, launch (times), link; as in memory=2,launch=0.5.",
+    ),
+]
+
 
 def _reserve_stdout(wanted: bool) -> bool:
     if wanted:
@@ -152,13 +161,7 @@ def predict(
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="FIGURE=FACTOR[,...]",
-            help="Multiply figures of the machine: sms, flops, memory, launch (times), link; as in memory=2,launch=0.5.",
-        ),
-    ] = "",
+    scale: ScaleText = "",
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -327,6 +330,49 @@ def gpu_first(
     Exit status 1 when a check found something else than Stepcast assumes, or failed; 2 when there is no GPU.
     """
     _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
+
+
+@app.command(cls=OnceCommand)
+@takes_job()
+def search(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all."),
+    ] = None,
+    profile: ProfilePath = None,
+    machine: Annotated[str | None, typer.Option(help="Machine by name; see stepcast machines. Default: this machine.")] = None,
+    scale: ScaleText = "",
+    verify: Annotated[
+        int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
+    ] = None,
+    calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="With --verify: measure the plans' costs too.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="With --verify: measure fewer rounds: faster, and less certain.")] = False,
+    processes: Annotated[int | None, typer.Option(metavar="N", help="Evaluate in N processes. Default: one for each core.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster whose scheduler is there: tcp://HOST:8786.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")] = None,
+    json: AsJson = False,
+):
+    """Rank every strategy with its sensible options and combinations on a job and a machine, and say why the best plan wins.
+
+    Plans whose lower bound shows that they cannot win are not simulated. Those that do not fit into memory (or --memory-limit) come last.
+    The answer is the same in one process, in several, and on a cluster. What was evaluated is kept, also after Ctrl-C.
+    Exit status 1 when no plan fits, or when a plan that --verify ran computes other numbers than plain PyTorch.
+
+      stepcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
+    """
+    from dataclasses import replace
+
+    from simulator.machine.scaled import scale_of
+
+    placement = replace(placement, scale=scale_of(scale))
+    _commands("searching").search_plans(
+        job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json
+    )
 
 
 @app.command("deepa-cost", cls=OnceCommand)

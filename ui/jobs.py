@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -28,13 +28,19 @@ from simulator.memory.needs import TooLargeError
 from simulator.models.usual_batch import source_file
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
+from simulator.search.cache import Cache
+from simulator.search.ranking import Ranking, rank
+from simulator.search.search import Progress, candidates
+from simulator.search.search import search as searched
+from simulator.search.setup import Setup
+from simulator.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from traces.profile_files import list_profiles
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, start_models
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, Searched, start_models
 from ui.text.machines import precision_words
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
@@ -43,6 +49,8 @@ LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
 MOST_NOTES = 3
 #: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
 _ONE_AT_A_TIME = threading.Lock()
+#: Held while the app searches, in processes of its own, so that others can predict meanwhile.
+_ONE_SEARCH = threading.Lock()
 log = logging.getLogger("stepcast")
 
 
@@ -162,6 +170,25 @@ def largest_batch(request: Request, strategy: str) -> int | None:
         if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
             raise answer
         return largest(job, strategy, dict(request.settings), answer, model, placement.mode)
+
+
+def search(request: Request, progress: Progress) -> Searched:
+    """Rank everything that the request's strategies (none: all) offer. One search runs at a time."""
+    with _ONE_AT_A_TIME:
+        job, placement = _job(request), _placement(request)
+        machine, model = _target(job.precision, request.machine, placement, _stamp())
+    shared = dict(request.settings)
+    strategies.check_shared(request.strategies or strategies.names(), shared)
+    with _ONE_SEARCH:
+        ranking = ranked(Setup(job, machine, model, placement.mode, shared), candidates(job, machine, request.strategies), progress)
+    best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
+    return Searched(ranking.result, best, rival)
+
+
+def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
+    """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
+    with workers(processes or usual_processes(len(names)), cluster) as run:
+        return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
 
 
 def check_mode(machine: Machine, mode: str) -> None:

@@ -91,24 +91,31 @@ class Forecast:
         return {place: predicted[place] for place in places if place in predicted}
 
 
-def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
+def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[Machine, CostModel, str]:
+    """The machine, costs and mode with which `plan` is predicted: the unsplit machine's if it uses that, or those of PyTorch's own loop."""
+    if plan.strategy == PYTORCH:
+        return machine.for_pytorch, model.for_pytorch, "eager"
+    return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
+
+
+def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager", dependencies: Dependencies | None = None) -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
     If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is
-    predicted in eager mode, with the costs of PyTorch's own loop. Raises PlanError if the plan cannot run on the machine.
+    predicted in eager mode, with the costs of PyTorch's own loop. `dependencies`: those of a plan of one segment, if derived before.
+    Raises PlanError if the plan cannot run on the machine.
     """
-    if plan.strategy == PYTORCH:
-        machine, model, mode = machine.for_pytorch, model.for_pytorch, "eager"
-    elif machine.of(plan.devices) is not machine:
-        machine, model = machine.whole, model.whole
+    machine, model, mode = as_run(plan, machine, model, mode)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(machine)
-        return _forecast(plan, machine, model, mode) if len(plan.segments) == 1 else _forecast_segments(plan, machine, model, mode)
+        if len(plan.segments) == 1:
+            return _forecast(plan, machine, model, mode, dependencies)
+        return _forecast_segments(plan, machine, model, mode)
 
 
-def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
+def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str, dependencies: Dependencies | None = None) -> Forecast:
     """Predict a plan of one segment."""
-    dependencies = Dependencies(plan, machine=machine)
+    dependencies = dependencies or Dependencies(plan, machine=machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     shares = Shares(**model.shares(plan, costs))

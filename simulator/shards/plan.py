@@ -40,6 +40,12 @@ class Placed:
     devices: tuple[str, ...]
 
 
+#: Options that a search tries with every division of layers.
+STEP_CANDIDATES = (
+    "update=asynchronous", "server=distributed", "server=distributed,update=asynchronous", "batch_norm=synchronized",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class StepOptions:
     """What strategies of shards have in common."""

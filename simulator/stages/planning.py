@@ -1,9 +1,10 @@
 """What pipeline strategies have in common: their options, the cut into stages, and plans of synchronous schedules."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from simulator.build import PlanBuilder
@@ -103,6 +104,20 @@ def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
         return job.accumulate
     most = min(job.batch // _SAMPLES or 1, _PER_DEVICE * devices)
     return max(d for d in range(1, most + 1) if job.batch % d == 0)
+
+
+def micro_batch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
+    """The numbers of micro-batches that a search tries, as option texts: one, two and four for each device, of at least two samples."""
+    if job.accumulate > 1:
+        return ()
+    counts = (len(machine.devices) * each for each in (1, 2, 4))
+    usual = micro_batches_in(job, StageOptions(), len(machine.devices))
+    return tuple(f"microbatches={n}" for n in counts if n != usual and job.batch % n == 0 and job.batch // n >= _SAMPLES)
+
+
+def combined(*choices: Iterable[str]) -> tuple[str, ...]:
+    """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
+    return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
 
 
 @contextmanager

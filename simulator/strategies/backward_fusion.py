@@ -10,6 +10,7 @@ from simulator.plan.plan import Plan
 
 NAME = "backward-fusion"
 ABOUT = "update each layer during backward, once its gradient is complete and its old parameters are no longer read"
+CANDIDATES = ("update_stream=on",)
 
 
 @dataclass(frozen=True)

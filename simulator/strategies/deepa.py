@@ -15,13 +15,14 @@ from simulator.shards import search
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import place, read_configurations
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions, check_job
+from simulator.shards.plan import STEP_CANDIDATES, ShardedStep, StepOptions, check_job
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
 NAME = "deepa"
 ABOUT = "per-layer parallelism: each layer divided by images, channels, height and width as a file says or a search finds"
 LEAST_DEVICES = 2
+CANDIDATES = STEP_CANDIDATES
 USES_COSTS = True
 
 #: Tasks of all simulated plans together, at most: some 20 seconds.

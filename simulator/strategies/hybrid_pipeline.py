@@ -21,6 +21,7 @@ NAME = "hybrid-pipeline"
 ABOUT = "a share of the iterations as stale-pipeline runs them, the others as a synchronous pipeline of the same stages"
 USES_COSTS = True
 LEAST_DEVICES = 2
+CANDIDATES = ("then=gpipe", "then=1f1b")
 
 #: Iterations of a run at most.
 _MOST_ITERATIONS = 10**9

@@ -25,6 +25,15 @@ from traces.garbage import gc_paused
 NAME = "image-parallel"
 ABOUT = "data-parallel: every device trains on its shard of the batch, and gradients are summed over all devices"
 LEAST_DEVICES = 2
+#: With every rule of updates (such as backward-fusion): the sizes of buckets, transfers in the order of need, and another server.
+CANDIDATES = tuple(
+    f"update={update}{more}"
+    for update in ("baseline", "forward-fusion", "backward-fusion", "asynchronous")
+    for more in (
+        *(f",bucket={size}{first}" for size in (25, 1, 5, 100) for first in ("", ",priorities=on")),
+        ",server=distributed", ",algorithm=tree",
+    )
+)  # fmt: skip
 
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1

@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import interleaved
-from simulator.stages.planning import ScheduledOptions, synchronous
+from simulator.stages.planning import ScheduledOptions, combined, micro_batch_texts, synchronous
 from traces.errors import StepcastError
 
 NAME = "interleaved-1f1b"
@@ -28,6 +28,11 @@ class Options(ScheduledOptions):
         super().__post_init__()
         if self.per_device < 1:
             raise StepcastError(f"{NAME}: per_device is {self.per_device}; expected at least 1")
+
+
+def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
+    """Numbers of micro-batches, and of stages on each device."""
+    return combined(micro_batch_texts(job, machine), ("per_device=4",))
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

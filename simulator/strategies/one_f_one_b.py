@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import one_f_one_b
-from simulator.stages.planning import ScheduledOptions, synchronous
+from simulator.stages.planning import ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "1f1b"
 ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
@@ -18,6 +18,11 @@ LEAST_DEVICES = 2
 @dataclass(frozen=True)
 class Options(ScheduledOptions):
     """How the model is cut."""
+
+
+def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
+    """Numbers of micro-batches, and forwards that are repeated."""
+    return combined(micro_batch_texts(job, machine), ("rematerialize=on",))
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -15,12 +15,13 @@ from simulator.plan.plan import Plan
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import nearest, place
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions, check_job
+from simulator.shards.plan import STEP_CANDIDATES, ShardedStep, StepOptions, check_job
 from traces.garbage import gc_paused
 
 NAME = "owt"
 ABOUT = "one weird trick: linear layers divided by channel, all others by image"
 LEAST_DEVICES = 2
+CANDIDATES = STEP_CANDIDATES
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,17 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.stages.pipeline import Pipeline
-from simulator.stages.planning import StageOptions, cut, devices_of, micro_batches_in, named, refuse_clipping, stage_notes, stages_in
+from simulator.stages.planning import (
+    StageOptions,
+    cut,
+    devices_of,
+    micro_batch_texts,
+    micro_batches_in,
+    named,
+    refuse_clipping,
+    stage_notes,
+    stages_in,
+)
 from simulator.stages.schedule import BACKWARD, FORWARD, Action
 from simulator.stages.staleness import stale_notes
 from traces.errors import StepcastError
@@ -26,6 +36,11 @@ LEAST_DEVICES = 2
 @dataclass(frozen=True)
 class Options(StageOptions):
     """How the model is cut."""
+
+
+def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
+    """Numbers of micro-batches."""
+    return micro_batch_texts(job, machine)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

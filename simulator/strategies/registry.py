@@ -7,12 +7,14 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
 - `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
 - `EXECUTED = False`: it is only predicted; no executor runs it (plain PyTorch).
+- `CANDIDATES`: option texts that a search tries besides the default options (default: `METHODS`); or a function `candidates` of the job and
+  the machine that returns them.
 """
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from itertools import pairwise
@@ -24,7 +26,7 @@ from simulator.costs.cost import PlanCosts
 from simulator.discovery import modules
 from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.options import option_names
+from simulator.options import option_names, option_values
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError, UnknownNameError
 
@@ -41,7 +43,7 @@ class PlanFunction(Protocol):
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy module. `methods` and `least_devices` are its `METHODS` and `LEAST_DEVICES`."""
+    """A strategy module. `methods`, `least_devices` and `candidates` are its `METHODS`, `LEAST_DEVICES` and `candidates`."""
 
     name: str
     about: str
@@ -51,6 +53,19 @@ class Strategy:
     methods: tuple[str, ...] = ()
     least_devices: int = 1
     executed: bool = True
+    candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
+
+    def texts(self, job: Job, machine: Machine) -> tuple[str, ...]:
+        """`NAME[:option=value,...]` of everything that a search tries, the default options first, each once."""
+        more = self.methods if self.candidates is None else self.candidates
+        options = more(job, machine) if callable(more) else more
+        usual = option_values(self.options())
+        different = {self.name: None}
+        for text in options:
+            chosen = option_values(parse(f"{self.name}:{text}")[1])
+            pairs = [pair for pair in text.split(",") if chosen[name := pair.partition("=")[0]] != usual[name]]
+            different[f"{self.name}:{','.join(pairs)}" if pairs else self.name] = None
+        return tuple(different)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -108,7 +123,8 @@ def _discover() -> dict[str, Strategy]:
             continue
         defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
         optional = (getattr(module, name, default) for name, default in defaults.items())
-        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, _on_machine(module.plan), *optional)
+        candidates = getattr(module, "candidates", getattr(module, "CANDIDATES", None))
+        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, _on_machine(module.plan), *optional, candidates)
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 

@@ -18,6 +18,7 @@ NAME = "stale-pipeline"
 ABOUT = "pipeline of mini-batches with stale weights: one copy of the weights, a new mini-batch in every cycle"
 USES_COSTS = True
 LEAST_DEVICES = 2
+CANDIDATES = ("first=backward", "backward_weights=stashed", "first=backward,backward_weights=stashed")
 
 
 @dataclass(frozen=True)

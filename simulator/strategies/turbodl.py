@@ -23,6 +23,8 @@ ABOUT = "each layer's dX, dW and dB on separate streams, the critical path first
 #: The plan depends on predicted times: paths are ranked by them.
 USES_COSTS = True
 METHODS = ("streams=on,async=off,priorities=off", "streams=on,async=on,priorities=off", "streams=on,async=on,priorities=on")
+#: With and without backward-fusion; and the choices that the paper leaves open, for the whole method.
+CANDIDATES = tuple(f"{text}{fuse}" for text in (*METHODS, "fallback=sync", "alpha=1") for fuse in ("", ",fuse=backward"))
 #: Sub-task types with a stream per layer path: forward and dX, dW and the update, dB.
 _TYPES = {"": 0, DX: 0, "dW": 1, "dB": 2}
 

@@ -13,8 +13,10 @@ from simulator.plan.plan import Plan
 from simulator.stages.orders import zero_bubble
 from simulator.stages.planning import (
     ScheduledOptions,
+    combined,
     cut,
     devices_of,
+    micro_batch_texts,
     micro_batches_in,
     named,
     op_seconds,
@@ -40,6 +42,11 @@ class Options(ScheduledOptions):
     """Activations that a device may keep: as many as with 1f1b, or any number, which leaves fewer bubbles."""
     shape: Literal["straight", "v"] = "straight"
     """straight: one stage on each device; v: two, the second half of the stages in reverse, so that the first device has the loss."""
+
+
+def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
+    """Numbers of micro-batches, the memory, and the shape."""
+    return combined(micro_batch_texts(job, machine), ("memory=free",), ("shape=v",))
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -4,9 +4,10 @@ Batches of TOO_LARGE or more do not fit.
 """
 
 from tests.support.sample_runs import CASES, play
+from tests.support.search_samples import search_result
 from traces.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
 
 TOO_LARGE = 4096
 
@@ -28,6 +29,15 @@ def facts(request):
 
 def largest_batch(request, strategy):
     return 3000
+
+
+def search(request, progress):
+    if request.batch == 13:
+        raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+    names = request.strategies or ("baseline", "turbodl")
+    for number, name in enumerate(names, 1):
+        progress(number, len(names), name)
+    return Searched(search_result(fits=request.batch < TOO_LARGE), play("predicted", CASES["turbodl"]), None)
 
 
 def predict_many(request):

@@ -43,10 +43,10 @@ def options_of(request: Request) -> list[tuple[str, str]]:
     return pairs
 
 
-def command(request: Request, *more: str) -> str:
-    """The command line that gives the same answers: stepcast predict --model resnet50 ..."""
+def command(request: Request, *more: str, name: str = "predict") -> str:
+    """The command line that gives the same answers: stepcast predict --model resnet50 ... `name`: the command's."""
     words = [word for option, value in options_of(request) for word in (f"--{option}", value)]
-    return shlex.join(["stepcast", "predict", *words, *more])
+    return shlex.join(["stepcast", name, *words, *more])
 
 
 def query_of(request: Request) -> dict[str, list[str]]:

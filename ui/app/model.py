@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from platformdirs import user_data_path
 from calibrate.placement import DEFAULT_PLACEMENT
 from traces.comparison import Prediction
 from traces.errors import StepcastError
+from traces.search_result import SearchResult
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
@@ -102,6 +103,15 @@ class Refusal:
     why: str
 
 
+@dataclass(frozen=True)
+class Searched:
+    """The answer to a search: its document, and the timelines of the best plan and of the rival, if there are any."""
+
+    result: SearchResult
+    best: Timeline | None
+    rival: Timeline | None
+
+
 class Predictor(Protocol):
     """The functions of `ui.jobs` that the app calls.
 
@@ -123,6 +133,9 @@ class Predictor(Protocol):
 
     def largest_batch(self, request: Request, strategy: str) -> int | None:
         """The largest batch of a strategy that fits in memory; None if none does. It takes seconds."""
+
+    def search(self, request: Request, progress: Callable[[int, int, str], None]) -> Searched:
+        """Rank everything that the request's strategies (none: all) offer. `progress(done, total, text)` is called after each plan."""
 
 
 def find_predictor() -> Predictor | None:

@@ -46,14 +46,20 @@ def put_fields(given: Mapping[str, Any]) -> None:
         st.session_state[_scale_key(name)] = getattr(scale, name)
 
 
-def request_ui(predictor: Predictor) -> Request:
-    """The request that the controls describe now. Raises StepcastError if no strategy is chosen."""
+def request_ui(predictor: Predictor, every: bool = False) -> Request:
+    """The request that the controls describe now. With `every`, no strategy chosen means all of them, with everything that they offer.
+
+    Raises StepcastError if no strategy is chosen otherwise.
+    """
     choices = predictor.choices()
     model = select(st, "Model", choices.models, "model", words=_short)
     batch = _batch_ui()
     machine = select(st, "Machine", choices.machines, "machine")
-    strategies = several(st, "Strategies", choices.strategies, "strategies", choices.strategies[1:3] or choices.strategies)
-    texts = tuple(options_ui(strategy) for strategy in strategies)
+    if every:
+        texts = tuple(several(st, "Strategies", choices.strategies, "searched strategies", (), placeholder="all"))
+    else:
+        strategies = several(st, "Strategies", choices.strategies, "strategies", choices.strategies[1:3] or choices.strategies)
+        texts = tuple(options_ui(strategy) for strategy in strategies)
     job = _job_ui(choices)
     devices = st.empty()
     place = _place_ui()
@@ -64,7 +70,7 @@ def request_ui(predictor: Predictor) -> Request:
         facts = MachineFacts(1, {})  # the answers say what is wrong
     counted = _devices_ui(devices, known, facts)
     scale = _figures_ui(facts)
-    if not texts:
+    if not texts and not every:
         raise StepcastError("no strategy chosen; choose at least one")
     return Request(model, batch, **job, **place, machine=machine, strategies=texts, devices=counted, scale=scale)
 

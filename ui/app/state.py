@@ -71,8 +71,8 @@ def text(draw: Callable[..., str], label: str, key: str, default: str = "", **ho
     return draw(label, key=key, **how)
 
 
-def several(place: DeltaGenerator, label: str, choices: Sequence[str], key: str, default: Sequence[str]) -> list[str]:
+def several(place: DeltaGenerator, label: str, choices: Sequence[str], key: str, default: Sequence[str], **how: Any) -> list[str]:
     """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are left out."""
     kept = st.session_state.get(key, default)
     st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)
-    return place.multiselect(label, choices, key=key)
+    return place.multiselect(label, choices, key=key, **how)

@@ -105,7 +105,7 @@ def validate(
         check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    outcome = _validate(job, chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True)
+    outcome = run_validation(job, chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True)
     notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
     _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
 
@@ -116,7 +116,7 @@ def demo(out: Path, as_json: bool) -> None:
     profile, place = open_profile(None, create=True)
     check_writable(place)
     outcomes = [
-        _validate(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, cpu_testbed())
+        run_validation(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, cpu_testbed())
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)
@@ -127,7 +127,7 @@ def _quick_words() -> str:
     return f"Measured in {QUICK_ROUNDS} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
 
 
-def _validate(
+def run_validation(
     job: Job,
     chosen: Sequence[str],
     shared: dict[str, str],
@@ -139,6 +139,7 @@ def _validate(
     rounds: int = ROUNDS,
     estimate: bool = False,
 ) -> Outcome:
+    """Validate, with a progress bar. `estimate`: say first how long it takes. `place`: where the profile is kept."""
     if calibration:
         testbed.measure_machine(profile)
 

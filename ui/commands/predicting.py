@@ -105,7 +105,7 @@ def predict(
         raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
     check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
     shared = order.options
-    targets = [_target(jobs[0], profile, name, placement) for name in names]
+    targets = [target(jobs[0], profile, name, placement) for name in names]
     answers = [
         Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
         for machine, model in targets
@@ -133,7 +133,7 @@ def predict(
         raise typer.Exit(1)
 
 
-def _target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
+def target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
     """The machine called `name`, or that of the profile, and its costs. Raises StepcastError if it is a CPU and a GPU is asked for."""
     machine, model = costs_for(job, profile, name, placement)
     shared_jobs.check_mode(machine, placement.mode)

@@ -14,6 +14,7 @@ from ui.text.labels import row_labels
 
 #: Parts below this share of the first step are shown together.
 LEAST_SHARE = 0.005
+BASELINES = "than the baseline's"
 SMALLER = "smaller parts"
 #: Characters of the terminal's bars.
 WIDTH = 50
@@ -80,7 +81,12 @@ def measured_bars(result: ValidationResult) -> list[Bar]:
 
 def prediction_words(prediction: Prediction) -> list[str]:
     """Why a strategy is faster or slower than the baseline, in one sentence; none for the baseline itself."""
-    return [_sentence("The step", prediction_bars(prediction), "than the baseline's")] if prediction.waterfall else []
+    return [_sentence("The step", prediction_bars(prediction), BASELINES)] if prediction.waterfall else []
+
+
+def change_words(subject: str, before: str, before_s: float, changes: Sequence[Change], after: str, after_s: float) -> str:
+    """Why the step of the plan `after` is shorter or longer than that of the plan `before`, in one sentence."""
+    return _sentence(subject, bars(before, before_s, changes, after, after_s), f"than {before}'s" if before != "baseline" else BASELINES)
 
 
 def measured_words(result: ValidationResult, label: str = "") -> list[str]:

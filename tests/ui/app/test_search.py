@@ -1,0 +1,82 @@
+"""The page of searches without a browser."""
+
+import sys
+
+import pytest
+
+from tests.support import fake_jobs
+from tests.support.app_pages import app_at
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """Opens the page, with a predictor of its own."""
+
+    def opened(predictor=fake_jobs, **query):
+        monkeypatch.setattr(sys, "argv", ["app.py"])
+        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        app = app_at("search")
+        app.query_params.update(query)
+        app.run()
+        assert not app.exception
+        return app
+
+    return opened
+
+
+def button(app, label):
+    return next(each for each in app.button if each.label == label)
+
+
+def text_of(app):
+    return "\n".join(each.value for kind in ("success", "error", "warning", "markdown") for each in app.get(kind))
+
+
+def test_nothing_is_searched_before_the_user_asks(page):
+    app = page()
+    assert [each.label for each in app.button if each.label == "Search"] == ["Search"]
+    assert not app.dataframe
+
+
+def test_the_ranking_the_reasons_and_the_command_line(page):
+    app = page(model="resnet50", batch="16", strategy=["turbodl", "baseline"])
+    button(app, "Search").click().run()
+    assert not app.exception
+    text = text_of(app)
+    assert "is predicted fastest of 8 candidates" in text
+    assert "A tie" in text
+    assert list(app.dataframe[0].value["P(fastest)"])[:2] == ["70.0 %", "30.0 %"]
+    assert {"Best step": "10.0 ms", "Tied plans": "3"}.items() <= {metric.label: metric.value for metric in app.metric}.items()
+    command = app.code[0].value
+    assert command.startswith("stepcast search --model resnet50 --batch 16")
+    assert command.endswith("--strategy baseline --strategy turbodl")
+    assert len(app.get("plotly_chart")) == 4
+
+
+def test_an_answer_is_marked_when_the_request_has_changed(page):
+    app = page()
+    button(app, "Search").click().run()
+    assert "earlier request" not in text_of(app)
+    app.sidebar.number_input(key="batch").set_value(8).run()
+    assert "earlier request" in text_of(app)
+    assert "resnet" in text_of(app) or "small-cnn" in text_of(app)
+
+
+def test_a_job_that_cannot_be_searched_and_one_that_does_not_fit(page):
+    app = page(batch="13")
+    button(app, "Search").click().run()
+    assert "batch 13 is not divisible" in text_of(app)
+    app.sidebar.number_input(key="batch").set_value(fake_jobs.TOO_LARGE).run()
+    button(app, "Search").click().run()
+    assert "None of 8 candidates fits" in text_of(app)
+    assert not app.exception
+
+
+def test_the_real_search(page, stepcast, monkeypatch):
+    from ui import jobs
+
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    app = page(jobs, model="lenet5", batch="8", machine="p100", strategy=["baseline", "backward-fusion"])
+    button(app, "Search").click().run(timeout=100)
+    assert not app.exception
+    assert "is predicted fastest of 3 candidates" in text_of(app)

@@ -1,0 +1,64 @@
+"""A search in words and rows."""
+
+from rich.console import Console
+
+from tests.support.search_samples import ranked, search_result, verification
+from ui.text import searches
+
+
+def test_the_headline_names_the_best_plan():
+    line = searches.headline(search_result())
+    assert line.startswith("turbodl:fuse=backward is predicted fastest of 8 candidates: 10.0 ms (9.00 to 11.0), 2.00x over the baseline")
+    assert searches.headline(search_result(fits=False)) == "None of 8 candidates fits this job on h100."
+
+
+def test_words_say_ties_reasons_bounds_and_what_was_left_out():
+    text = "\n".join(searches.words(search_result()))
+    assert "A tie: turbodl takes as long, within 2 %." in text
+    assert "cannot tell whether turbodl:fuse=backward is faster than 1 other plan: backward-fusion (1.10x (0.90 to 1.30) its step)" in text
+    assert "The best step is 10.0 ms shorter than the baseline's: 10.0 ms because backward tasks run beside other tasks." in text
+    assert "than backward-fusion's: 1.0 ms because updates take less time." in text
+    assert "No candidate can take less than 8.00 ms (its lower bound): the best one is 25.0 % above that, and 25.0 % above its own" in text
+    assert "1 plan was not simulated" in text
+    assert "No plan for bppsa, bppsa:level=2: bppsa: no chain" in text
+    assert "gpipe needs 40 GiB, 16 GiB there, 24 GiB too much" in text
+    assert "stale" not in text
+
+
+def test_stale_weights_are_said_and_the_best_plan_without_them_is_named():
+    stale = ranked("pipedream", 0.010, 3.0, semantics={"staleness": 1, "stages": 2})
+    fresh = ranked("gpipe", 0.012, 3.0, (1.1, 1.3), semantics={"stages": 2})
+    text = "\n".join(searches.words(search_result(plans=(stale, fresh), best="pipedream", rival=None)))
+    assert "It trains differently from plain training: staleness: 1." in text
+    assert "Of the plans without stale weights, gpipe is the fastest: 12.0 ms" in text
+    assert "pipedream is faster than every other plan that was simulated, at 90 %." in text
+
+
+def test_a_verified_ranking_in_words():
+    held = searches.verification_words(verification(("a", 1, 1.1, 1.2), ("b", 2, 2.1, 2.3)))
+    assert held[0].endswith("Kendall's tau +1.00, +1.00 with measured costs.")
+    assert held[1] == "Verified: a was measured fastest, 1.20 ms (the baseline differs from itself by 2.0 %)."
+    broken = searches.verification_words(verification(("a", 1, 1.0, 1.1), ("b", 2, 2.1, 1.0), ("c", 1, 1, None)))
+    assert broken[0] == "c did not run (skipped: why)."
+    assert "took 1.10 ms; that is +10.0 % from the measured best, b with 1.00 ms" in broken[-1]
+    assert searches.verification_words(verification(("c", 1, 1, None)))[-1] == "No plan ran, so nothing is verified."
+
+
+def test_equal_plans_share_a_row_and_misfits_have_no_rank():
+    rows = searches.cells(search_result())
+    assert [(row[""], row["plan"]) for row in rows] == [
+        ("1", "turbodl:fuse=backward"), ("2", "turbodl (and 1 equal one)"), ("3", "backward-fusion"), ("4", "baseline"), ("", "gpipe"),
+    ]  # fmt: skip
+    assert rows[1]["step over the best"] == "1.01x (0.99 to 1.01)"
+    assert rows[-1]["peak memory"] == "40 GiB, too much"
+    verified = searches.cells(search_result(verification=verification(("turbodl", 1, 1, 1.2))))
+    assert [row["measured ms"] for row in verified] == ["-", "1.20", "-", "-", "-"]
+
+
+def test_the_table_for_the_terminal_ends_with_what_it_leaves_out():
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(searches.table(search_result(), 2))
+    text = console.export_text()
+    assert "turbodl:fuse=backward" in text
+    assert "and 3 others; --out writes them all" in text
+    console.file.close()

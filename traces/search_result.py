@@ -1,0 +1,145 @@
+"""The document of `stepcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
+
+from typing import Any
+
+from pydantic import Field
+
+from traces.comparison import Change
+from traces.documents import Bytes, Data, Document, Duration
+from traces.speedup import Verdict, verdict
+
+
+class RankedPlan(Data):
+    """One plan that was simulated. `plan` is its `NAME[:option=value,...]`, as `--strategy` takes it.
+
+    `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
+    of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
+    bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
+    """
+
+    plan: str
+    strategy: str
+    options: dict[str, Any]
+    step_s: Duration
+    interval_s: tuple[float, float]
+    peak_bytes: Bytes
+    peak_bytes_by_device: dict[str, Bytes]
+    fits: bool
+    speedup: float | None
+    against_pytorch: float | None = None
+    behind: float | None = None
+    behind_interval: tuple[float, float] | None = None
+    probability: float = Field(0.0, ge=0, le=1)
+    bound_s: float
+    bound_by: str
+    why_not: str = ""
+    semantics: dict[str, Any] = {}
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the best plan is faster than this one; None if it does not fit, or for the best plan itself."""
+        return verdict(self.behind_interval) if self.behind_interval is not None else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether nobody can tell that the best plan is faster than this one, or it is the same for all practical purposes."""
+        return self.verdict in ("same", "cannot tell")
+
+
+class PrunedPlan(Data):
+    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`)."""
+
+    plan: str
+    bound_s: float
+    bound_by: str
+
+
+class RefusedPlan(Data):
+    """A candidate that has no plan for this job and machine, and why."""
+
+    plan: str
+    why: str
+
+
+class VerifiedPlan(Data):
+    """A plan that ran. `predicted_step_s` is what the search said, `recalibrated_step_s` what measured costs say.
+
+    `status` is that of `ValidationResult`; the other figures are null if the plan was skipped.
+    """
+
+    plan: str
+    status: str
+    predicted_step_s: Duration
+    recalibrated_step_s: Duration | None
+    measured_step_s: Duration | None
+    max_grad_error: float | None
+
+
+class Verification(Data):
+    """How the ranking held. `tau` is Kendall's rank correlation of the search's step times with the measured ones, None for fewer than two.
+
+    `recalibrated_tau` is that of the predictions from measured costs. `chosen` is the plan that these put first, `fastest` the one with
+    the shortest measured step; `regret` is the measured step of the one over that of the other, minus 1. `aa_spread` is by how much the
+    baseline differs from itself.
+    """
+
+    plans: tuple[VerifiedPlan, ...]
+    tau: float | None
+    recalibrated_tau: float | None
+    chosen: str | None
+    fastest: str | None
+    regret: float | None
+    aa_spread: float | None
+
+
+class SearchResult(Document):
+    """Document `stepcast.search/1`. `plans` are ranked: those that fit in memory first, the fastest first.
+
+    `best` is the `plan` of the first one; None if none fits. `bound_s` is the smallest lower bound of all candidates that may fit: no
+    candidate takes less. `waterfall` explains the best step − `baseline_step_s`, `rival_waterfall` the best step − that of `rival`, the
+    fastest plan of another family of strategies.
+    """
+
+    schema_name = "stepcast.search/1"
+    kind = "search"
+
+    model: str
+    batch_size: int = Field(gt=0)
+    image_size: int | None = None
+    optimizer: str
+    precision: str
+    mode: str
+    machine: str
+    devices: int
+    candidates: int
+    plans: tuple[RankedPlan, ...]
+    best: str | None
+    pruned: tuple[PrunedPlan, ...] = ()
+    refused: tuple[RefusedPlan, ...] = ()
+    bound_s: float | None = None
+    baseline_step_s: Duration | None = None
+    pytorch_step_s: Duration | None = None
+    waterfall: tuple[Change, ...] = ()
+    rival: str | None = None
+    rival_waterfall: tuple[Change, ...] = ()
+    verification: Verification | None = None
+
+    @property
+    def winner(self) -> RankedPlan | None:
+        """The best plan."""
+        return next((plan for plan in self.plans if plan.plan == self.best), None)
+
+    @property
+    def fitting(self) -> tuple[RankedPlan, ...]:
+        """The plans that fit in memory, the fastest first."""
+        return tuple(plan for plan in self.plans if plan.fits)
+
+    @property
+    def ties(self) -> tuple[RankedPlan, ...]:
+        """The plans that are tied with the best one."""
+        return tuple(plan for plan in self.fitting if plan.tied)
+
+    @property
+    def gap(self) -> float | None:
+        """By what share the best plan's step is longer than the bound of all candidates."""
+        return self.winner.step_s / self.bound_s - 1 if self.winner is not None and self.bound_s else None

@@ -1,0 +1,133 @@
+"""The app's page of searches: every strategy with its options and combinations on one job and machine, ranked."""
+
+import json
+from functools import partial
+
+import streamlit as st
+
+from traces import units
+from traces.errors import StepcastError
+from traces.search_result import SearchResult
+from ui.app.links import OPTIONS, command, query_of, request_fields
+from ui.app.model import Request, Searched, find_predictor
+from ui.app.request_form import put_fields, request_ui, title
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.state import BUTTON
+from ui.app.timeline_parts import timelines_ui
+from ui.figures.search_chart import search_figure
+from ui.figures.waterfall_chart import waterfall_figure
+from ui.text import searches
+from ui.text.labels import markdown_escaped
+from ui.text.waterfalls import bars
+
+TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
+ABOUT = (
+    "Tries everything that the strategies offer on this job and machine: their options and combinations. Plans whose lower bound"
+    " shows that they cannot win are not simulated. Without a strategy in the sidebar, all are tried."
+)
+#: Rows of the table that are shown before the rest is asked for.
+SHOWN = 20
+
+
+def page() -> None:
+    """Show the controls in the sidebar, the button that searches, and the last answer under the job that it belongs to."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast search` on the command line.")
+        return
+    linked = opened_by_link("search", OPTIONS)
+    if linked is not None:
+        given = request_fields(linked)
+        put_fields(given)
+        st.session_state["searched strategies"] = [text.partition(":")[0] for text in given.get("strategies", ())]
+    try:
+        with st.sidebar:
+            request = request_ui(predictor, every=True)
+        keep_link("search", query_of(request))
+        st.subheader(title(request), anchor=False)
+        st.write(ABOUT)
+        asked, cancel = st.container(horizontal=True), st.empty()
+        if asked.button("Search", type="primary", key=f"{BUTTON}search"):
+            answer_to(predictor, request, cancel)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+    if "searched" not in st.session_state:
+        return
+    answered, answer = st.session_state["searched"]
+    if answered != request:
+        st.warning(f"This answer belongs to an earlier request: {title(answered)}. Search answers the present one.")
+    answer_ui(answered, answer)
+
+
+def answer_to(predictor, request: Request, place) -> None:
+    """Search, with progress and a button that cancels. Plans that were evaluated are kept, so that another search continues."""
+    st.session_state.pop("searched", None)
+    with place.container():
+        bar = st.progress(0.0, "Capturing the model")
+        st.button("Cancel", key=f"{BUTTON}cancel", help="What is evaluated by now is kept: Search continues there.")
+
+        def told(done: int, total: int, text: str) -> None:
+            bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(text)}")
+
+        st.session_state["searched"] = (request, predictor.search(request, told))
+    place.empty()
+
+
+def answer_ui(request: Request, answer: Searched) -> None:
+    """Show the best plan, why it wins, the chart, the table, and the ways to take the answer along."""
+    result = answer.result
+    box = st.success if result.winner is not None else st.error
+    box(markdown_escaped(searches.headline(result)))
+    figures_ui(result)
+    st.plotly_chart(search_figure(result), key="search")
+    st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in searches.words(result)))
+    st.subheader("All plans", anchor=False)
+    rows = searches.cells(result)
+    every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
+    st.dataframe(rows if every else rows[:SHOWN], hide_index=True)
+    why_ui(answer)
+    share_ui(command(request, name="search"), query_of(request), downloads(result))
+
+
+def figures_ui(result: SearchResult) -> None:
+    """Show the best plan's figures."""
+    best = result.winner
+    if best is None:
+        return
+    values = (
+        ("Best step", units.duration(best.step_s), f"90 %: {units.interval(best.interval_s)} ms"),
+        ("Over the baseline", units.speedup(best.speedup), ""),
+        ("Against PyTorch", units.speedup(best.against_pytorch), ""),
+        ("Peak memory", units.memory(best.peak_bytes), ""),
+        ("Above the lower bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
+        ("Tied plans", str(len(result.ties)), "within 2 %, or not told apart"),
+    )
+    for column, (label, value, below) in zip(st.columns(len(values)), values, strict=True):
+        column.metric(label, value)
+        if below:
+            column.caption(below)
+
+
+def why_ui(answer: Searched) -> None:
+    """Show why the best plan is faster than the baseline, and than the best plan of another family, and their timelines."""
+    result, best = answer.result, answer.result.winner
+    if best is None or answer.best is None:
+        return
+    st.subheader("Why it wins", anchor=False)
+    rival = next((plan for plan in result.plans if plan.plan == result.rival), None)
+    pairs = [("baseline", result.baseline_step_s, result.waterfall)] if result.waterfall else []
+    if rival is not None and result.rival_waterfall:
+        pairs.append((rival.plan, rival.step_s, result.rival_waterfall))
+    for name, step_s, changes in pairs:
+        waterfall = bars(name, step_s, changes, best.plan, best.step_s)
+        st.plotly_chart(waterfall_figure(waterfall, f"From {name} to the best plan"), key=f"search waterfall {name}")
+    timelines_ui("search timeline", answer.best)
+
+
+def downloads(result: SearchResult) -> list[Download]:
+    """The table and the document."""
+    document = partial(json.dumps, result.document(), allow_nan=False)
+    return [
+        Download("Table (CSV)", "search.csv", "text/csv", lambda: csv(searches.cells(result))),
+        Download("Search (JSON)", "search.json", "application/json", lambda: document().encode()),
+    ]

@@ -1,0 +1,128 @@
+"""`stepcast search`."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from calibrate.placement import Placement, check_names
+from calibrate.rounds import QUICK_ROUNDS, ROUNDS
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.this_gpu import THIS_GPU
+from simulator.search.ranking import Ranking
+from simulator.search.search import candidates
+from simulator.search.setup import Setup
+from simulator.strategies import registry as strategies
+from traces.errors import StepcastError
+from traces.outputs import check_outputs
+from traces.search_result import SearchResult
+from ui import jobs as shared_jobs
+from ui.commands import predicting, requests
+from ui.commands.output import print_document, print_then_write
+from ui.text import searches
+from ui.text.machines import partition_words
+
+#: Rows of the terminal's table.
+SHOWN = 15
+
+
+def search_plans(
+    job: Job,
+    texts: list[str],
+    pairs: list[str],
+    profile: Path | None,
+    machine_name: str | None,
+    placement: Placement,
+    verify: int | None,
+    calibration: bool,
+    quick: bool,
+    cluster: str | None,
+    processes: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Rank everything that the strategies offer, and print it. Exit with 1 if nothing fits in memory, or if a plan's numbers are wrong."""
+    check_names(placement)
+    for option, number in (("--verify", verify), ("--processes", processes)):
+        if number is not None and number < 1:
+            raise StepcastError(f"{option} is {number}; expected at least 1")
+    if cluster is not None and processes is not None:
+        raise StepcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
+    shared = requests.settings(pairs)
+    strategies.check_shared(texts or strategies.names(), shared)
+    for text in texts:
+        strategies.require_executed(strategies.parse(text, shared)[0])
+    check_outputs({"--out": out}, requests.inputs(job.model, profile))
+    machine, model = predicting.target(job, profile, machine_name, placement)
+    job = job.on(machine.devices[0].kind)
+    if verify is not None:
+        _check_here(model, profile, placement)
+    names = candidates(job, machine, texts)
+    if verify is not None and verify > len(names):
+        raise StepcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
+    shared_jobs.caution(model, profile)
+    shared_jobs.caution_precision([machine], job.precision)
+    setup = Setup(job, machine, model, placement.mode, shared)
+    with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
+        ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
+    result, right = ranking.result, True
+    if verify is not None and result.fitting:
+        result, right = _verified(result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json)
+    save = [lambda: result.save(out)] if out is not None else []
+    print_then_write(lambda: _print(result, ranking, as_json), *save)
+    if result.best is None or not right:
+        raise typer.Exit(1)
+
+
+def _check_here(model: CostModel, profile: Path | None, placement: Placement) -> None:
+    """Raise StepcastError if the predictions are not about this machine, on which --verify runs plans."""
+    name = model.machine.name
+    if placement.scale.text:
+        raise StepcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
+    if profile is None and name not in (THIS_CPU, THIS_GPU):
+        raise StepcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
+    if profile is not None and not shared_jobs.measured_here(model):
+        raise StepcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
+    if (name == THIS_CPU) != (placement.device == "cpu"):
+        raise StepcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
+
+
+def _verified(
+    result: SearchResult,
+    count: int,
+    job: Job,
+    shared: dict[str, str],
+    profile_path: Path | None,
+    placement: Placement,
+    calibration: bool,
+    rounds: int,
+    quiet: bool,
+) -> tuple[SearchResult, bool]:
+    """Run the best plans. Returns the result with what was measured, and whether all plans computed what plain PyTorch computes."""
+    from calibrate.profiles import open_profile
+    from calibrate.testbeds import testbed_for
+    from calibrate.verification import shortlist, verification
+    from traces.files import check_writable
+    from ui.commands.measuring import run_validation
+
+    testbed = testbed_for(placement, job.precision)
+    profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
+    if calibration:
+        check_writable(place)
+    chosen = shortlist(result.fitting, count)
+    texts = [plan.plan for plan in chosen]
+    outcome = run_validation(job, texts, shared, profile, place, calibration, quiet, testbed, rounds, estimate=True)
+    return result.model_copy(update={"verification": verification(chosen, outcome)}), outcome.same_numbers
+
+
+def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:
+    if as_json:
+        print_document(result.document())
+        return
+    console = Console(width=max(140, Console().width))
+    console.print(searches.headline(result), style="bold", highlight=False, markup=False)
+    console.print(searches.table(result, SHOWN))
+    for line in filter(None, [partition_words(ranking.machine), *searches.words(result)]):
+        console.print(f"- {line}", highlight=False, markup=False)

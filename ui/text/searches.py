@@ -1,0 +1,203 @@
+"""The result of a search in words and tables."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from rich.table import Table
+from rich.text import Text
+
+from traces import units
+from traces.search_result import RankedPlan, SearchResult, Verification
+from ui.text.labels import differing
+from ui.text.waterfalls import change_words
+
+#: What a lower bound rests on, in words.
+BOUND_WORDS = {
+    "dependencies": "tasks that wait for each other",
+    "compute": "the work of a device's SMs",
+    "memory bandwidth": "the bytes that kernels read and write",
+    "links": "the bytes over links",
+    "host": "what the host issues",
+}
+#: Entries of a plan's semantics by which its numbers differ from those of plain training.
+_CHANGES = ("staleness", "batch_norm", "updates")
+#: Plans named in a sentence at most.
+_NAMED = 4
+
+
+def headline(result: SearchResult) -> str:
+    """The best plan, its step time and its gain."""
+    best = result.winner
+    if best is None:
+        return f"None of {result.candidates} candidates fits this job on {result.machine}."
+    gain = f", {units.speedup(best.speedup)} over the baseline" if best.speedup is not None and best.strategy != "baseline" else ""
+    return (
+        f"{best.plan} is predicted fastest of {_count(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
+        f" ({units.interval(best.interval_s)}){gain}; it fits, with {units.memory(best.peak_bytes)} at its peak."
+    )
+
+
+def words(result: SearchResult) -> list[str]:
+    """Sentences: ties, stale weights, why the best plan wins, how far it is from the best possible, and what was left out."""
+    best = result.winner
+    lines: list[str] = []
+    if best is not None:
+        lines += _tie_words(result, best)
+        lines += _semantics_words(result, best)
+        lines += _why_words(result, best)
+        lines += _bound_words(result, best)
+    if result.pruned:
+        least_s = min(plan.bound_s for plan in result.pruned)
+        count = _count(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
+        shown = f"a lower bound of {units.duration(least_s)} or more shows that they cannot win"
+        lines.append(f"{count} not simulated: {shown}.")
+    lines += _misfit_words(result)
+    for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
+        names = [own.plan for own in refused]
+        lines.append(f"No plan for {_listed(names)}: {why}")
+    return lines + (verification_words(result.verification) if result.verification is not None else [])
+
+
+def _tie_words(result: SearchResult, best: RankedPlan) -> list[str]:
+    same = [group[0] for group in groups(result.fitting) if group[0].verdict == "same"]
+    unclear = [group[0] for group in groups(result.fitting) if group[0].verdict == "cannot tell"]
+    lines = []
+    if same:
+        lines.append(f"A tie: {_listed([plan.plan for plan in same])} {'takes' if len(same) == 1 else 'take'} as long, within 2 %.")
+    if unclear:
+        firsts = {plan.strategy: plan for plan in reversed(unclear)}
+        nearest = sorted(firsts.values(), key=lambda plan: plan.step_s)
+        lines.append(
+            f"These predictions cannot tell whether {best.plan} is faster than {_count(len(unclear), 'other plan')}:"
+            f" {_listed([f'{plan.plan} ({units.speedup(plan.behind, plan.behind_interval)} its step)' for plan in nearest])}."
+        )
+    if not same and not unclear and len(result.fitting) > 1:
+        lines.append(f"{best.plan} is faster than every other plan that was simulated, at 90 %.")
+    return lines
+
+
+def _semantics_words(result: SearchResult, best: RankedPlan) -> list[str]:
+    kept = {name: value for name, value in best.semantics.items() if name in _CHANGES}
+    differs = differing(kept)
+    lines = [f"It trains differently from plain training: {differs}."] if differs else []
+    if is_stale(best):
+        fresh = next((plan for plan in result.fitting if not is_stale(plan)), None)
+        if fresh is not None:
+            lines.append(
+                f"Of the plans without stale weights, {fresh.plan} is the fastest: {units.duration(fresh.step_s)}"
+                f" ({units.interval(fresh.interval_s)})."
+            )
+    return lines
+
+
+def is_stale(plan: RankedPlan) -> bool:
+    """Whether the plan computes with weights that lack updates."""
+    staleness = plan.semantics.get("staleness")
+    return any(staleness.values()) if isinstance(staleness, Mapping) else bool(staleness)
+
+
+def _why_words(result: SearchResult, best: RankedPlan) -> list[str]:
+    lines = []
+    if result.waterfall and result.baseline_step_s is not None:
+        lines.append(change_words("The best step", "baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s))
+    rival = next((plan for plan in result.plans if plan.plan == result.rival), None)
+    if rival is not None and result.rival_waterfall:
+        lines.append(change_words("The best step", rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s))
+    return lines
+
+
+def _bound_words(result: SearchResult, best: RankedPlan) -> list[str]:
+    if result.bound_s is None or result.gap is None:
+        return []
+    far = units.percent(max(0.0, result.gap), signed=False)
+    own = units.percent(max(0.0, best.step_s / best.bound_s - 1), signed=False)
+    return [
+        f"No candidate can take less than {units.duration(result.bound_s)} (its lower bound): the best one is {far} above that, and {own}"
+        f" above its own bound, which is due to {BOUND_WORDS.get(best.bound_by, best.bound_by)}."
+    ]
+
+
+def _misfit_words(result: SearchResult) -> list[str]:
+    misfits = [plan for plan in result.plans if not plan.fits]
+    if not misfits:
+        return []
+    return [f"{_count(len(misfits), 'plan')} {'does' if len(misfits) == 1 else 'do'} not fit; {misfits[0].plan} {misfits[0].why_not}."]
+
+
+def verification_words(verified: Verification) -> list[str]:
+    """How the ranking held where plans ran."""
+    ran = [plan for plan in verified.plans if plan.measured_step_s is not None]
+    lines = [f"{plan.plan} did not run ({plan.status})." for plan in verified.plans if plan.measured_step_s is None]
+    if not ran:
+        return [*lines, "No plan ran, so nothing is verified."]
+    if verified.tau is not None:
+        again = f", {verified.recalibrated_tau:+.2f} with measured costs" if verified.recalibrated_tau is not None else ""
+        lines.append(f"The ranking of {len(ran)} plans that ran agrees with the measured one: Kendall's tau {verified.tau:+.2f}{again}.")
+    by_name = {plan.plan: plan for plan in ran}
+    chosen, fastest = by_name[verified.chosen], by_name[verified.fastest]
+    noise = f" (the baseline differs from itself by {units.percent(verified.aa_spread, signed=False)})" if verified.aa_spread else ""
+    if chosen is fastest:
+        lines.append(f"Verified: {chosen.plan} was measured fastest, {units.duration(chosen.measured_step_s)}{noise}.")
+    else:
+        took, least = units.duration(chosen.measured_step_s), units.duration(fastest.measured_step_s)
+        lines.append(
+            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {took}; that is {units.percent(verified.regret)} from"
+            f" the measured best, {fastest.plan} with {least}{noise}."
+        )
+    return lines
+
+
+def groups(plans: Sequence[RankedPlan]) -> list[list[RankedPlan]]:
+    """The plans in their order; those of one strategy that are equal in time and memory, because an option changes nothing, together."""
+    together: dict[tuple[str, float, int], list[RankedPlan]] = {}
+    for plan in plans:
+        together.setdefault((plan.strategy, plan.step_s, plan.peak_bytes), []).append(plan)
+    return list(together.values())
+
+
+def cells(result: SearchResult) -> list[dict[str, str]]:
+    """Column name to text, a row per group of equal plans; the ranks of plans that do not fit are empty."""
+    measured = {plan.plan: plan for plan in result.verification.plans} if result.verification is not None else {}
+    rows = []
+    for number, group in enumerate(groups(result.plans), 1):
+        plan = group[0]
+        row = {
+            "": str(number) if plan.fits else "",
+            "plan": plan.plan + (f" (and {_count(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
+            "step ms": units.ms(plan.step_s),
+            "90 % interval": units.interval(plan.interval_s),
+            "over baseline": units.speedup(plan.speedup),
+            "step over the best": units.speedup(plan.behind, plan.behind_interval) if plan.fits else units.NONE,
+            "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if plan.fits else units.NONE,
+            "peak memory": units.memory(plan.peak_bytes) + ("" if plan.fits else ", too much"),
+            "lower bound ms": units.ms(plan.bound_s),
+            "weights": "stale" if is_stale(plan) else "current",
+        }
+        if measured:
+            row["measured ms"] = units.ms(measured[plan.plan].measured_step_s) if plan.plan in measured else units.NONE
+        rows.append(row)
+    return rows
+
+
+def table(result: SearchResult, most: int) -> Table:
+    """The first `most` rows for the terminal; plans that do not fit are red."""
+    drawn = Table(header_style="bold")
+    rows = cells(result)
+    heads = [head for head in (rows[0] if rows else ("plan",)) if head != "lower bound ms"]
+    for head in heads:
+        left = head in ("plan", "weights")
+        drawn.add_column(head, justify="left" if left else "right", overflow="fold", ratio=1 if head == "plan" else None)
+    for row in rows[:most]:
+        drawn.add_row(*(Text(row[head]) for head in heads), style=None if row[""] else "red")
+    if len(rows) > most:
+        drawn.caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all"
+    return drawn
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
