@@ -41,6 +41,12 @@ def phase_color(phase: str) -> str:
     return PHASE.get(phase, OTHER)
 
 
+def line_color(number: int) -> str:
+    """The color of a chart's line or mark, by its number."""
+    colors = (*PHASE.values(), OTHER)
+    return colors[number % len(colors)]
+
+
 def shaded(color: str, shade: int) -> str:
     """A color, or with `shade` 1 a lighter one of the same hue."""
     if not shade:
