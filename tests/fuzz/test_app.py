@@ -3,28 +3,24 @@
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import streamlit
 from hypothesis import given
 from hypothesis import strategies as st
-from streamlit.testing.v1 import AppTest
 
-import ui
 from simulator.machine.presets import machine_names
+from tests.support.app_pages import app_at
 from tests.support.fuzzing import JUNK, damaged, damaged_bytes, fuzzed, mostly, sound
 from tests.support.option_texts import JUMBLED, requests, shared
 from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from traces.errors import StepcastError
-from ui.app.main import REPLAY, REPORTS, WHAT_IF
 from ui.reports import training as training_report
 
-APP = Path(ui.__file__).parent / "app" / "main.py"
 #: The session of a browser that shows another page: a part of the address, and what the widgets hold.
-ADDRESSES = st.dictionaries(st.sampled_from(["view", "report", "model", "embed", "a\0b", "", "x" * 300]), st.text(max_size=20), max_size=2)
+ADDRESSES = st.dictionaries(st.sampled_from(["report", "model", "embed", "a\0b", "", "x" * 300]), st.text(max_size=20), max_size=2)
 
 
 class PageError(Exception):
@@ -37,12 +33,12 @@ class PageError(Exception):
 
 @pytest.fixture
 def draw(monkeypatch, tmp_path):
-    """Draws a page of the app, started with `arguments`, and presses its button; raises the errors that the page shows."""
+    """Draws the page `at` of the app, started with `arguments`, and presses its button; raises the errors that the page shows."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
-    def page(arguments, state, address=None, press=True):
+    def page(at, arguments, state, address=None, press=True):
         monkeypatch.setattr(sys, "argv", ["app.py", *map(str, arguments)])
-        app = AppTest.from_file(str(APP), default_timeout=60)
+        app = app_at(at)
         for name, value in (address or {}).items():
             app.query_params[name] = value
         for name, value in state.items():
@@ -71,7 +67,7 @@ def forms(draw) -> dict:
     """What the widgets of the page What if hold."""
     texts = draw(st.lists(requests(), min_size=1, max_size=2))
     fields = {
-        "view": st.just(WHAT_IF), "model": st.just("lenet5"), "batch": st.sampled_from([1, 8, 32]),
+        "model": st.just("lenet5"), "batch": st.sampled_from([1, 8, 32]),
         "image size": st.sampled_from([None, 28, 36]), "optimizer": st.sampled_from(["sgd", "adam"]),
         "form": st.sampled_from(["for", "foreach", "fused"]), "precision": st.sampled_from(["fp32", "bf16", "tf32", "fp64", "amp"]),
         "machine": st.sampled_from(["this-cpu", *machine_names()]), "strategies": st.just([text.partition(":")[0] for text in texts]),
@@ -88,7 +84,7 @@ def test_what_if_answers_or_refuses_any_form(draw):
     @given(forms(), ADDRESSES)
     def check(state, address):
         with sound("app, what if", (state, address)):
-            draw([], state, address)
+            draw("what-if", [], state, address)
 
     check()
 
@@ -132,10 +128,10 @@ def test_a_page_of_damaged_files_is_drawn_or_refused(draw, kept, tmp_path):
         file.write_bytes(content)
         traces = [f"--trace={folder / 'trace.json'}"]
         place = folder / ("training" if file.parent.name == "training" else "report")
-        state = {"view": REPLAY if file.name == "trace.json" else REPORTS} | state
+        at = "trace" if file.name == "trace.json" else "validate"
         try:
             with sound("app, files", (change, state, address)):
-                draw([place, *traces], state, address)
+                draw(at, [place, *traces], state, address)
         finally:
             file.write_bytes(contents[file])
 

@@ -19,7 +19,7 @@ PREDICTOR_MODULE = "ui.jobs"
 TRACE = "--trace="
 #: Starts Streamlit in such a way that it runs no code of the current folder.
 LAUNCHER = Path(__file__).with_name("launch.py")
-SERVER = Path(__file__).with_name("server.py")
+SERVER = Path(__file__).with_name("served") / "server.py"
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,12 @@ import json
 import sys
 import types
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import streamlit
-from streamlit.testing.v1 import AppTest
 
-import ui
 from tests.support import fake_jobs
+from tests.support.app_pages import app_at, go_to
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
@@ -23,8 +21,6 @@ from ui.app import model as app_model
 from ui.reports import training as training_report
 from ui.reports.report import write_report
 
-APP = Path(ui.__file__).parent / "app" / "main.py"
-
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
@@ -33,10 +29,10 @@ def start(monkeypatch, tmp_path):
     streamlit.cache_data.clear()
     streamlit.cache_resource.clear()
 
-    def begin(*arguments, predictor=fake_jobs):
+    def begin(*arguments, predictor=fake_jobs, at="validate"):
         monkeypatch.setattr(sys, "argv", ["app.py", *map(str, arguments)])
         monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
-        return AppTest.from_file(str(APP), default_timeout=60).run()
+        return app_at(at).run()
 
     return begin
 
@@ -108,15 +104,13 @@ def test_a_missing_or_damaged_report_is_one_message(start, tmp_path):
 
 def test_what_if_without_a_predictor_says_so(start):
     for predictor in (None, types.ModuleType("ui.jobs")):
-        app = start(predictor=predictor)
-        app.radio[0].set_value("What if").run()
+        app = start(at="what-if", predictor=predictor)
         assert not app.exception
         assert "stepcast predict" in app.info[0].value
 
 
 def test_what_if_predicts_and_explains(start):
-    app = start()
-    app.radio[0].set_value("What if").run()
+    app = start(at="what-if")
     assert not app.get("plotly_chart")
     app.multiselect[0].set_value(["turbodl", "gpipe"])
     app.text_input[0].set_value("alpha=2")
@@ -134,8 +128,7 @@ def test_what_if_predicts_and_explains(start):
 
 
 def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
-    app = start()
-    app.radio[0].set_value("What if").run()
+    app = start(at="what-if")
     app.number_input[0].set_value(fake_jobs.TOO_LARGE)
     app.multiselect[0].set_value(["turbodl"])
     app.button[0].click().run()
@@ -148,8 +141,7 @@ def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
 
 
 def test_what_if_with_unusable_requests_shows_one_line(start):
-    app = start()
-    app.radio[0].set_value("What if").run()
+    app = start(at="what-if")
     app.number_input[0].set_value(13)
     app.button[0].click().run()
     assert "not divisible" in app.error[0].value
@@ -163,16 +155,15 @@ def test_what_if_with_unusable_requests_shows_one_line(start):
 
 
 def test_the_form_and_the_answers_survive_a_look_at_another_page(start):
-    app = start()
-    app.radio[0].set_value("What if").run()
+    app = start(at="what-if")
     app.number_input[0].set_value(64)
     app.selectbox[0].set_value("resnet50")
     app.multiselect[0].set_value(["turbodl"])
     app.button[0].click().run()
     app.selectbox[0].set_value("resnet50")
-    app.radio[0].set_value("Reports").run()
+    go_to(app, "validate").run()
     assert not app.multiselect
-    app.radio[0].set_value("What if").run()
+    go_to(app, "what-if").run()
     assert not app.exception
     assert (app.number_input[0].value, app.selectbox[0].value, app.multiselect[0].value) == (64, "resnet50", ["turbodl"])
     assert app.subheader[0].value == "resnet50, batch 64, sgd\\:\u2060foreach, fp32, on h200"
@@ -180,8 +171,7 @@ def test_the_form_and_the_answers_survive_a_look_at_another_page(start):
 
 
 def test_answers_are_titled_with_their_job_and_marked_once_the_form_has_changed(start):
-    app = start()
-    app.radio[0].set_value("What if").run()
+    app = start(at="what-if")
     app.number_input[2].set_value(4)
     app.button[0].click().run()
     title = app.subheader[0].value
@@ -214,8 +204,7 @@ def trace(tmp_path_factory):
 
 
 def open_replay(start, *arguments):
-    app = start(*arguments)
-    return app.radio[0].set_value("Replay").run()
+    return start(*arguments, at="trace")
 
 
 def test_replay_without_a_trace_says_how_to_name_one(start):
@@ -266,7 +255,7 @@ def test_replay_with_unusable_rules_or_files_is_one_message(start, trace, tmp_pa
 
 
 def open_compare(start, *traces):
-    return start(*(f"--trace={trace}" for trace in traces)).radio[0].set_value("Compare").run()
+    return start(*(f"--trace={trace}" for trace in traces), at="differences")
 
 
 def test_two_traces_are_compared(start, trace, tmp_path):
@@ -319,15 +308,13 @@ def test_a_training_is_shown_with_its_curves(start, tmp_path):
 
 @pytest.mark.parametrize("junk", [1.5, "text", "a\ud800", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
 def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
-    for view, keys in (
-        ("What if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
-        ("Replay", ("rules text",)),
-        ("Compare", ("diff a", "diff b")),
-        (junk, ()),
+    for address, keys in (
+        ("what-if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
+        ("trace", ("rules text",)),
+        ("differences", ("diff a", "diff b")),
     ):
         start(f"--trace={trace}")
-        app = AppTest.from_file(str(APP), default_timeout=60)
-        app.session_state["view"] = view
+        app = app_at(address)
         for key in keys:
             app.session_state[key] = junk
         app.run()

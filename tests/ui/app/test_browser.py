@@ -72,7 +72,7 @@ def drawn_bars(page, title):
 
 
 def test_report_in_the_app(page, address):
-    page.goto(address)
+    page.goto(f"{address}/validate")
     title = "predicted 51.3 ms, measured 52.4 ms: -2.0 %"
     page.get_by_text(title).first.wait_for()
     assert drawn_bars(page, title) > 2 * 60
@@ -88,8 +88,7 @@ def test_report_in_the_app(page, address):
 
 
 def test_what_if_in_the_app(page, address):
-    page.goto(address)
-    page.get_by_text("What if", exact=True).click()
+    page.goto(f"{address}/what-if")
     page.get_by_role("button", name="Predict").click()
     page.get_by_text("Look at").wait_for()
     page.get_by_text("predicted 41.0 ms").first.wait_for()

@@ -70,7 +70,7 @@ def open_page(page, name):
         page.get_by_text("Look at").wait_for()
         page.get_by_text("The critical path has").wait_for()
     else:
-        page.get_by_text("Replay", exact=True).first.click()
+        page.get_by_text("Trace", exact=True).first.click()
         page.get_by_text("kernels on").first.wait_for()
         for expander in page.locator("details summary").all():
             expander.click()

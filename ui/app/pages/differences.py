@@ -1,21 +1,24 @@
 """The app's page of two recorded traces: why one is slower than the other."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from simulator.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError
-from ui.app.replay_page import chart_ui
+from ui.app.model import start_traces
 from ui.app.state import select
+from ui.app.timeline_parts import timelines_ui
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.text import diffs as diff_words
 from ui.text.labels import markdown_escaped
 
+TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 
-def diff_ui(traces: Sequence[Path]) -> None:
+
+def page() -> None:
     """Let the user choose two traces, and show why they differ: a sentence, bars, both steps drawn, and a table."""
+    traces = start_traces()
     if len(traces) < 2:
         st.info("Two traces are needed. Start the app with `stepcast ui --trace before.json.gz --trace after.json.gz`.")
         return
@@ -34,7 +37,7 @@ def diff_ui(traces: Sequence[Path]) -> None:
     st.subheader(markdown_escaped(diff_words.headline(compared.diff)), anchor=False)
     st.write(markdown_escaped(" ".join(diff_words.words(compared.diff))))
     st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
-    chart_ui("One step of A above one of B", "diff", *compared.one_step())
+    timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
     st.dataframe(diff_words.cells(compared.diff), hide_index=True)
 
 

@@ -11,18 +11,20 @@ from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, r
 from traces import units
 from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
-from traces.timeline import Timeline
+from ui.app.model import start_traces
 from ui.app.state import text
-from ui.figures.timeline_chart import timelines_figure
+from ui.app.timeline_parts import timelines_ui
 from ui.text import replays as replay_words
 from ui.text import stragglers as straggler_words
 from ui.text.labels import markdown_escaped
 
+TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
-def replay_ui(traces: Sequence[Path]) -> None:
+def page() -> None:
     """Let the user choose a trace, show where its time goes, and answer what-if rules."""
+    traces = start_traces()
     if not traces:
         st.info(
             "No trace yet. Record a few steps with `torch.profiler`, call `export_chrome_trace`, and start the app with"
@@ -109,7 +111,7 @@ def summary_ui(replay: Replayed) -> None:
     st.dataframe(replay_words.diagnosis_cells(result), hide_index=True)
     step_name = result.steps[number].name if result.steps else "the recording"
     title = f"{step_name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
-    chart_ui(title, "replay", simulated, recorded)
+    timelines_ui("replay", simulated, recorded, title)
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
@@ -119,13 +121,6 @@ def summary_ui(replay: Replayed) -> None:
         if cells:
             with st.expander(title):
                 st.dataframe(cells, hide_index=True)
-
-
-def chart_ui(title: str, key: str, first: Timeline, second: Timeline | None = None) -> None:
-    """Draw one step of a timeline, or of two above each other, under a title of plain text."""
-    figure = timelines_figure(first, second)
-    figure.update_layout(title_text=title.replace("<", "&lt;"))
-    st.plotly_chart(figure, key=key)
 
 
 def ladder_ui(result: ReplayResult) -> None:
@@ -152,7 +147,7 @@ def answer_ui(replay: Replayed, answer: Answer) -> None:
     right.metric("Speed-up", units.speedup(what_if.speedup))
     changes_table(replay_words.answers_cells(what_if))
     step = one_step(answer.replay, answer.timeline, typical_step(replay.result), "what if")
-    chart_ui(f"with {', '.join(what_if.rules) or 'no change'}: {units.duration(step.step_s)}", "what if replay", step)
+    timelines_ui("what if replay", step, title=f"with {', '.join(what_if.rules) or 'no change'}: {units.duration(step.step_s)}")
     lines = replay_words.assumption_words(what_if)
     if lines:
         with st.expander("What was assumed"):

@@ -1,0 +1,22 @@
+"""The app without a browser: opened at one of its pages."""
+
+from pathlib import Path
+
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
+
+import ui
+
+#: What Streamlit starts.
+SCRIPT = Path(ui.__file__).parent / "app" / "served" / "script.py"
+
+
+def app_at(address: str = "", timeout: int = 60) -> AppTest:
+    """The app, not yet run, as a browser asks for it at http://127.0.0.1:8501/ADDRESS."""
+    return go_to(AppTest.from_file(str(SCRIPT), default_timeout=timeout), address)
+
+
+def go_to(app: AppTest, address: str) -> AppTest:
+    """The app with its next run at another page, as after a click on its menu. `AppTest.switch_page` knows pages that are files only."""
+    app._page_hash = calc_hash(address)
+    return app

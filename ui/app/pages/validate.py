@@ -1,0 +1,124 @@
+"""The app's page of reports and trainings: predicted above measured, with errors and their causes."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from traces.comparison import Comparison, Validation
+from traces.errors import StepcastError
+from ui.app.model import report_places, reports_folder, start_arguments
+from ui.app.state import select
+from ui.app.timeline_parts import timelines_ui
+from ui.app.training_parts import training_place, training_ui
+from ui.app.waterfall_parts import measured_waterfall_ui
+from ui.figures import charts
+from ui.figures.memory_chart import memory_figure
+from ui.reports.report import Report, read_report
+from ui.text import sentences, tables, verdicts
+from ui.text.labels import markdown_escaped, row_labels
+
+TITLE, ICON, ORDER = "Reports", ":material/fact_check:", 50
+URL = "validate"
+
+
+def page() -> None:
+    """Let the user choose a report, and show it."""
+    place = place_ui(report_places(start_arguments()))
+    if place is None:
+        return
+    training = training_place(place)
+    if training is not None:
+        training_ui(training)
+        return
+    report = report_ui(place)
+    if report is None:
+        return
+    number = validation_ui(report)
+    comparisons = report.comparisons[number]
+    validation_summary_ui(report.validations[number])
+    chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons)
+    if chosen is not None:
+        comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
+
+
+def place_ui(places: list[Path]) -> Path | None:
+    """The path of the report that the user picks. If there is none, the page says how to make one, and the result is None."""
+    if not places:
+        st.info(
+            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, "
+            f"or keep the folder in `{reports_folder()}`."
+        )
+        return None
+    names = [path.name for path in places]
+    return select(st.sidebar, "Report", places, "report", words=lambda path: path.name if names.count(path.name) == 1 else str(path))
+
+
+def report_ui(place: Path) -> Report | None:
+    """The report at `place`. If it cannot be read, the page says why, and the result is None."""
+    try:
+        return load_report(str(place), _stamp(place))
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return None
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the report")
+def load_report(place: str, stamp: int) -> Report:
+    """A report from the cache. It is read again when its index has changed, which `stamp` shows."""
+    return read_report(place)
+
+
+def _stamp(place: Path) -> int:
+    index = place if place.is_file() else place / "report.json"
+    return index.stat().st_mtime_ns if index.exists() else 0
+
+
+def validation_ui(report: Report) -> int:
+    """The number of the validation to show. The user chooses if the report has several."""
+    if len(report.validations) == 1:
+        return 0
+    numbers = range(len(report.validations))
+    return select(st.sidebar, "Job", numbers, f"job of {report.folder}", words=lambda n: sentences.job_words(report.validations[n]))
+
+
+def validation_summary_ui(validation: Validation) -> None:
+    """Show sentences, chart and table of one validation."""
+    st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
+    headline_ui(validation)
+    st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
+    if validation.ran:
+        st.plotly_chart(charts.speedups_figure(validation), key="speedups")
+    st.dataframe(tables.validation_cells(validation), hide_index=True)
+
+
+def headline_ui(validation: Validation) -> None:
+    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or nobody can tell."""
+    gain = verdicts.headline_gain(validation)
+    if gain is not None:
+        box = {"faster": st.success, "same": st.info}.get(gain.verdict, st.warning)
+        box(markdown_escaped(verdicts.headline(validation)))
+
+
+def comparison_ui(key: str, comparisons: tuple[Comparison, ...]) -> int | None:
+    """The number of the comparison that the user picks in the select box `key`; None if the report has no timelines."""
+    if not comparisons:
+        st.info("This report holds no timelines.")
+        return None
+    labels = row_labels([comparison.result for comparison in comparisons])
+    return select(st, "Strategy", range(len(labels)), key, default=len(labels) - 1, words=lambda number: labels[number])
+
+
+def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
+    """Show predicted above measured, with sentences, phases, memory and files."""
+    timelines_ui("timelines", comparison.predicted, comparison.measured)
+    st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
+    measured_waterfall_ui(comparison.result)
+    st.plotly_chart(charts.phases_figure(comparison), key="phases")
+    if comparison.predicted.memory or comparison.measured.memory:
+        st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
+        st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
+    trace = folder / "perfetto.json.gz"
+    if trace.exists():
+        st.download_button(
+            "Trace for ui.perfetto.dev", trace.read_bytes(), file_name=f"{folder.name}.perfetto.json.gz", mime="application/gzip"
+        )
