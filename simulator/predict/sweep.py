@@ -23,9 +23,9 @@ class Axis:
 class Outcome:
     """One strategy at one point of a sweep. `at`: the value of each axis.
 
-    `step_s`: seconds per step; None if the strategy cannot be predicted there, and `why` says the reason. `peak_bytes`: what the memory that
-    is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if plain
-    PyTorch is not predicted.
+    `step_s`: seconds per step; None if the strategy cannot be predicted there, and `why` says the reason. `peak_bytes`: what the memory
+    that is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if
+    plain PyTorch is not predicted.
     """
 
     strategy: str

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import plotly.graph_objects as go
 
@@ -87,7 +88,7 @@ def too_large(outcomes: Sequence[Outcome], axis: Axis) -> list[tuple[float, floa
 
 def _borders(values: Sequence[float]) -> list[float]:
     """Where the stretch of each value begins, and where the last one ends; the middle of two is geometric on a logarithmic axis."""
-    inner = [(a * b) ** 0.5 if _logarithmic(values) else (a + b) / 2 for a, b in zip(values, values[1:], strict=False)]
+    inner = [(a * b) ** 0.5 if _logarithmic(values) else (a + b) / 2 for a, b in pairwise(values)]
     return [values[0], *inner, values[-1]] if inner else [values[0] * 0.9, values[0] * 1.1]
 
 

@@ -83,15 +83,19 @@ def fastest_words(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
     winners = [best for at in places if (best := fastest(each for each in outcomes if each.at == at)) is not None]
     if not winners:
         return ""
+    best = max((each for each in outcomes if each.usable and each.speedup is not None), key=lambda each: each.speedup, default=None)
+    if not axes:
+        (winner,) = winners
+        gain = f", {units.speedup(winner.speedup, winner.speedup_interval)} against {PLAIN}" if winner.strategy != PYTORCH else ""
+        return f"{strategy_name(winner.strategy)} is the fastest: {units.duration(winner.step_s)}{gain}."
     counts = {name: sum(each.strategy == name for each in winners) for name in dict.fromkeys(each.strategy for each in winners)}
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{strategy_name(name)} at {count}" for name, count in ranked)
-    best = max((each for each in outcomes if each.usable and each.speedup is not None), key=lambda each: each.speedup, default=None)
     largest = ""
     if best is not None:
         where = ", ".join(place(axis.name, value) for axis, value in zip(axes, best.at, strict=True))
         gain = units.speedup(best.speedup, best.speedup_interval)
-        largest = f" The largest gain over plain PyTorch: {strategy_name(best.strategy)} at {where}, {gain}."
+        largest = f" The largest gain over {PLAIN}: {strategy_name(best.strategy)} at {where}, {gain}."
     return f"The fastest of {len(winners)} points: {shares}.{largest}"
 
 
@@ -109,3 +113,21 @@ def outcome_cells(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[dic
         }
         for each in outcomes
     ]
+
+
+def side_by_side_cells(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[dict[str, str]]:
+    """One row per strategy and one column per job: step time, gain over plain PyTorch and peak memory."""
+    names = dict.fromkeys(each.strategy for _, outcomes in jobs for each in outcomes)
+    columns = {words: {each.strategy: each for each in outcomes} for words, outcomes in jobs}
+    return [{"strategy": strategy_name(name)} | {words: _short(own.get(name)) for words, own in columns.items()} for name in names]
+
+
+def _short(each: Outcome | None) -> str:
+    if each is None:
+        return ""
+    if each.step_s is None:
+        return "refused"
+    if not each.fits:
+        return "does not fit"
+    memory = "" if each.peak_bytes is None else f", {units.memory(each.peak_bytes)}"
+    return f"{units.duration(each.step_s)}, {units.speedup(each.speedup)}{memory}"

@@ -73,7 +73,7 @@ def test_the_front_joins_what_no_other_beats():
     front, *marks = figure.data
     assert (list(front.x), list(front.y)) == ([100.0, 200.0], [3.0, 1.0])
     assert [mark.name for mark in marks] == ["fast", "lean", "neither", "large"]
-    assert list(marks[-1].marker.symbol)[0].endswith("-open")
+    assert marks[-1].marker.symbol[0].endswith("-open")
 
 
 def test_no_name_of_a_strategy_becomes_a_part_of_the_chart():

@@ -1,0 +1,144 @@
+"""The app's page that compares strategies, at one point or over one or two parameters, and keeps what was tried side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import streamlit as st
+
+from simulator.predict.sweep import Axis, Outcome, points
+from traces.comparison import PYTORCH
+from traces.errors import StepcastError
+from ui.app.background import BackgroundRun
+from ui.app.history import history_ui, remember
+from ui.app.model import Predictor, Request, find_predictor
+from ui.app.request_form import request_ui, request_words
+from ui.app.state import select, text
+from ui.app.sweeping import Parameter, check_points, outcomes_at, parameters, parse_values
+from ui.figures import sweep_chart
+from ui.text import sweeps as sweep_words
+from ui.text.labels import markdown_escaped
+
+TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
+NOTHING, FASTEST = "nothing", "the fastest at each point"
+#: Seconds between two looks at how far a sweep is.
+REFRESH_S = 0.5
+_KEY = "sweep"
+
+
+@dataclass
+class Sweep:
+    """A sweep that is running or has ended. `remembered`: whether its outcomes are in the session's history."""
+
+    request: Request
+    axes: tuple[Axis, ...]
+    run: BackgroundRun[tuple[float, ...], Outcome]
+    remembered: bool = False
+
+
+def page() -> None:
+    """Let the user choose a job, strategies and parameters, and show what is predicted."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
+        return
+    try:
+        with st.container(border=True):
+            request, asked = request_ui(predictor.choices())
+            chosen = parameters_ui(request) if request is not None else []
+        if asked and request is not None:
+            start(predictor, request, chosen)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+    sweep = st.session_state.get(_KEY)
+    if sweep is not None:
+        st.subheader(markdown_escaped(request_words(sweep.request)), anchor=False)
+        st.fragment(sweep_ui, run_every=REFRESH_S if sweep.run.running else None)(sweep)
+    history_ui()
+
+
+def parameters_ui(request: Request) -> list[tuple[Parameter, str]]:
+    """The parameters to vary, at most two, each with the text of its values."""
+    chosen: list[tuple[Parameter, str]] = []
+    offered = {parameter.name: parameter for parameter in parameters(request)}
+    for number, column in enumerate(st.columns(2)):
+        names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
+        label = "and over" if number else "Compare over"
+        name = select(column, label, names, f"sweep parameter {number}")
+        if name == NOTHING:
+            break
+        usual = ", ".join(f"{value:g}" for value in offered[name].usual)
+        written = text(column.text_input, f"Values of {name}", f"sweep values {number} {name}", usual)
+        chosen.append((offered[name], written))
+    return chosen
+
+
+def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Parameter, str]]) -> None:
+    """Start a sweep in the background, in place of an earlier one. Raises StepcastError for unusable values."""
+    changed = [parameter for parameter, _ in chosen]
+    axes = tuple(Axis(parameter.name, parse_values(written, parameter)) for parameter, written in chosen)
+    check_points(axes)
+    if _KEY in st.session_state:
+        st.session_state[_KEY].run.stop()
+    run = BackgroundRun(points(axes), partial(outcomes_at, predictor, request, changed))
+    st.session_state[_KEY] = Sweep(request, axes, run)
+
+
+def sweep_ui(sweep: Sweep) -> None:
+    """Show how far a sweep is, with a button that stops it, and the outcomes so far."""
+    run = sweep.run
+    running = run.running  # asked once: it may end while this is drawn
+    if running:
+        left, right = st.columns([6, 1], vertical_alignment="center")
+        left.progress(run.done / run.total, text=f"{run.done} of {run.total} points predicted")
+        if right.button("Stop", icon=":material/stop:"):
+            run.stop()
+    elif run.stopped:
+        st.warning(f"Stopped after {run.done} of {run.total} points.")
+    outcomes = list(run.results)
+    if run.error:
+        st.error(markdown_escaped(run.error))
+    if outcomes:
+        outcomes_ui(outcomes, sweep)
+    if not running and not sweep.remembered:
+        sweep.remembered = True
+        if not sweep.axes:
+            remember(request_words(sweep.request), outcomes)
+        st.rerun()  # ends the refreshing, and draws the history
+
+
+def outcomes_ui(outcomes: Sequence[Outcome], sweep: Sweep) -> None:
+    """Show the outcomes: what they say in words, the chart that suits the number of parameters, time against memory, and a table."""
+    axes, batch = sweep.axes, sweep.request.batch
+    refused = {(each.strategy, each.why): None for each in outcomes if each.why}
+    if not axes:
+        for strategy, why in refused:
+            st.warning(markdown_escaped(f"{strategy}: {why}"))
+    st.write(markdown_escaped(sweep_words.fastest_words(outcomes, axes)))
+    if len(axes) == 1:
+        curves_ui(outcomes, axes[0], batch)
+    elif len(axes) == 2:
+        heat_ui(outcomes, axes, batch)
+    st.plotly_chart(sweep_chart.pareto_figure(outcomes, axes), key="front")
+    st.dataframe(sweep_words.outcome_cells(outcomes, axes), hide_index=True)
+
+
+def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
+    """Show curves over one parameter, and in words where a strategy starts or stops paying."""
+    names = [name for name in dict.fromkeys(each.strategy for each in outcomes) if name in (PYTORCH, "baseline")] or [outcomes[0].strategy]
+    left, right = st.columns(2)
+    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    rival = select(right, "Compare with", names, "sweep rival", words=sweep_words.strategy_name)
+    for sentence in sweep_words.crossover_words(outcomes, axis, rival):
+        st.markdown(f"- {markdown_escaped(sentence)}")
+    st.plotly_chart(sweep_chart.curves_figure(outcomes, axis, measure, batch), key="curves")
+
+
+def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> None:
+    """Show a heat map over two parameters, of one strategy or of the fastest at each point."""
+    left, right = st.columns(2)
+    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    names = [FASTEST, *dict.fromkeys(each.strategy for each in outcomes)]
+    shown = select(right, "Strategy", names, "sweep strategy", words=sweep_words.strategy_name)
+    strategy = None if shown == FASTEST else shown
+    st.plotly_chart(sweep_chart.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")
