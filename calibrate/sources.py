@@ -6,6 +6,7 @@ from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from calibrate.profiles import own_profile
 from simulator.costs.model import CostModel
+from simulator.costs.scaled import scaled_costs
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU
@@ -20,8 +21,14 @@ from traces.profile_files import default_folder
 def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
     """Machine and cost model of `--profile` or `--machine`; without either, of this machine.
 
-    A preset uses the costs of the profile that is shipped for its GPU, if there is one.
+    A preset uses the costs of the profile that is shipped for its GPU, if there is one. With `Placement.scale`, both are scaled.
     """
+    model = scaled_costs(_costs_for(job, profile, machine, placement), placement.scale)
+    return model.machine, model
+
+
+def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement) -> CostModel:
+    """The cost model, with its machine as it is."""
     if profile is not None and machine is not None:
         raise StepcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
     if profile is None and machine is None:
@@ -42,9 +49,9 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
         measured = own_profile()
         chosen = _cpu(measured, placement)
     else:
-        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)
+        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)[1]
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
-    return chosen, CostModel(chosen, measured, dense_precision(job))
+    return CostModel(chosen, measured, dense_precision(job))
 
 
 def _cpu(profile: Profile | None, placement: Placement) -> Machine:

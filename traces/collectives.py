@@ -48,6 +48,12 @@ class CollectiveLaw(BaseModel):
         """Latency and transfer time together."""
         return sum(self.parts(payload_bytes))
 
+    def faster(self, factor: float) -> "CollectiveLaw":
+        """The law with `factor` times the bandwidth. Latencies stay."""
+        pieces = [piece._replace(s_per_byte=piece.s_per_byte / factor) for piece in self.pieces]
+        points = [(size, latency + transfer / factor) for size, _ in self.points for latency, transfer in [self.parts(size)]]
+        return self.model_copy(update={"pieces": pieces, "points": points})
+
 
 def law_name(operation: str, library: str, ranks: int, nodes: int = 1) -> str:
     """The key of a law in a profile: `all-reduce|nccl|8` for 8 ranks on one node, `all-reduce|nccl|8/2` for 8 ranks on 2 nodes."""

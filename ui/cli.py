@@ -152,6 +152,13 @@ def predict(
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="FIGURE=FACTOR[,...]",
+            help="Multiply figures of the machine: sms, flops, memory, launch (times), link; as in memory=2,launch=0.5.",
+        ),
+    ] = "",
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -165,6 +172,11 @@ def predict(
 
       stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
+    from dataclasses import replace
+
+    from simulator.machine.scaled import scale_of
+
+    placement = replace(placement, scale=scale_of(scale))
     _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule)
 
 

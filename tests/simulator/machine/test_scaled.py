@@ -1,0 +1,93 @@
+"""A machine with other figures: what scales, what stays, and what costs and predictions make of it."""
+
+import pytest
+
+from calibrate.placement import Placement
+from calibrate.sources import costs_for
+from simulator.job import Job
+from simulator.machine.presets import load_machine
+from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
+from simulator.plan.task import Resource
+from simulator.predict.forecast import forecast, plan_strategy
+from traces.collectives import CollectiveLaw, LawPiece
+from traces.errors import StepcastError, UnknownNameError
+
+
+def test_each_factor_scales_its_figures_alone():
+    before = load_machine("dgx-h100")
+    for field, changed in (
+        ("sms", ("sms", "peak_flops", "saturation_share")),
+        ("flops", ("peak_flops",)),
+        ("memory", ("bandwidth_bytes_per_s", "saturation_share")),
+        ("launch", ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s")),
+        ("link", ("link",)),
+    ):
+        after = scaled(before, Scale(**{field: 0.5}))
+        pairs = [(before.devices[0], after.devices[0]), (before.memories[0], after.memories[0]), (before.hosts[0], after.hosts[0])]
+        differs = {name for one, other in pairs for name in vars(one) if getattr(one, name) != getattr(other, name)}
+        if before.links != after.links:
+            differs.add("link")
+        assert differs == set(changed)
+    assert scaled(before, AS_IT_IS) is before
+
+
+def test_half_the_sms_have_half_the_flops_and_draw_as_much_each():
+    before = load_machine("h100")
+    after = scaled(before, Scale(sms=0.5))
+    assert after.devices[0].sms == 66
+    assert after.devices[0].peak_flops["fp32"] == before.devices[0].peak_flops["fp32"] / 2
+    assert after.memories[0].saturation_share == 2 * before.memories[0].saturation_share
+
+
+def test_a_faster_link_shortens_the_transfer_of_a_collective_and_not_its_latency():
+    law = CollectiveLaw(pieces=[LawPiece(1e9, 1e-5, 1e-10)], points=[(1e6, 2e-4)])
+    assert law.faster(2).parts(1e8) == (1e-5, 5e-3)
+    assert law.faster(2).seconds(1e6) == pytest.approx(1e-5 + 1.9e-4 / 2)
+
+
+def test_text_round_trip_and_refusals():
+    assert scale_of(" memory=2, link=0.5,") == Scale(memory=2, link=0.5)
+    assert scale_of(Scale(sms=1.5, launch=0.25).text) == Scale(sms=1.5, launch=0.25)
+    with pytest.raises(UnknownNameError, match=r"figure for --scale.*memry"):
+        scale_of("memry=2")
+    with pytest.raises(StepcastError, match="'fast' is not a number"):
+        scale_of("memory=fast")
+    for text in ("memory=0", "memory=-1", "memory=nan", "memory=1e9"):
+        with pytest.raises(StepcastError, match=r"expected a factor from 0.001 to 1000"):
+            scale_of(text)
+
+
+def costs_by_class(machine, scale):
+    """Cold seconds and issue times by key of lenet5's baseline on a machine with other figures."""
+    job = Job("lenet5", 64)
+    machine, model = costs_for(job, None, machine, Placement(scale=scale))
+    plan = plan_strategy("baseline", {}, job, machine, model)
+    return forecast(plan, machine, model), model.resolve(plan), plan
+
+
+@pytest.mark.parametrize("machine", ["h100", "p100"])  # with a shipped profile, and without
+def test_costs_follow_what_bounds_them(machine):
+    _, own, plan = costs_by_class(machine, AS_IT_IS)
+    _, fast, _ = costs_by_class(machine, Scale(flops=100, memory=100))
+    _, same, _ = costs_by_class(machine, Scale(flops=1.0000001))
+    computes = [i for i, task in enumerate(plan.tasks) if task.body.resource is Resource.COMPUTE]
+    assert all(fast[i].cold_s <= own[i].cold_s for i in computes)
+    assert sum(fast[i].cold_s for i in computes) < sum(own[i].cold_s for i in computes)
+    assert all(same[i].cold_s == pytest.approx(own[i].cold_s) for i in computes)
+    assert [cost.key for cost in fast] == [cost.key for cost in own], "the errors of one key are drawn together"
+    assert "measured" not in {fast[i].source for i in computes if fast[i].cold_s != own[i].cold_s}
+
+
+def test_a_step_waits_for_a_slow_host():
+    slow, fast = (costs_by_class("h100", Scale(launch=factor))[0] for factor in (20, 10))
+    assert fast.timeline.step_s < slow.timeline.step_s
+
+
+def test_plain_pytorch_and_partitions_are_scaled_too():
+    for machine, partition, strategy in (("this-cpu", None, "pytorch"), ("h100", 2, "gpipe"), ("h100", 2, "baseline")):
+        steps = []
+        for factor in (1, 0.05):
+            job = Job("lenet5", 64)
+            placed, model = costs_for(job, None, machine, Placement(partition=partition, scale=Scale(flops=factor, memory=factor)))
+            steps.append(forecast(plan_strategy(strategy, {}, job, placed, model), placed, model).timeline.step_s)
+        assert steps[1] > steps[0]
