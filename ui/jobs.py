@@ -1,6 +1,7 @@
 """What the command line and the app have in common: warnings about costs, progress bars, and predictions."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
+from ui.app.command_run import LINES, PROGRESS
 from ui.app.model import Choices, Forecast, Refusal, Request
 from ui.text.machines import precision_words
 
@@ -68,7 +70,13 @@ def caution_precision(machines: Iterable[Machine], precision: str) -> None:
 
 @contextmanager
 def progress(title: str, quiet: bool = False):
-    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`."""
+    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`.
+
+    For a process that reads it (LINES in the environment), each step is a line instead: `validating lenet5-b64: 12 of 60, mm`.
+    """
+    if os.environ.get(PROGRESS) == LINES and not quiet:
+        yield lambda done, total, text: print(f"{title}: {done} of {total}, {text[:40]}", file=sys.stderr, flush=True)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

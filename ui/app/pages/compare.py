@@ -91,8 +91,7 @@ def sweep_ui(sweep: Sweep) -> None:
     if running:
         left, right = st.columns([6, 1], vertical_alignment="center")
         left.progress(run.done / run.total, text=f"{run.done} of {run.total} points predicted")
-        if right.button("Stop", icon=":material/stop:"):
-            run.stop()
+        right.button("Stop", icon=":material/stop:", on_click=run.stop)
     elif run.stopped:
         st.warning(f"Stopped after {run.done} of {run.total} points.")
     outcomes = list(run.results)
