@@ -61,7 +61,8 @@ def validation_form_ui(choices: Choices) -> tuple[ValidationRequest | None, bool
     strategies = several(first, "Strategies", choices.strategies, "strategies", choices.strategies[:2])
     settings = text(second.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
     devices = number(third, "Groups of this CPU's cores", "validation devices", placeholder="1")
-    quick = st.toggle("Quick: fewer rounds, less certain", value=True)
+    st.session_state.setdefault("validation quick", True)
+    quick = st.toggle("Quick: fewer rounds, less certain", key="validation quick")
     asked = st.button("Validate here", type="primary", icon=":material/play_arrow:")
     try:
         if not strategies:

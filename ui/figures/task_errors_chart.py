@@ -36,5 +36,8 @@ def errors_figure(groups: Sequence[GroupError], by: str) -> go.Figure:
     )
     figure = go.Figure(bars)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False, ticksuffix=" ")
-    figure.update_xaxes(title_text="measured less predicted, ms", gridcolor=palette.GRID, zeroline=True, zerolinecolor=palette.GREY)
+    low, high = min([0.0, *bars.x]), max([0.0, *bars.x])
+    room = 0.18 * (high - low) or 1.0  # for the numbers beside the bars
+    span = [low - room * (low < 0), high + room]
+    figure.update_xaxes(title_text="measured less predicted, ms", range=span, gridcolor=palette.GRID, zerolinecolor=palette.GREY)
     return finished(figure, f"Error by {by}", drawn_px=max(60, BAR_PX * len(shown)))

@@ -1,6 +1,7 @@
 """The errors of single tasks, and of their phases, layers and ops, as table cells and sentences; and how results compare with PyTorch's."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from simulator.diff.task_errors import Cause, GroupError, TaskError
 from traces import units
@@ -10,6 +11,14 @@ from ui.text.tables import numbers_cell
 
 #: Rows of a table at most.
 SHOWN = 12
+#: Where errors of a cause are, in words.
+_WHERE = MappingProxyType({
+    Cause.DISTURBED: "in executions that were disturbed",
+    Cause.BESIDE_MORE: "in tasks that ran beside others for longer than predicted",
+    Cause.BESIDE_LESS: "in tasks that ran beside others for less time than predicted",
+    Cause.SHORT: "in tasks too short to predict",
+    Cause.COST: "in the costs of tasks",
+})  # fmt: skip
 
 
 def group_cells(groups: Sequence[GroupError], by: str) -> list[dict[str, str]]:
@@ -49,7 +58,7 @@ def cause_words(errors: Sequence[TaskError]) -> str:
     if not total_s:
         return ""
     ranked = sorted(((share_s / total_s, cause) for cause, share_s in seconds.items() if share_s), key=lambda item: -item[0])
-    parts = "; ".join(f"{units.percent(share, signed=False)} {cause.partition(':')[0]}" for share, cause in ranked)
+    parts = ", ".join(f"{units.percent(share, signed=False)} {_WHERE[cause]}" for share, cause in ranked)
     return f"Of the tasks' errors, added up without their signs: {parts}."
 
 

@@ -8,7 +8,7 @@ from simulator.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from ui.app.model import report_places, reports_folder, start_arguments
-from ui.app.state import select
+from ui.app.state import segments, select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.training_parts import training_place, training_ui
 from ui.app.validation_run import validation_run_ui
@@ -140,7 +140,7 @@ def task_errors_ui(comparison: Comparison) -> None:
     if not errors:
         return
     st.subheader("Where the error is", anchor=False)
-    by = st.segmented_control("By", list(GROUPS), default="layer", key="errors by") or "layer"
+    by = segments("By", list(GROUPS), "errors by", "layer")
     groups = grouped(errors, by)
     left, right = st.columns(2)
     left.plotly_chart(errors_figure(groups, by), key="errors")
