@@ -60,6 +60,7 @@ class Prediction(Document):
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit (None: unknown, or none does).
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
+    `faster_probability` and `faster_than_pytorch_probability`: how likely this step is shorter than the baseline's and than PyTorch's.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -89,6 +90,8 @@ class Prediction(Document):
     pytorch_step_s: Duration | None = None
     against_pytorch: float | None = None
     against_pytorch_interval: tuple[float, float] | None = None
+    faster_probability: float | None = Field(default=None, ge=0, le=1)
+    faster_than_pytorch_probability: float | None = Field(default=None, ge=0, le=1)
 
     @property
     def verdict_against_pytorch(self) -> Verdict | None:

@@ -424,10 +424,11 @@ def reproduce(
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Your own model to offer, FILE.py:FACTORY; repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):
     """Open the app: reports, what-if predictions, and replays of recorded traces. It serves this machine only."""
-    _commands("serving").serve(port, reports or [], trace or [])
+    _commands("serving").serve(port, reports or [], trace or [], model or [])
 
 
 def _commands(name: str) -> ModuleType:

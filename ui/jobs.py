@@ -1,10 +1,14 @@
 """What the command line and the app have in common: warnings about costs, progress bars, and predictions."""
 
 import logging
+import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
@@ -14,25 +18,32 @@ from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
-from simulator.job import PRECISIONS, Job
-from simulator.machine.machine import Machine
+from simulator.job import LAYOUTS, PRECISIONS, Job
+from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
+from simulator.machine.scaled import scale_of
+from simulator.machine.this_cpu import available_cores
 from simulator.machine.this_gpu import THIS_GPU
-from simulator.predict.forecast import forecast_many, prediction
-from simulator.predict.largest_batch import with_batch_words, with_largest_batch
+from simulator.memory.needs import TooLargeError
+from simulator.models.usual_batch import source_file
+from simulator.predict import forecast as simulated
+from simulator.predict.largest_batch import largest_batch as largest
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
+from traces.profile_files import list_profiles
 from ui.app.command_run import LINES, PROGRESS
-from ui.app.model import Choices, Forecast, Refusal, Request
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, start_models
 from ui.text.machines import precision_words
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
+#: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
+_ONE_AT_A_TIME = threading.Lock()
 log = logging.getLogger("stepcast")
 
 
@@ -94,14 +105,15 @@ def progress(title: str, quiet: bool = False):
 
 
 def choices() -> Choices:
-    """What the app offers, with the most likely choice first."""
+    """What the app offers, with the most likely choice first. Models named at start come before the built-in ones."""
     return Choices(
-        models=_first("resnet18", workloads.names()),
+        models=(*start_models(), *_first("resnet18", workloads.names())),
         optimizers=_first("momentum", STATE),
         forms=_first("foreach", FORMS),
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
         machines=_first(THIS_CPU, [*machine_names(), *([THIS_GPU] if own_gpu_profile() else [])]),
+        layouts=LAYOUTS,
     )
 
 
@@ -109,33 +121,129 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return (name, *(other for other in names if other != name))
 
 
+def facts(request: Request) -> MachineFacts:
+    """What the controls show of the request's machine. Raises StepcastError if there is no such machine."""
+    plain = replace(request, scale="", devices=None, partition=None, memory_limit_gb=None, mode="eager")
+    machine = _target(plain.precision, plain.machine, _placement(plain), _stamp())[0]
+    device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
+    peaks = device.peak_flops
+    precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
+    launch_s = host.dispatch_s if host is not None else device.task_overhead_s
+    figures = {
+        "sms": Figure(device.sms, "SMs" if device.kind == "gpu" else "cores"),
+        "flops": Figure(peaks.get(precision, peaks["fp32"]) / 1e12, "TFLOP/s"),
+        "memory": Figure(memory.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        "launch": Figure(launch_s * 1e6, "us"),
+    }
+    rates = [link.bandwidth_bytes_per_s for link in machine.links if HOST not in (link.source, link.target)]
+    if rates and math.isfinite(max(rates)):
+        figures["link"] = Figure(max(rates) / 1e9, "GB/s")
+    return MachineFacts(available_cores() if machine.name == THIS_CPU else len(machine.devices), figures)
+
+
 def predict_many(request: Request) -> list[Forecast | Refusal]:
-    """Predict plain PyTorch and every strategy of the request. Raises StepcastError if the job itself cannot be predicted."""
-    if request.model not in workloads.names():  # built-in names only: the app runs no code of its users
-        raise UnknownNameError("model", request.model, workloads.names())
+    """Predict plain PyTorch and every strategy of the request. Raises StepcastError if the job itself cannot be predicted.
+
+    Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
+    """
+    with _ONE_AT_A_TIME:
+        job, stamp = _job(request), _stamp()
+        strategies.check_shared(request.strategies, dict(request.settings))
+        placement = _placement(request)
+        _, model = _target(job.precision, request.machine, placement, stamp)
+        names = dict.fromkeys([PYTORCH, *request.strategies])
+        forecasts = {text: _kept(job, text, request, placement, stamp) for text in dict.fromkeys(["baseline", *names])}
+        base, plain = forecasts["baseline"], forecasts[PYTORCH]
+        if isinstance(base, StepcastError):
+            raise base
+        plain = None if isinstance(plain, StepcastError) else plain
+        return [_answer(name, forecasts[name], base, plain, job, model) for name in names]
+
+
+def largest_batch(request: Request, strategy: str) -> int | None:
+    """The largest batch of a strategy that fits in memory; None if none does."""
+    with _ONE_AT_A_TIME:
+        job, placement, stamp = _job(request), _placement(request), _stamp()
+        _, model = _target(job.precision, request.machine, placement, stamp)
+        answer = _kept(job, strategy, request, placement, stamp)
+        if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
+            raise answer
+        return largest(job, strategy, dict(request.settings), answer, model, placement.mode)
+
+
+def check_mode(machine: Machine, mode: str) -> None:
+    """Raise StepcastError if CUDA graphs are asked of a CPU."""
+    if mode == "graph" and machine.devices[0].kind == "cpu":
+        raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
+
+
+def _job(request: Request) -> Job:
+    """The job of a request. Raises StepcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
+    if request.model not in (offered := [*start_models(), *workloads.names()]):  # the app runs no other code of its users
+        raise UnknownNameError("model", request.model, offered)
     for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
         if not 1 <= number <= most:
             raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
-    job = Job(request.model, request.batch, request.image_size, request.optimizer, request.form, precision=request.precision)
-    shared = dict(request.settings)
-    if "schedule" in shared:  # whoever reaches the app must not make it read files
+    options = [name for name, _ in request.settings]
+    for text in request.strategies:
+        strategies.parse(text)
+        options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
+    if "schedule" in options:  # whoever reaches the app must not make it read files
         raise StepcastError("the app reads no schedule files; use stepcast predict --schedule FILE.csv")
-    strategies.check_shared(request.strategies, shared)
-    placement = Placement(devices=request.devices, link=request.link, partition=request.partition)
+    names = ("model", "batch", "image_size", "optimizer", "form", "precision", "accumulate", "clip_norm", "layout")
+    return _same(Job(**{name: getattr(request, name) for name in names}), _stamp_of(request.model))
+
+
+@lru_cache(maxsize=24)
+def _same(job: Job, stamp: int) -> Job:
+    """The job that was asked for before and is equal, with the graphs that it has captured. `stamp`: of the file of a user's model."""
+    return job
+
+
+def _placement(request: Request) -> Placement:
+    placement = Placement(
+        devices=request.devices, mode=request.mode, link=request.link, partition=request.partition, scale=scale_of(request.scale),
+        memory_limit_gb=request.memory_limit_gb,
+    )  # fmt: skip
     check_names(placement)
-    machine, model = costs_for(job, None, request.machine, placement)
-    forecasts = dict(forecast_many(job, request.strategies, shared, machine, model))
-    base = forecasts["baseline"]
-    if isinstance(base, StepcastError):
-        raise base
-    plain = None if isinstance(forecasts[PYTORCH], StepcastError) else forecasts[PYTORCH]
-    names = dict.fromkeys([PYTORCH, *request.strategies])
-    return [_answer(name, forecasts[name], base, plain, job, shared, model) for name in names]
+    return placement
 
 
-def _answer(name: str, forecast, base, plain, job: Job, shared: Mapping[str, str], model: CostModel) -> Forecast | Refusal:
+def _stamp_of(model: str) -> int:
+    """When the file of a user's model was last changed; 0 for a built-in one."""
+    file = source_file(model)
+    return file.stat().st_mtime_ns if file is not None and file.exists() else 0
+
+
+def _stamp() -> tuple[tuple[str, int], ...]:
+    """The stored profiles and when they were last changed, which calibration does."""
+    return tuple((str(path), path.stat().st_mtime_ns) for path in list_profiles())
+
+
+@lru_cache(maxsize=24)
+def _target(precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
+    """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `_stamp`."""
+    machine, model = costs_for(Job("", 1, precision=precision), None, name, placement)
+    check_mode(machine, placement.mode)
+    return machine, model
+
+
+def _kept(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> simulated.Forecast | StepcastError:
+    """The forecast of one strategy, or why there is none, as it was predicted before if nothing has changed."""
+    return _predicted(job, _stamp_of(job.model), text, request.settings, request.machine, placement, stamp)
+
+
+@lru_cache(maxsize=48)
+def _predicted(
+    job: Job, model_stamp: int, text: str, settings: tuple, machine_name: str, placement: Placement, stamp: tuple
+) -> simulated.Forecast | StepcastError:
+    """The forecast for the arguments of `_kept`. The stamps are those of `_stamp_of` and `_stamp`."""
+    machine, model = _target(job.precision, machine_name, placement, stamp)
+    return simulated.forecast_strategy(job, text, dict(settings), machine, model, placement.mode)
+
+
+def _answer(name: str, forecast, base, plain, job: Job, model: CostModel) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
-        return Refusal(name, str(with_batch_words(forecast, job, name, shared, model)))
-    document = with_largest_batch(prediction(forecast, base, job.precision, plain), job, name, shared, forecast, model)
-    return Forecast(document, forecast.timeline, measured_here(model))
+        return Refusal(name, str(forecast))
+    return Forecast(simulated.prediction(forecast, base, job.precision, plain), forecast.timeline, measured_here(model), name)

@@ -17,7 +17,7 @@ from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
-from simulator.predict.intervals import Interval, Sensitivity, speedup_interval, step_interval
+from simulator.predict.intervals import Interval, Sensitivity, faster_probability, speedup_interval, step_interval
 from simulator.predict.parts import StepParts, step_parts, task_seconds
 from simulator.predict.published import speedup_accuracy, step_accuracy
 from simulator.predict.segments import WeightedSensitivity, highest, most, weighted_parts, weighted_shares
@@ -155,10 +155,19 @@ def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
 
     `baseline` may be another plan than the baseline's, such as plain PyTorch; then the errors that are its own count too.
     """
+    return speedup_interval(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
+
+
+def paired_probability(baseline: Forecast, other: Forecast) -> float:
+    """Return the probability that `other` is faster than `baseline`, by the errors of `paired_interval`."""
+    return faster_probability(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
+
+
+def _paired_errors(baseline: Forecast, other: Forecast) -> tuple[float, float]:
+    """The discrepancy and the accuracy of a speed-up."""
     own = [f for f in (baseline, other) if f.plan.strategy != "baseline"]
     discrepancy = math.hypot(*(shipped_speedup_discrepancy(f.plan.strategy, f.kind, f.timeline.mode) for f in own))
-    accuracy = other.from_specifications * speedup_accuracy(other.plan.strategy)
-    return speedup_interval(baseline.sensitivity, other.sensitivity, discrepancy, accuracy)
+    return discrepancy, other.from_specifications * speedup_accuracy(other.plan.strategy)
 
 
 def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
@@ -189,6 +198,8 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
         against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
         against_pytorch_interval=paired_interval(plain, predicted) if plain is not None and plain is not predicted else None,
+        faster_probability=paired_probability(baseline, predicted) if baseline is not None and baseline is not predicted else None,
+        faster_than_pytorch_probability=paired_probability(plain, predicted) if plain is not None and plain is not predicted else None,
     )
 
 
@@ -205,13 +216,20 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
     return strategy.plan(job, machine, model, options)
 
 
+def forecast_strategy(
+    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
+) -> Forecast | StepcastError:
+    """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be."""
+    try:
+        return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
+    except StepcastError as error:
+        return error
+
+
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
     """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
 
     Plain PyTorch and the baseline come first, whether or not they are requested.
     """
     for text in dict.fromkeys([PYTORCH, "baseline", *requested]):
-        try:
-            yield text, forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
-        except StepcastError as error:
-            yield text, error
+        yield text, forecast_strategy(job, text, shared, machine, model, mode)

@@ -12,8 +12,6 @@ import streamlit as st
 from simulator.discovery import modules
 from ui.app.state import keep_widgets
 
-ABOUT = "How long a training step takes under a schedule: predicted, and measured by running that schedule."
-
 
 def main() -> None:
     """Draw the page that the address names; without a name, the first."""
@@ -23,9 +21,7 @@ def main() -> None:
         st.Page(page.page, title=page.TITLE, icon=page.ICON, url_path=address(page), default=not number)
         for number, page in enumerate(pages())
     ]
-    chosen = st.navigation(offered)
-    with st.sidebar:
-        st.caption(f"**Stepcast**  \n{ABOUT}")
+    chosen = st.navigation(offered, position="top")
     chosen.run()
 
 

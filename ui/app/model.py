@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +15,8 @@ from traces.errors import StepcastError
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
-#: Prefix of a trace's path among the app's arguments.
-TRACE = "--trace="
+#: Prefixes of a trace's path and of a model's name among the app's arguments.
+TRACE, MODEL = "--trace=", "--model="
 #: Starts Streamlit in such a way that it runs no code of the current folder.
 LAUNCHER = Path(__file__).with_name("launch.py")
 SERVER = Path(__file__).with_name("served") / "server.py"
@@ -24,7 +24,7 @@ SERVER = Path(__file__).with_name("served") / "server.py"
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices that the app offers. Names are those of the command line."""
+    """The choices that the app offers. Names are those of the command line, and the first is chosen at the start."""
 
     models: tuple[str, ...]
     optimizers: tuple[str, ...]
@@ -32,37 +32,66 @@ class Choices:
     precisions: tuple[str, ...]
     strategies: tuple[str, ...]
     machines: tuple[str, ...]
+    layouts: tuple[str, ...] = ("nchw", "nhwc")
+    modes: tuple[str, ...] = ("eager", "graph")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for predictions: a built-in model on a machine, under some strategies.
+    """A request for predictions: a model on a machine, under some strategies.
 
-    `image_size`: None for the model's own. `settings`: (option, value) pairs for every strategy that has the option. `devices`, `link`
-    and `partition` are those of `Placement`.
+    The fields are those of `Job` and `Placement`. `strategies`: texts NAME[:option=value,...]. `image_size`: None for the model's own.
+    `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them. `settings`: (option, value) pairs for every
+    strategy that has the option.
     """
 
     model: str
     batch: int
-    image_size: int | None
-    optimizer: str
-    form: str
-    precision: str
-    machine: str
-    strategies: tuple[str, ...]
-    settings: tuple[tuple[str, str], ...] = ()
+    image_size: int | None = None
+    optimizer: str = "momentum"
+    form: str = "foreach"
+    precision: str = "fp32"
+    machine: str = "this-cpu"
+    strategies: tuple[str, ...] = ()
     devices: int | None = None
     link: str = DEFAULT_PLACEMENT.link
     partition: int | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    layout: str = "nchw"
+    mode: str = DEFAULT_PLACEMENT.mode
+    memory_limit_gb: float | None = None
+    scale: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a machine, and its unit: 3350 GB/s."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What the controls show of a machine. `devices`: most that a job can use. `figures`: by the names of `machine.scaled.ABOUT`."""
+
+    devices: int
+    figures: Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's."""
+    """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
+
+    `text`: the strategy as it was asked for.
+    """
 
     prediction: Prediction
     timeline: Timeline
     measured_here: bool = True
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,17 +105,24 @@ class Refusal:
 class Predictor(Protocol):
     """The functions of `ui.jobs` that the app calls.
 
-    They take names of the command line and never a path, so that the app runs no code but Stepcast's own.
+    They take names of the command line. A model is built-in or was named when the app was started, so that no user of the app makes it run
+    other code.
     """
 
     def choices(self) -> Choices:
         """The choices, in the order to show them."""
+
+    def facts(self, request: Request) -> MachineFacts:
+        """What the controls show of the request's machine as it is, not scaled. Raises StepcastError if there is no such machine."""
 
     def predict_many(self, request: Request) -> Sequence[Forecast | Refusal]:
         """The answer for plain PyTorch, then one per strategy of the request, in its order.
 
         Raises StepcastError if no strategy can be predicted.
         """
+
+    def largest_batch(self, request: Request, strategy: str) -> int | None:
+        """The largest batch of a strategy that fits in memory; None if none does. It takes seconds."""
 
 
 def find_predictor() -> Predictor | None:
@@ -114,9 +150,13 @@ def reports_folder() -> Path:
 
 
 def start_command(
-    port: int, reports: Sequence[Path | str] = (), server: Path | str = SERVER, traces: Sequence[Path | str] = ()
+    port: int,
+    reports: Sequence[Path | str] = (),
+    server: Path | str = SERVER,
+    traces: Sequence[Path | str] = (),
+    models: Sequence[str] = (),
 ) -> list[str]:
-    """The command that serves the app with these reports and traces, to this machine only: `http://127.0.0.1:PORT`.
+    """The command that serves the app with these reports, traces and models, to this machine only: `http://127.0.0.1:PORT`.
 
     It runs no code of the folder that it is started in.
     """
@@ -132,17 +172,23 @@ def start_command(
         "--",
         *map(str, reports),
         *(f"{TRACE}{trace}" for trace in traces),
+        *(f"{MODEL}{model}" for model in models),
     ]
 
 
 def start_arguments() -> list[str]:
     """The reports that the app was started with."""
-    return [argument for argument in sys.argv[1:] if not argument.startswith(TRACE)]
+    return [argument for argument in sys.argv[1:] if not argument.startswith((TRACE, MODEL))]
 
 
 def start_traces() -> list[Path]:
     """The recorded traces that the app was started with."""
     return [Path(argument.removeprefix(TRACE)) for argument in sys.argv[1:] if argument.startswith(TRACE)]
+
+
+def start_models() -> list[str]:
+    """The users' own models that the app was started with. No other code of a user runs."""
+    return [argument.removeprefix(MODEL) for argument in sys.argv[1:] if argument.startswith(MODEL)]
 
 
 def parse_settings(text: str) -> tuple[tuple[str, str], ...]:

@@ -1,58 +1,172 @@
-"""The form in which the user asks for predictions, and the words that title the answers."""
+"""The controls with which the user says what to predict, beside the answers, and the words that title the answers."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 
 from calibrate.placement import DEFAULT_PLACEMENT
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
+from traces import units
 from traces.errors import StepcastError
-from ui.app.model import Choices, Request, parse_settings
-from ui.app.state import number, select, several, text
-from ui.text.labels import options_text
+from ui.app.model import Choices, MachineFacts, Predictor, Request
+from ui.app.option_form import options_ui, put_options
+from ui.app.state import factor, number, quantity, select, several, text
+from ui.text.labels import markdown_escaped, options_text
+
+#: The steps of the sliders of a machine's figures, and the batches of the batch slider.
+FACTORS = (0.05, 0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 20.0)
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+LABELS = {"sms": "SMs or cores", "flops": "FLOP/s", "memory": "Memory bandwidth", "launch": "Launch time", "link": "Link bandwidth"}
+#: Keys of the widgets by the field of a request. Figures and options of strategies have widgets of their own.
+_KEYS = {
+    "model": "model", "batch": "batch", "image_size": "image size", "optimizer": "optimizer", "form": "form", "precision": "precision",
+    "machine": "machine", "devices": "devices", "link": "link", "partition": "partition", "accumulate": "accumulate",
+    "clip_norm": "clip norm", "layout": "layout", "mode": "mode", "memory_limit_gb": "memory limit",
+}  # fmt: skip
 
 
-def request_ui(choices: Choices) -> tuple[Request | None, bool]:
-    """The request that the form describes now (None if a field cannot be used), and whether the user asks for its answers.
-
-    Raises StepcastError for fields that cannot be used, if the user asks.
-    """
-    first, second, third = st.columns(3)
-    model = select(first, "Model", choices.models, "model")
-    batch = number(second, "Batch size", "batch", default=32)
-    image_size = number(third, "Image size", "image size", placeholder="the model's own")
-    optimizer = select(first, "Optimizer", choices.optimizers, "optimizer")
-    form = select(second, "Form of the update", choices.forms, "form")
-    precision = select(third, "Precision", choices.precisions, "precision")
-    machine = select(first, "Machine", choices.machines, "machine")
-    strategies = several(second, "Strategies", choices.strategies, "strategies", choices.strategies[:2])
-    settings = text(third.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
-    first, second, third = st.columns(3)
-    devices = number(first, "Devices", "devices", placeholder="all of the machine's; 1 for this CPU")
-    about = "alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do"
-    link = text(second.text_input, "Link between groups of this CPU's cores", "link", DEFAULT_PLACEMENT.link, help=about)
-    partition = number(third, "Parts of one GPU", "partition", placeholder="1: the GPU is not split")
-    asked = st.button("Predict", type="primary")
+def put_fields(given: Mapping[str, Any]) -> None:
+    """Set the controls to the fields of a request that `given` names, and all others back to what is usual."""
+    for key in [*_KEYS.values(), "strategies", *map(_scale_key, ABOUT)]:
+        st.session_state.pop(key, None)
+    for key in [key for key in st.session_state if str(key).startswith("option ")]:
+        del st.session_state[key]
+    for field, key in _KEYS.items():
+        if field in given:
+            st.session_state[key] = given[field]
+    if "strategies" in given:
+        st.session_state["strategies"] = list(dict.fromkeys(put_options(strategy) for strategy in given["strategies"]))
     try:
-        if not strategies:
-            raise StepcastError("no strategy chosen; choose at least one")
-        fields = (model, batch or 1, image_size, optimizer, form, precision, machine, tuple(strategies))
-        return Request(*fields, parse_settings(settings), devices, link.strip() or DEFAULT_PLACEMENT.link, partition), asked
+        scale = scale_of(given.get("scale", ""))
     except StepcastError:
-        if asked:
-            raise
-        return None, False
+        scale = AS_IT_IS
+    for name in ABOUT:
+        st.session_state[_scale_key(name)] = getattr(scale, name)
+
+
+def request_ui(predictor: Predictor) -> Request:
+    """The request that the controls describe now. Raises StepcastError if no strategy is chosen."""
+    choices = predictor.choices()
+    model = select(st, "Model", choices.models, "model", words=_short)
+    batch = _batch_ui()
+    machine = select(st, "Machine", choices.machines, "machine")
+    strategies = several(st, "Strategies", choices.strategies, "strategies", choices.strategies[1:3] or choices.strategies)
+    texts = tuple(options_ui(strategy) for strategy in strategies)
+    job = _job_ui(choices)
+    devices = st.empty()
+    place = _place_ui()
+    known = Request(model, batch, **job, **place, machine=machine, strategies=texts)
+    try:
+        facts = predictor.facts(known)
+    except StepcastError:
+        facts = MachineFacts(1, {})  # the answers say what is wrong
+    counted = _devices_ui(devices, known, facts)
+    scale = _figures_ui(facts)
+    if not texts:
+        raise StepcastError("no strategy chosen; choose at least one")
+    return Request(model, batch, **job, **place, machine=machine, strategies=texts, devices=counted, scale=scale)
+
+
+def _short(model: str) -> str:
+    return model if len(model) <= 40 else f"...{model[-37:]}"
+
+
+def _batch_ui() -> int:
+    """The batch, in a box for any number and on a slider for the usual ones."""
+    batch = number(st, "Batch size", "batch", default=32) or 1
+    st.session_state["batch slider"] = batch
+
+    def moved() -> None:
+        st.session_state["batch"] = st.session_state["batch slider"]
+
+    offered = sorted({*BATCHES, batch})
+    st.select_slider("Batch size", offered, key="batch slider", on_change=moved, label_visibility="collapsed")
+    return batch
+
+
+def _job_ui(choices: Choices) -> dict[str, Any]:
+    with st.expander("Job"):
+        return {
+            "image_size": number(st, "Image size, or length of a sequence", "image size", placeholder="the model's own"),
+            "optimizer": select(st, "Optimizer", choices.optimizers, "optimizer"),
+            "form": select(st, "Form of the update", choices.forms, "form"),
+            "precision": select(st, "Precision", choices.precisions, "precision", help="amp: autocast to bf16, as users run it"),
+            "layout": select(st, "Layout of images", choices.layouts, "layout"),
+            "accumulate": number(st, "Micro-batches per update", "accumulate", default=1, help="gradient accumulation") or 1,
+            "clip_norm": quantity(st, "Clip gradients to the norm", "clip norm", "no clipping"),
+        }
+
+
+def _place_ui() -> dict[str, Any]:
+    with st.expander("Placement"):
+        about = "alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do"
+        return {
+            "mode": select(st, "Mode", ("eager", "graph"), "mode", help="graph: CUDA graphs, on a GPU"),
+            "memory_limit_gb": quantity(st, "Memory limit, GB", "memory limit", "the memory's size"),
+            "partition": number(st, "Parts of one GPU", "partition", placeholder="1: the GPU is not split"),
+            "link": text(st.text_input, "Link between groups of CPU cores", "link", DEFAULT_PLACEMENT.link, help=about).strip()
+            or DEFAULT_PLACEMENT.link,
+        }
+
+
+def _devices_ui(place: Any, request: Request, facts: MachineFacts) -> int | None:
+    """The number of devices; None for all of a named machine, or one group of this CPU's cores. No control where there is no choice."""
+    usual = 1 if request.machine == THIS_CPU else facts.devices
+    if facts.devices < 2:
+        return None
+    kept = st.session_state.get("devices")
+    st.session_state["devices"] = kept if isinstance(kept, int) and not isinstance(kept, bool) and 1 <= kept <= facts.devices else usual
+    about = "Devices that strategies for several may use; all others use one." + (
+        " On a CPU, groups of its cores." if request.machine == THIS_CPU else ""
+    )
+    count = place.select_slider("Devices", range(1, facts.devices + 1), key="devices", help=about)
+    return None if count == usual else count
+
+
+def _figures_ui(facts: MachineFacts) -> str:
+    """The factors of the machine's figures, as `scale_of` reads them."""
+    factors = {}
+    with st.expander("What if the machine were faster", expanded=True):
+        for name, figure in facts.figures.items():
+
+            def words(times: float, figure=figure) -> str:
+                value = units.digits(figure.value * times) if figure.unit not in ("SMs", "cores") else f"{round(figure.value * times)}"
+                return f"{value} {figure.unit}" + ("" if times == 1 else f" ({times:g}x)")
+
+            factors[name] = factor(st, LABELS[name], _scale_key(name), FACTORS, words, help=ABOUT[name])
+    return ",".join(f"{name}={times:g}" for name, times in factors.items() if times != 1)
+
+
+def _scale_key(name: str) -> str:
+    return f"times {name}"
 
 
 def request_words(request: Request) -> str:
-    """The job of a request: model, batch, image size, optimizer, precision, machine, devices and options."""
-    parts = [request.model, f"batch {request.batch}"]
-    if request.image_size:
-        parts.append(f"image size {request.image_size}")
-    parts += [f"{request.optimizer}:{request.form}", request.precision, f"on {request.machine}"]
-    if request.devices:
-        parts.append(f"{request.devices} device{'' if request.devices == 1 else 's'}")
-    if request.partition:
-        parts.append(f"split into {request.partition}")
-    if request.link != DEFAULT_PLACEMENT.link:
-        parts.append(f"link {request.link}")
-    if request.settings:
-        parts.append(options_text(dict(request.settings)))
-    return ", ".join(parts)
+    """The job of a request: model, batch, image size, optimizer, precision, machine, devices and what else is not as usual."""
+    counts = "1 device" if request.devices == 1 else f"{request.devices} devices"
+    parts = [
+        request.model,
+        f"batch {request.batch}",
+        f"image size {request.image_size}" if request.image_size else "",
+        f"{request.accumulate} micro-batches" if request.accumulate > 1 else "",
+        f"{request.optimizer}:{request.form}",
+        f"norm at most {request.clip_norm:g}" if request.clip_norm else "",
+        request.precision,
+        request.layout if request.layout != "nchw" else "",
+        request.mode if request.mode != "eager" else "",
+        f"on {request.machine}",
+        counts if request.devices else "",
+        f"split into {request.partition}" if request.partition else "",
+        f"link {request.link}" if request.link != DEFAULT_PLACEMENT.link else "",
+        f"{request.memory_limit_gb:g} GB at most" if request.memory_limit_gb else "",
+        f"with {request.scale}" if request.scale else "",
+        options_text(dict(request.settings)),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def title(request: Request) -> str:
+    """The words of a request as Markdown."""
+    return markdown_escaped(request_words(request))

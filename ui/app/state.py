@@ -12,14 +12,14 @@ Choice = TypeVar("Choice")
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: The keys that Streamlit gives the buttons of forms. Their state cannot be set.
-_FORM_BUTTON = "FormSubmitter:"
+#: How the keys of buttons begin, whose state cannot be set: those that Streamlit gives the buttons of forms, and ours.
+_BUTTONS = ("FormSubmitter:", BUTTON := "button ")
 
 
 def keep_widgets() -> None:
     """Keep the state of widgets that this page does not draw, which Streamlit forgets otherwise. Call it before any widget is drawn."""
     for key in list(st.session_state):
-        if not str(key).startswith(_FORM_BUTTON):
+        if not str(key).startswith(_BUTTONS):
             st.session_state[key] = st.session_state[key]
 
 
@@ -30,19 +30,37 @@ def select(
     key: str,
     default: Choice | None = None,
     words: Callable[[Choice], str] = str,
+    **how: Any,
 ) -> Choice:
     """The choice in a select box called `key`, `default` (or the first) at first and whenever the earlier one no longer exists."""
     if st.session_state.get(key) not in choices:
         st.session_state[key] = choices[0] if default is None else default
-    return place.selectbox(label, choices, format_func=words, key=key)
+    return place.selectbox(label, choices, format_func=words, key=key, **how)
 
 
-def number(place: DeltaGenerator, label: str, key: str, default: int | None = None, placeholder: str = "") -> int | None:
+def number(place: DeltaGenerator, label: str, key: str, default: int | None = None, placeholder: str = "", **how: Any) -> int | None:
     """The whole number, at least 1, in a number box called `key`; None if it is empty. `default` at first, and instead of anything else."""
     kept = st.session_state.get(key, default)
     usable = kept is None or (isinstance(kept, int) and not isinstance(kept, bool) and 1 <= kept <= MOST)
     st.session_state[key] = kept if usable else default
-    return place.number_input(label, min_value=1, max_value=MOST, value=None, step=1, placeholder=placeholder, key=key)
+    return place.number_input(label, min_value=1, max_value=MOST, value=None, step=1, placeholder=placeholder, key=key, **how)
+
+
+def quantity(place: DeltaGenerator, label: str, key: str, placeholder: str = "", **how: Any) -> float | None:
+    """The positive number in a number box called `key`; None if it is empty, at first, and instead of anything else."""
+    kept = st.session_state.get(key)
+    usable = isinstance(kept, int | float) and not isinstance(kept, bool) and 0 < kept <= MOST
+    st.session_state[key] = float(kept) if usable else None
+    return place.number_input(label, min_value=0.0, max_value=float(MOST), value=None, placeholder=placeholder, key=key, **how) or None
+
+
+def factor(place: DeltaGenerator, label: str, key: str, steps: Sequence[float], words: Callable[[float], str], **how: Any) -> float:
+    """The factor on a slider called `key`, 1 at first and instead of anything but a positive number. A factor between `steps` is kept."""
+    kept = st.session_state.get(key, 1.0)
+    usable = isinstance(kept, int | float) and not isinstance(kept, bool) and steps[0] <= kept <= steps[-1]
+    st.session_state[key] = float(kept) if usable else 1.0
+    offered = sorted({*steps, st.session_state[key]})
+    return place.select_slider(label, offered, format_func=words, key=key, **how)
 
 
 def text(draw: Callable[..., str], label: str, key: str, default: str = "", **how: Any) -> str:

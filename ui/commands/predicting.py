@@ -136,8 +136,7 @@ def predict(
 def _target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
     """The machine called `name`, or that of the profile, and its costs. Raises StepcastError if it is a CPU and a GPU is asked for."""
     machine, model = costs_for(job, profile, name, placement)
-    if placement.mode == "graph" and machine.devices[0].kind == "cpu":
-        raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
+    shared_jobs.check_mode(machine, placement.mode)
     if placement.device != "cpu" and machine.devices[0].kind == "cpu":
         raise StepcastError(f"--device {placement.device}: machine {machine.name} is a CPU; leave it out or choose a GPU's machine")
     return machine, model

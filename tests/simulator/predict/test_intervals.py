@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from simulator.costs.cost import Cost
-from simulator.predict.intervals import DRAWS, EXACT, Sensitivity, factors, relative_deviation, speedup_interval, step_interval
+from simulator.predict.intervals import (
+    DRAWS,
+    EXACT,
+    Sensitivity,
+    factors,
+    faster_probability,
+    relative_deviation,
+    speedup_interval,
+    step_interval,
+)
 
 Z = 1.6448536
 #: Quantiles of stratified draws, and of sums of them, are this close.
@@ -102,3 +111,15 @@ def test_spread_is_a_quartile_half_width():
 def test_samples_of_a_disturbed_machine_make_wide_intervals_but_no_absurd_ones():
     disturbed = Cost("k", 1.0, 1.0, spread=6.0)  # the upper quartile is 13 times the median
     assert 2.0 < relative_deviation(disturbed) < 3.0
+
+
+def test_the_probability_of_being_faster_agrees_with_the_interval_of_the_speed_up():
+    base = depends({"k": 1.0, "l": 1.0}, k=0.1, l=0.1)
+    assert faster_probability(base, base) == 0.5
+    assert faster_probability(base, depends({"k": 0.5, "l": 1.0}, k=0.1, l=0.1)) > 0.99, "what both share cancels"
+    for factor in (0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2):
+        other = depends({"m": 2.0 * factor}, m=0.05)
+        for accuracy in (0.0, 0.05, 0.2):
+            low, high = speedup_interval(base, other, accuracy=accuracy)
+            sure = faster_probability(base, other, accuracy=accuracy)
+            assert (low > 1, high < 1) == (sure > 0.95, sure < 0.05)

@@ -1,98 +1,143 @@
-"""The app's page of predictions: a job, a machine and strategies, and what they would give."""
+"""The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change."""
 
+import json
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
 from traces import units
+from traces.comparison import PYTORCH
 from traces.errors import StepcastError
+from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import Forecast, Predictor, Refusal, Request, find_predictor
-from ui.app.request_form import request_ui, request_words
-from ui.app.state import select
+from ui.app.request_form import put_fields, request_ui, title
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
+from ui.app.state import BUTTON, select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
-from ui.text import sentences, tables
+from ui.figures.timeline_picture import timelines_picture
+from ui.text import odds, sentences, tables
+from ui.text.formulas import formulas_markdown
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
-#: The key of the container of answers to an earlier request, by which its style finds it.
-STALE = "earlier-answers"
 #: Rows of the table of the critical path's longest tasks.
 LONGEST = 12
 
 
 def page() -> None:
-    """Let the user ask for predictions, and show the last answers under the job that they belong to."""
+    """Show the controls in the sidebar, and the answers to what they say now."""
     predictor = find_predictor()
     if predictor is None:
         st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
-    request = None
+    linked = opened_by_link("what if", OPTIONS)
+    if linked is not None:
+        put_fields(request_fields(linked))
     try:
-        with st.container(border=True):
-            request, asked = request_ui(predictor.choices())
-        if asked:
-            st.session_state["answered"] = (request, forecast(repr(request), predictor, request))
+        with st.sidebar:
+            request = request_ui(predictor)
+        keep_link("what if", query_of(request))
+        with st.spinner("Predicting", show_time=True):
+            answers = tuple(predictor.predict_many(request))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
-    if "answered" not in st.session_state:
         return
-    answered, answers = st.session_state["answered"]
-    stale = answered != request
-    st.subheader(markdown_escaped(request_words(answered)), anchor=False)
-    if stale:
-        st.warning("These answers belong to the earlier request in the title. The form has changed since; Predict answers it.")
-        st.html(f"<style>.st-key-{STALE} {{ opacity: 0.45; }}</style>")
-    with st.container(key=STALE if stale else "answers"):
-        answers_ui(answers)
+    st.subheader(title(request), anchor=False)
+    answers_ui(predictor, request, answers)
 
 
-@st.cache_data(max_entries=32, ttl=300, show_spinner="Predicting")
-def forecast(key: str, _predictor: Predictor, _request: Request) -> Sequence[Forecast | Refusal]:
-    """The predictor's answers. `key` identifies the request in the cache, which expires soon because a calibration may change answers."""
-    return tuple(_predictor.predict_many(_request))
-
-
-def answers_ui(answers: Sequence[Forecast | Refusal]) -> None:
-    """Show all answers in one table, then one in detail."""
+def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecast | Refusal]) -> None:
+    """Show the verdicts, one strategy in detail, all in a table, and the ways to take them along."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
         st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
-    predictions, here = [answer.prediction for answer in forecasts], forecasts[0].measured_here
-    labels = [tables.prediction_label(prediction) for prediction in predictions]
-    shortage_ui(predictions)
+    verdicts_ui(predictor, request, forecasts)
+    labels = [tables.prediction_label(answer.prediction) for answer in forecasts]
+    fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
+    fastest = labels[min(fitting, key=lambda number: forecasts[number].prediction.step_s)]
+    chosen = forecasts[labels.index(select(st, "Look at", labels, "looked at", fastest))]
+    details_ui(chosen)
+    st.subheader("All strategies", anchor=False)
+    predictions = [answer.prediction for answer in forecasts]
+    predictions_table_ui(predictions, chosen.measured_here)
     st.plotly_chart(charts.predictions_figure(predictions, labels), key="predictions")
-    predictions_table_ui(predictions, here)
-    chosen = select(st, "Look at", labels, "looked at")
-    forecast_details_ui(forecasts[labels.index(chosen)])
+    share_ui(command(request), query_of(request), downloads(forecasts, chosen))
 
 
-def forecast_details_ui(answer: Forecast) -> None:
-    """Show one prediction: step time, timeline, explanation, memory and the longest tasks of its critical path."""
+def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Forecast]) -> None:
+    """Show a line per strategy: green if it is likely faster, red if it does not fit, yellow if it is likely slower."""
+    shortage_ui([answer.prediction for answer in forecasts])
+    for number, answer in enumerate(forecasts):
+        prediction = answer.prediction
+        if not prediction.fits:
+            if prediction.largest_batch is None:
+                largest_batch_ui(predictor, request, answer, number)
+        elif prediction.strategy != PYTORCH:
+            word = odds.verdict_word(prediction)
+            box = st.success if word.endswith("faster") else st.warning if word.endswith("slower") else st.info
+            box(markdown_escaped(odds.verdict_line(prediction)))
+
+
+def largest_batch_ui(predictor: Predictor, request: Request, answer: Forecast, number: int) -> None:
+    """Search for the largest batch that fits when the user asks: other batches are captured for it, which takes a while."""
+    if not st.button(f"Find the largest batch of {markdown_escaped(answer.text)} that fits", key=f"{BUTTON}largest {number}"):
+        return
+    with st.spinner("Predicting other batches", show_time=True):
+        batch = predictor.largest_batch(request, answer.text)
+    st.write("No batch fits." if batch is None else f"The largest batch that fits is {batch}.")
+
+
+def details_ui(answer: Forecast) -> None:
+    """Show one prediction: figures, timeline, explanation, memory and the longest tasks of its critical path."""
     prediction = answer.prediction
-    if prediction.fits:
-        figures = (
-            (
-                "Step time",
-                units.duration(prediction.step_s),
-                f"{units.interval(prediction.interval_s)} ms" if prediction.interval_s else units.NONE,
-            ),
-            ("Against PyTorch", units.speedup(prediction.against_pytorch), units.factors(prediction.against_pytorch_interval)),
-            ("Over the baseline", units.speedup(prediction.speedup), units.factors(prediction.speedup_interval)),
-        )
-        for column, (label, value, interval) in zip(st.columns(len(figures)), figures, strict=True):
-            column.metric(label, value)
-            if interval != units.NONE:
-                column.caption(f"90 %: {interval}")
+    figures_ui(answer)
     timelines_ui("forecast", answer.timeline)
     prediction_waterfall_ui(prediction)
-    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
+    st.write(markdown_escaped(" ".join([odds.odds_words(prediction), *sentences.prediction_words(prediction, answer.measured_here)])))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
+
+
+def figures_ui(answer: Forecast) -> None:
+    """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no time to rely on."""
+    prediction = answer.prediction
+    busiest = max((device.busy_share for device in prediction.devices), default=None)
+    peak = max((device.peak_bytes for device in prediction.devices), default=None)
+    figures = [("Busy", units.percent(busiest, signed=False), ""), ("Peak memory", units.memory(peak), odds.memory_words(prediction))]
+    figures.append(("Exposed transfer", units.duration(prediction.exposed_transfer_s), ""))
+    if prediction.fits:
+        interval = f"{units.interval(prediction.interval_s)} ms" if prediction.interval_s else ""
+        step = ("Step time", units.duration(prediction.step_s), interval)
+        plain = ("Against PyTorch", units.speedup(prediction.against_pytorch), units.factors(prediction.against_pytorch_interval))
+        base = ("Over the baseline", units.speedup(prediction.speedup), units.factors(prediction.speedup_interval))
+        figures = [step, plain, base, *figures]
+    for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
+        column.metric(label, value)
+        if below not in ("", units.NONE):
+            column.caption(f"90 %: {below}" if label in ("Step time", "Against PyTorch", "Over the baseline") else below)
+    with st.popover("How is this computed?", type="tertiary"):
+        st.markdown(formulas_markdown())
+
+
+def downloads(forecasts: Sequence[Forecast], chosen: Forecast) -> list[Download]:
+    """The table of all answers, and the document, the timeline and its pictures of the chosen one."""
+    rows = partial(tables.prediction_rows, [answer.prediction for answer in forecasts], chosen.measured_here)
+    draw = partial(timelines_picture, predicted=chosen.timeline)
+    name = chosen.prediction.strategy
+    return [
+        Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
+        Download(
+            f"{name} (JSON)", f"{name}.json", "application/json", lambda: json.dumps(chosen.prediction.document(), allow_nan=False).encode()
+        ),
+        Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(draw, ".png")),
+        Download("Timeline (SVG)", f"{name}.svg", "image/svg+xml", lambda: picture(draw, ".svg")),
+    ]

@@ -1,0 +1,73 @@
+"""The part at the end of each page that takes its answer elsewhere: as a command, as a link, as files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlencode, urlsplit
+
+import streamlit as st
+
+from ui.app.state import BUTTON
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that the page offers. `make` is called when the user asks for it."""
+
+    label: str
+    file_name: str
+    mime: str
+    make: Callable[[], bytes]
+
+
+def share_ui(command: str, query: Mapping[str, Sequence[str]], downloads: Sequence[Download] = ()) -> None:
+    """Show the command line that gives the same answer, the link that opens the same page, and the files. Both texts have a copy button."""
+    with st.expander("Take it along: command line, link, files", icon=":material/ios_share:"):
+        st.caption("Command line")
+        st.code(command, language="bash", wrap_lines=True)
+        st.caption("Link to this page")
+        st.code(link(query), language=None, wrap_lines=True)
+        with st.container(horizontal=True):
+            for number, file in enumerate(downloads):
+                key = f"{BUTTON}{number} {file.label}"
+                st.download_button(file.label, file.make, file.file_name, file.mime, key=key, on_click="ignore")
+
+
+def link(query: Mapping[str, Sequence[str]]) -> str:
+    """The address of this page with a query."""
+    here = urlsplit(st.context.url or "http://127.0.0.1:8501")
+    return here._replace(query=urlencode(query, doseq=True), fragment="").geturl()
+
+
+def picture(draw: Callable[[Path], object], suffix: str) -> bytes:
+    """The bytes of a picture that `draw` writes into the path that it is given, of the kind `suffix` (.png or .svg)."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"picture{suffix}"
+        draw(path)
+        return path.read_bytes()
+
+
+def csv(rows: Sequence[Mapping[str, object]]) -> bytes:
+    """Rows as CSV with a line of names."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows)).to_csv(index=False).encode()
+
+
+def opened_by_link(page: str, names: Sequence[str]) -> dict[str, list[str]] | None:
+    """The query that the user came with, if it names anything of `names`; None while it is the one that `keep_link` wrote for `page`."""
+    query = {name: st.query_params.get_all(name) for name in st.query_params}
+    return query if query != st.session_state.get(_written(page), {}) and set(query) & set(names) else None
+
+
+def keep_link(page: str, query: Mapping[str, Sequence[str]]) -> None:
+    """Write the query of the page's address, so that reloading shows the same page."""
+    query = {name: list(values) for name, values in query.items()}
+    if {name: st.query_params.get_all(name) for name in st.query_params} != query:
+        st.query_params.from_dict(query)
+    st.session_state[_written(page)] = query
+
+
+def _written(page: str) -> str:
+    return f"link of {page}"
