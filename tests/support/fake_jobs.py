@@ -6,7 +6,7 @@ Batches of TOO_LARGE or more do not fit.
 from tests.support.sample_runs import CASES, play
 from traces.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
-from ui.app.model import Choices, Forecast, Refusal
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal
 
 TOO_LARGE = 4096
 
@@ -22,12 +22,21 @@ def choices():
     )
 
 
+def facts(request):
+    return MachineFacts(4, {"memory": Figure(100.0, "GB/s")})
+
+
+def largest_batch(request, strategy):
+    return 3000
+
+
 def predict_many(request):
     if request.batch == 13:
         raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
     base = play("predicted", CASES["baseline"])
     answers = []
-    for strategy in request.strategies:
+    for text in request.strategies:
+        strategy, _, options = text.partition(":")
         if strategy not in CASES:
             answers.append(Refusal(strategy, f"needs 2 devices, {request.machine} has 1; choose a machine with more"))
             continue
@@ -35,7 +44,7 @@ def predict_many(request):
         fits = request.batch < TOO_LARGE
         prediction = Prediction(
             strategy=strategy,
-            options=dict(request.settings),
+            options=dict(option.split("=") for option in options.split(",") if option),
             mode="eager",
             precision=request.precision,
             step_s=timeline.step_s,
@@ -45,7 +54,6 @@ def predict_many(request):
             devices=timeline.devices,
             fits=fits,
             memories=(MemoryNeed(name="hbm", needed_bytes=2**30 if fits else 20 * 2**30, size_bytes=16 * 2**30),),
-            largest_batch=None if fits else 3000,
             waterfall=(Change(part="overlap of backward", seconds=timeline.step_s - base.step_s),) if strategy != "baseline" else (),
             exposed_transfer_s=0.0,
             bubble_share=timeline.bubble_share,
@@ -54,5 +62,5 @@ def predict_many(request):
             shares=Shares(measured=0.0, fitted=0.0, guessed=1.0),
             critical_path=timeline.critical_path,
         )
-        answers.append(Forecast(prediction, timeline))
+        answers.append(Forecast(prediction, timeline, text=text))
     return answers

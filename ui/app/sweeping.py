@@ -2,22 +2,28 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import get_args
 
-from simulator.predict.sweep import Axis, Outcome, outcome
-from simulator.strategies import registry as strategies
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.scaled import scale_of
+from simulator.predict.sweep import Axis, Outcome, outcome, points
+from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 from traces.profile_files import list_profiles
+from ui.app.links import command
 from ui.app.model import Predictor, Refusal, Request
+from ui.app.option_fields import option_fields, option_values, strategy_text
 
 #: Points of a sweep at most.
 MOST_POINTS = 144
 #: Predicted points that are kept.
 KEPT = 2048
-#: The machine whose groups of cores have links of a chosen bandwidth.
-_THIS_CPU = "this-cpu"
+#: The parameter that is the number of samples of a step.
+BATCH = "batch"
+#: Figures of a machine that a sweep can multiply (`simulator.machine.scaled`), and by what at first.
+_SCALED = {"memory": "memory bandwidth", "link": "link bandwidth", "flops": "FLOP/s", "sms": "SMs or cores", "launch": "launch time"}
+TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,15 @@ class Parameter:
 
 
 def parameters(request: Request) -> list[Parameter]:
-    """The parameters that a sweep of a request can have: those of the job and the machine, and its strategies' options that are numbers."""
+    """The parameters that a sweep of a request can have: of the job and the machine, and the strategies' options that are numbers."""
     batches = tuple(request.batch * factor / 4 for factor in (1, 2, 4, 8, 16) if request.batch * factor % 4 == 0)
     own = [
-        Parameter("batch", partial(_field, "batch"), batches),
+        Parameter(BATCH, partial(_field, "batch"), batches),
         Parameter("devices", partial(_field, "devices"), (1, 2, 4)),
         Parameter("parts of one GPU", partial(_field, "partition"), (1, 2, 4)),
+        *(Parameter(f"{words}, times", partial(_scale, name), TIMES, whole=False) for name, words in _SCALED.items()),
     ]
-    if request.machine == _THIS_CPU:
+    if request.machine == THIS_CPU:
         own.append(Parameter("link GB/s", _link, (0.25, 0.5, 1, 2, 4), whole=False))
     return own + [Parameter(name, partial(_option, name), usual, whole) for name, usual, whole in _numeric_options(request.strategies)]
 
@@ -54,24 +61,29 @@ def _link(request: Request, value: float) -> Request:
     return replace(request, link=f"copy:{value:g}")
 
 
+def _scale(name: str, request: Request, value: float) -> Request:
+    return replace(request, scale=replace(scale_of(request.scale), **{name: value}).text)
+
+
 def _option(name: str, request: Request, value: float) -> Request:
-    return replace(request, settings=tuple(({**dict(request.settings), name: f"{value:g}"}).items()))
+    return replace(request, strategies=tuple(_with_option(text, name, value) for text in request.strategies))
 
 
-def _numeric_options(names: Sequence[str]) -> list[tuple[str, tuple[float, ...], bool]]:
+def _with_option(text: str, name: str, value: float) -> str:
+    """The text of a strategy with another value of an option; without a change if it has no such option."""
+    strategy = text.partition(":")[0]
+    if name not in {field.name for field in option_fields(strategy)}:
+        return text
+    return strategy_text(strategy, option_values(text) | {name: f"{value:g}"})
+
+
+def _numeric_options(texts: Sequence[str]) -> list[tuple[str, tuple[float, ...], bool]]:
     """(name, usual values, whether they are whole numbers) of the options of these strategies that are numbers."""
-    options: dict[str, type] = {}
-    for strategy in map(strategies.get, names):
-        for name, field in zip(strategy.option_names, fields(strategy.options_type), strict=True):
-            number = next((kind for kind in (int, float) if kind in _types(field.type)), None)
-            if number is not None:
-                options.setdefault(name, number)
-    return [(name, (1, 2, 4, 8) if number is int else (0.5, 1.0, 2.0), number is int) for name, number in options.items()]
-
-
-def _types(annotation: object) -> set[object]:
-    """The types that a field's annotation is made of."""
-    return {annotation}.union(*map(_types, get_args(annotation)))
+    options: dict[str, bool] = {}
+    for field in (field for text in texts for field in option_fields(text.partition(":")[0])):
+        if field.kind in ("number", "open"):
+            options.setdefault(field.name, not isinstance(field.default, float))
+    return [(name, (1, 2, 4, 8) if whole else (0.25, 0.5, 1.0), whole) for name, whole in options.items()]
 
 
 def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
@@ -98,11 +110,24 @@ def check_points(axes: Sequence[Axis]) -> None:
         raise StepcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
 
 
-def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
-    """The outcomes of a request with the parameters at the values `at`, one per strategy. A point that is refused says why for each."""
+def at_point(request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> Request:
+    """A request with the parameters at the values `at`."""
     for parameter, value in zip(changed, at, strict=True):
         request = parameter.change(request, value)
-    return [replace(each, at=at) for each in _outcomes(predictor, request, costs_stamp())]
+    return request
+
+
+def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
+    """The outcomes of a request with the parameters at the values `at`: of plain PyTorch, and of each strategy under the request's name.
+
+    A point that is refused says why for each.
+    """
+    there = at_point(request, changed, at)
+    answers = {each.strategy: each for each in _outcomes(predictor, there, costs_stamp())}
+    plain = [answers[PYTORCH]] if PYTORCH in answers else []
+    named = zip(request.strategies, there.strategies, strict=True)
+    own = [replace(answers[text], strategy=name) for name, text in named if text in answers]
+    return [replace(each, at=at) for each in (*plain, *own)]
 
 
 @lru_cache(maxsize=KEPT)
@@ -113,11 +138,16 @@ def _outcomes(predictor: Predictor, request: Request, stamp: tuple) -> tuple[Out
     except StepcastError as error:
         return tuple(Outcome(name, why=str(error)) for name in request.strategies)
     return tuple(
-        Outcome(answer.strategy, why=answer.why)
-        if isinstance(answer, Refusal)
-        else outcome(answer.prediction.strategy, (), answer.prediction)
+        Outcome(answer.strategy, why=answer.why) if isinstance(answer, Refusal) else outcome(answer.text, (), answer.prediction)
         for answer in answers
     )
+
+
+def commands(request: Request, axes: Sequence[Axis], changed: Sequence[Parameter]) -> str:
+    """The command lines that predict the points of a sweep. Several batches are one command."""
+    if [axis.name for axis in axes] == [BATCH]:
+        return command(request).replace(f"--batch {request.batch} ", f"--batch {','.join(f'{value:g}' for value in axes[0].values)} ", 1)
+    return "\n".join(command(at_point(request, changed, at)) for at in points(axes))
 
 
 def costs_stamp() -> tuple[tuple[str, int, int], ...]:

@@ -23,6 +23,13 @@ def place(axis: str, value: float) -> str:
     return f"{axis} {value_text(value)}"
 
 
+def title(job: str, axes: Sequence[Axis]) -> str:
+    """A job in words (model, batch B, ...), with the ranges of its parameters in place of what they vary."""
+    parts = [part for part in job.split(", ") if not any(part.startswith(f"{axis.name} ") for axis in axes)]
+    over = " and ".join(f"{axis.name} {_span(axis.values[0], axis.values[-1])}" for axis in axes)
+    return ", ".join(parts) + (f", over {over}" if over else "")
+
+
 def crossover_words(outcomes: Sequence[Outcome], axis: Axis, rival: str) -> list[str]:
     """One sentence per strategy on a sweep of one parameter: where it is faster than `rival`, and where that changes."""
     strategies = dict.fromkeys(each.strategy for each in outcomes if each.strategy not in (rival, PYTORCH))
@@ -83,7 +90,8 @@ def fastest_words(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
     winners = [best for at in places if (best := fastest(each for each in outcomes if each.at == at)) is not None]
     if not winners:
         return ""
-    best = max((each for each in outcomes if each.usable and each.speedup is not None), key=lambda each: each.speedup, default=None)
+    gaining = [each for each in outcomes if each.usable and each.strategy != PYTORCH and (each.speedup or 0) > 1]
+    best = max(gaining, key=lambda each: each.speedup, default=None)
     if not axes:
         (winner,) = winners
         gain = f", {units.speedup(winner.speedup, winner.speedup_interval)} against {PLAIN}" if winner.strategy != PYTORCH else ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import streamlit
 
+from simulator.predict.sweep import Axis
 from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at
@@ -15,9 +16,9 @@ from traces.errors import StepcastError
 from ui.app import sweeping
 from ui.app.background import BackgroundRun
 from ui.app.model import Request
-from ui.app.sweeping import check_points, outcomes_at, parameters, parse_values
+from ui.app.sweeping import check_points, commands, outcomes_at, parameters, parse_values
 
-REQUEST = Request("lenet5", 32, None, "sgd", "foreach", "fp32", "this-cpu", ("baseline", "gpipe"))
+REQUEST = Request("lenet5", 32, strategies=("baseline", "gpipe"))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def pick(app, label, value):
 
 def asked(app):
     """The page after the button that asks, when the sweep has ended."""
-    (button,) = [button for button in app.button if button.label == "Predict"]
+    (button,) = [button for button in app.button if button.label == "Compare"]
     button.click().run()
     app.session_state["sweep"].run.wait(30)
     app.run()
@@ -57,7 +58,7 @@ def words_of(app):
 
 def test_strategies_side_by_side_without_a_sweep(start):
     app = start()
-    app.multiselect[0].set_value(["baseline", "turbodl", "gpipe"])
+    app.multiselect[0].set_value(["baseline", "turbodl", "gpipe"]).run()
     app = asked(app)
     assert charts_of(app) == ["Step time against peak memory"]
     assert list(app.dataframe[0].value["strategy"]) == ["baseline", "turbodl", "gpipe"]
@@ -108,7 +109,7 @@ def test_unusable_values_are_one_line(start, values, line):
     pick(app, "Compare over", "batch").run()
     (box,) = [box for box in app.text_input if box.label == "Values of batch"]
     box.set_value(values)
-    (button,) = [button for button in app.button if button.label == "Predict"]
+    (button,) = [button for button in app.button if button.label == "Compare"]
     button.click().run()
     assert not app.exception
     assert line in app.error[0].value.replace("\\", "")
@@ -121,7 +122,10 @@ def test_numeric_options_of_any_strategy_are_parameters():
     assert "link GB/s" not in {parameter.name for parameter in parameters(replace(REQUEST, machine="h100"))}
     by_name = {parameter.name: parameter for parameter in parameters(REQUEST)}
     assert by_name["link GB/s"].change(REQUEST, 0.5).link == "copy:0.5"
-    assert by_name["microbatches"].change(REQUEST, 4).settings == (("microbatches", "4"),)
+    assert by_name["microbatches"].change(REQUEST, 4).strategies == ("baseline", "gpipe:microbatches=4")
+    again = by_name["stages"].change(by_name["microbatches"].change(REQUEST, 4), 2)
+    assert again.strategies == ("baseline", "gpipe:microbatches=4,stages=2")
+    assert by_name["memory bandwidth, times"].change(replace(REQUEST, scale="memory=3,link=2"), 0.5).scale == "memory=0.5,link=2"
     assert parse_values("1, 0.5", by_name["link GB/s"]) == (0.5, 1.0)
     with pytest.raises(StepcastError, match=r"'nan' as a value of link GB/s"):
         parse_values("nan", by_name["link GB/s"])
@@ -145,6 +149,36 @@ def test_a_point_that_was_predicted_is_not_predicted_again(monkeypatch):
     assert calls == [8]
     refused = outcomes_at(Counting, REQUEST, [batch], (13,))
     assert [(each.strategy, each.at, each.why[:8]) for each in refused] == [("baseline", (13,), "batch 13"), ("gpipe", (13,), "batch 13")]
+
+
+def test_a_link_and_commands_reproduce_a_sweep(start):
+    app = start()
+    pick(app, "Compare over", "batch").run()
+    app = asked(app)
+    assert app.query_params["over"] == "batch=8,16,32,64,128"
+    codes = [code.value for code in app.get("code")]
+    assert codes[0].startswith("stepcast predict --model small-cnn --batch 8,16,32,64,128 --optimizer sgd:foreach --machine h200")
+    again = app_at("compare")
+    again.query_params["over"] = ["batch=4,6"]
+    again.query_params["batch"] = "64"
+    again.run()
+    assert not again.exception
+    assert [box.value for box in again.text_input if box.label == "Values of batch"] == ["4, 6"]
+    assert again.number_input[0].value == 64
+
+
+def test_the_commands_of_two_parameters_are_one_per_point():
+    by_name = {parameter.name: parameter for parameter in parameters(REQUEST)}
+    changed = [by_name["devices"], by_name["microbatches"]]
+    lines = commands(REQUEST, [Axis("devices", (1, 2)), Axis("microbatches", (2, 4))], changed).splitlines()
+    assert len(lines) == 4
+    assert [word in lines[-1] for word in ("--strategy gpipe:microbatches=4", "--devices 2")] == [True, True]
+
+
+def test_outcomes_keep_the_names_of_the_strategies_whose_options_change():
+    request = replace(REQUEST, strategies=("baseline", "turbodl:beta=1"))
+    (own,) = [parameter for parameter in parameters(request) if parameter.name == "alpha"]
+    assert {each.strategy for each in outcomes_at(fake_jobs, request, [own], (4,))} == {"baseline", "turbodl:beta=1"}
 
 
 def test_a_stopped_run_ends_after_its_current_item():

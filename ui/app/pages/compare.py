@@ -11,16 +11,20 @@ from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, remember
+from ui.app.links import OPTIONS, query_of, request_fields
 from ui.app.model import Predictor, Request, find_predictor
-from ui.app.request_form import request_ui, request_words
+from ui.app.request_form import put_fields, request_ui, request_words
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select, text
-from ui.app.sweeping import Parameter, check_points, outcomes_at, parameters, parse_values
+from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
 from ui.figures import sweep_chart
 from ui.text import sweeps as sweep_words
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"
+#: The name of the parameters in a link: over=batch=8,16,32.
+OVER = "over"
 #: Seconds between two looks at how far a sweep is.
 REFRESH_S = 0.5
 _KEY = "sweep"
@@ -31,6 +35,7 @@ class Sweep:
     """A sweep that is running or has ended. `remembered`: whether its outcomes are in the session's history."""
 
     request: Request
+    changed: tuple[Parameter, ...]
     axes: tuple[Axis, ...]
     run: BackgroundRun[tuple[float, ...], Outcome]
     remembered: bool = False
@@ -42,46 +47,76 @@ def page() -> None:
     if predictor is None:
         st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
+    linked = opened_by_link("compare", [*OPTIONS, OVER])
+    if linked is not None:
+        put_fields(request_fields(linked))
+        put_parameters(linked.get(OVER, ()))
     try:
-        with st.container(border=True):
-            request, asked = request_ui(predictor.choices())
-            chosen = parameters_ui(request) if request is not None else []
-        if asked and request is not None:
+        with st.sidebar:
+            request = request_ui(predictor)
+        chosen, asked = parameters_ui(request)
+        keep_link("compare", query(request, chosen))
+        if asked:
             start(predictor, request, chosen)
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
-        st.subheader(markdown_escaped(request_words(sweep.request)), anchor=False)
+        st.subheader(markdown_escaped(sweep_words.title(request_words(sweep.request), sweep.axes)), anchor=False)
         st.fragment(sweep_ui, run_every=REFRESH_S if sweep.run.running else None)(sweep)
+    else:
+        st.info("Compare predicts the strategies of the sidebar, for its job or over one or two parameters: batch, devices, bandwidth, ...")
     history_ui()
 
 
-def parameters_ui(request: Request) -> list[tuple[Parameter, str]]:
-    """The parameters to vary, at most two, each with the text of its values."""
+def query(request: Request, chosen: Sequence[tuple[Parameter, str]]) -> dict[str, list[str]]:
+    """The query of a link that opens this page with the same choices."""
+    over = [f"{parameter.name}={''.join(written.split())}" for parameter, written in chosen]
+    return query_of(request) | ({OVER: over} if over else {})
+
+
+def put_parameters(texts: Sequence[str]) -> None:
+    """Set the parameters to those of a link."""
+    for number in range(2):
+        name, _, values = (texts[number] if number < len(texts) else NOTHING).partition("=")
+        st.session_state[_parameter_key(number)] = name
+        if values:
+            st.session_state[_values_key(number, name)] = values.replace(",", ", ")
+
+
+def _parameter_key(number: int) -> str:
+    return f"sweep parameter {number}"
+
+
+def _values_key(number: int, name: str) -> str:
+    return f"sweep values {number} {name}"
+
+
+def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
+    """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
     offered = {parameter.name: parameter for parameter in parameters(request)}
-    for number, column in enumerate(st.columns(2)):
+    columns = st.columns([3, 3, 1.3], vertical_alignment="top")
+    for number, column in enumerate(columns[:2]):
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
-        label = "and over" if number else "Compare over"
-        name = select(column, label, names, f"sweep parameter {number}")
+        name = select(column, "and over" if number else "Compare over", names, _parameter_key(number))
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)
-        written = text(column.text_input, f"Values of {name}", f"sweep values {number} {name}", usual)
-        chosen.append((offered[name], written))
-    return chosen
+        chosen.append((offered[name], text(column.text_input, f"Values of {name}", _values_key(number, name), usual)))
+    columns[2].markdown("&nbsp;")  # the button stands beside the boxes, below their labels
+    return chosen, columns[2].button("Compare", type="primary", width="stretch")
 
 
 def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Parameter, str]]) -> None:
     """Start a sweep in the background, in place of an earlier one. Raises StepcastError for unusable values."""
-    changed = [parameter for parameter, _ in chosen]
+    changed = tuple(parameter for parameter, _ in chosen)
     axes = tuple(Axis(parameter.name, parse_values(written, parameter)) for parameter, written in chosen)
     check_points(axes)
     if _KEY in st.session_state:
         st.session_state[_KEY].run.stop()
     run = BackgroundRun(points(axes), partial(outcomes_at, predictor, request, changed))
-    st.session_state[_KEY] = Sweep(request, axes, run)
+    st.session_state[_KEY] = Sweep(request, changed, axes, run)
 
 
 def sweep_ui(sweep: Sweep) -> None:
@@ -119,7 +154,13 @@ def outcomes_ui(outcomes: Sequence[Outcome], sweep: Sweep) -> None:
     elif len(axes) == 2:
         heat_ui(outcomes, axes, batch)
     st.plotly_chart(sweep_chart.pareto_figure(outcomes, axes), key="front")
-    st.dataframe(sweep_words.outcome_cells(outcomes, axes), hide_index=True)
+    cells = sweep_words.outcome_cells(outcomes, axes)
+    st.dataframe(cells, hide_index=True)
+    if not sweep.run.running:
+        pairs = zip(sweep.changed, axes, strict=True)
+        written = [(parameter, ",".join(f"{value:g}" for value in axis.values)) for parameter, axis in pairs]
+        files = [Download("Table (CSV)", "comparison.csv", "text/csv", lambda: csv(cells))]
+        share_ui(commands(sweep.request, axes, sweep.changed), query(sweep.request, written), files)
 
 
 def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
