@@ -186,7 +186,6 @@ def _job(request: Request) -> Job:
             raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
     options = [name for name, _ in request.settings]
     for text in request.strategies:
-        strategies.parse(text)
         options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
     if "schedule" in options:  # whoever reaches the app must not make it read files
         raise StepcastError("the app reads no schedule files; use stepcast predict --schedule FILE.csv")

@@ -8,7 +8,7 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
 from traces.comparison import Comparison, Prediction
 from traces.timeline import CriticalSpan, Span, Timeline
-from ui.app.model import Choices, Forecast, Refusal
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal
 from ui.reports import training as training_report
 from ui.reports.report import write_report
 
@@ -55,6 +55,11 @@ def write_trace(path: Path) -> Path:
 def choices() -> Choices:
     """The choices of a predictor whose names are hostile."""
     return Choices((NAME,), (NAME,), (NAME,), (NAME,), (NAME, "refused"), (NAME,))
+
+
+def facts(request) -> MachineFacts:
+    """One figure, with a hostile unit."""
+    return MachineFacts(1, {"memory": Figure(100.0, NAME)})
 
 
 def predict_many(request) -> list[Forecast | Refusal]:

@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from ui.app.option_fields import OptionField, option_fields, option_values, strategy_text
-from ui.app.state import MOST, select, text
+from ui.app.state import LONE_SURROGATE, MOST, select, text
 from ui.text.labels import markdown_escaped
 
 
@@ -40,7 +40,8 @@ def _value(strategy: str, field: OptionField) -> Any:
         return select(st, field.name, field.choices, key, field.default, help=about)
     if field.kind == "open":
         kept = st.session_state.get(key)
-        kept = kept.strip() if isinstance(kept, str) and kept.strip() else field.default
+        kept = kept.strip() if isinstance(kept, str) and not LONE_SURROGATE.search(kept) else ""
+        kept = kept or field.default
         offered = list(dict.fromkeys([*field.choices, "1", "2", "4", kept]))
         return select(st, field.name, offered, key, kept, help=about, accept_new_options=True) or field.default
     if field.kind == "number":

@@ -132,8 +132,9 @@ def _figures_ui(facts: MachineFacts) -> str:
         for name, figure in facts.figures.items():
 
             def words(times: float, figure=figure) -> str:
-                value = units.digits(figure.value * times) if figure.unit not in ("SMs", "cores") else f"{round(figure.value * times)}"
-                return f"{value} {figure.unit}" + ("" if times == 1 else f" ({times:g}x)")
+                value = figure.value * times
+                shown = f"{value:.0f}" if value >= 100 or figure.unit in ("SMs", "cores") else units.digits(value)
+                return f"{shown} {figure.unit}" + ("" if times == 1 else f" ({times:g}x)")
 
             factors[name] = factor(st, LABELS[name], _scale_key(name), FACTORS, words, help=ABOUT[name])
     return ",".join(f"{name}={times:g}" for name, times in factors.items() if times != 1)

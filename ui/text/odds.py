@@ -55,14 +55,7 @@ def memory_words(prediction: Prediction) -> str:
     return f"fits {needed} of {size}" if prediction.fits else f"needs {needed}, {size} there"
 
 
-def odds_words(prediction: Prediction) -> str:
-    """The probabilities in a sentence; empty for plain PyTorch, and for documents from before they were kept."""
-    known = [
-        (f"{units.percent(probability, signed=False)} than {rival}")
-        for rival, probability in (
-            ("plain PyTorch", prediction.faster_than_pytorch_probability),
-            ("the baseline", prediction.faster_probability),
-        )
-        if probability is not None
-    ]
-    return f"Probability of being faster: {', '.join(known)}." if known else ""
+def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:
+    """What is known of a speed-up besides its value: its 90 % interval and how likely the step is shorter."""
+    parts = [f"90 %: {units.factors(interval)}"] if interval is not None else []
+    return "; ".join([*parts, f"faster with {units.percent(probability, signed=False)}"] if probability is not None else parts)

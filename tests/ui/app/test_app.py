@@ -17,6 +17,7 @@ from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.comparison import Comparison
 from traces.errors import StepcastError
+from ui.app import links
 from ui.app import model as app_model
 from ui.reports import training as training_report
 from ui.reports.report import write_report
@@ -109,84 +110,93 @@ def test_what_if_without_a_predictor_says_so(start):
         assert "stepcast predict" in app.info[0].value
 
 
-def test_what_if_predicts_and_explains(start):
+def what_if(start, **state):
+    """The page What if with some widgets set."""
     app = start(at="what-if")
-    assert not app.get("plotly_chart")
-    app.multiselect[0].set_value(["turbodl", "gpipe"])
-    app.text_input[0].set_value("alpha=2")
-    app.button[0].click().run()
+    for key, value in state.items():
+        app.session_state[key] = value
+    app.run()
     assert not app.exception
-    assert titles(app)[:3] == [
-        "Predicted step time per strategy (speed-up over plain PyTorch)", "predicted 28.0 ms", "From the baseline to turbodl"
+    return app
+
+
+def test_what_if_answers_at_once_and_explains(start):
+    app = what_if(start, strategies=["turbodl", "gpipe"], **{"option turbodl alpha": "2"})
+    assert titles(app) == [
+        "predicted 28.0 ms", "From the baseline to turbodl", "Memory by what it holds",
+        "Predicted step time per strategy (speed-up over plain PyTorch)",
     ]  # fmt: skip
     assert "ms shorter than the baseline's" in text_of(app)
     assert "needs 2 devices" in app.warning[0].value
-    assert [metric.value for metric in app.metric] == ["28.0 ms", "-", "1.47x"]
+    assert [metric.value for metric in app.metric][:3] == ["28.0 ms", "-", "1.47x"]
     assert "90 %: 26.8 to 29.4 ms" in [caption.value for caption in app.caption]
-    assert app.dataframe[0].value["strategy"][0] == "turbodl:alpha=2"
+    assert app.dataframe[-1].value["strategy"][0] == "turbodl:alpha=2"
     assert "The critical path has" in text_of(app)
 
 
-def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
-    app = start(at="what-if")
-    app.number_input[0].set_value(fake_jobs.TOO_LARGE)
-    app.multiselect[0].set_value(["turbodl"])
-    app.button[0].click().run()
+def test_a_moved_slider_is_answered_without_a_button(start):
+    app = what_if(start, strategies=["turbodl"])
+    assert not app.button
+    app.select_slider(key="batch slider").set_value(64).run()
+    assert "batch 64" in app.subheader[0].value
+    assert app.number_input(key="batch").value == 64
+    app.select_slider(key="times memory").set_value(2.0).run()
+    assert app.subheader[0].value.endswith("with memory=2")
+    assert "200 GB/s (2x)" in app.select_slider(key="times memory").options
+    app.select_slider(key="devices").set_value(2).run()
+    assert "2 devices" in app.subheader[0].value
     assert not app.exception
+
+
+def test_a_link_reproduces_the_page_and_names_its_command(start):
+    app = what_if(start, strategies=["turbodl"], batch=64, precision="bf16", **{"option turbodl alpha": "2", "times memory": 2.0})
+    line = "stepcast predict --model small-cnn --batch 64 --optimizer sgd:foreach --precision bf16 --machine h200 --scale memory=2"
+    assert app.code[0].value == f"{line} --strategy turbodl:alpha=2"
+    query = dict(app.query_params)
+    assert query["strategy"] == "turbodl:alpha=2"
+    again = app_at("what-if")
+    again.query_params.update(query)
+    again.run()
+    assert again.subheader[0].value == app.subheader[0].value
+    assert again.selectbox(key="option turbodl alpha").value == "2"
+    assert again.code[0].value == app.code[0].value
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "1e999", "nan", "turbodl:alpha", "a\0b", "9" * 400, "[$]"])
+def test_a_link_with_any_values_opens_the_page(start, value):
+    start(at="what-if")
+    app = app_at("what-if")
+    app.query_params.update(dict.fromkeys(links.OPTIONS, value))
+    app.run()
+    assert not app.exception
+
+
+def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
+    app = what_if(start, batch=fake_jobs.TOO_LARGE, strategies=["turbodl"])
     assert "needs 20 GiB, 16 GiB there, 4 GiB too much" in app.error[0].value
-    assert "The largest batch that fits is 3000" in app.error[0].value
-    assert not app.metric
+    assert "Step time" not in [metric.label for metric in app.metric]
     kinds = [element.type for element in app.main]
     assert kinds.index("error") < kinds.index("plotly_chart"), kinds
+    app.button[0].click().run()
+    assert "The largest batch that fits is 3000." in text_of(app)
 
 
 def test_what_if_with_unusable_requests_shows_one_line(start):
-    app = start(at="what-if")
-    app.number_input[0].set_value(13)
-    app.button[0].click().run()
-    assert "not divisible" in app.error[0].value
-    app.text_input[0].set_value("alpha")
-    app.button[0].click().run()
-    assert "expected name=value" in app.error[0].value
-    app.multiselect[0].set_value([])
-    app.button[0].click().run()
+    assert "not divisible" in what_if(start, batch=13).error[0].value
+    app = what_if(start, strategies=[])
     assert "no strategy chosen" in app.error[0].value
-    assert not app.exception
+    assert len(app.error) == 1
 
 
-def test_the_form_and_the_answers_survive_a_look_at_another_page(start):
-    app = start(at="what-if")
-    app.number_input[0].set_value(64)
-    app.selectbox[0].set_value("resnet50")
-    app.multiselect[0].set_value(["turbodl"])
-    app.button[0].click().run()
-    app.selectbox[0].set_value("resnet50")
+def test_the_controls_survive_a_look_at_another_page(start):
+    app = what_if(start, batch=64, model="resnet50", strategies=["turbodl"])
     go_to(app, "validate").run()
     assert not app.multiselect
     go_to(app, "what-if").run()
     assert not app.exception
-    assert (app.number_input[0].value, app.selectbox[0].value, app.multiselect[0].value) == (64, "resnet50", ["turbodl"])
+    assert (app.number_input(key="batch").value, app.selectbox(key="model").value) == (64, "resnet50")
     assert app.subheader[0].value == "resnet50, batch 64, sgd\\:\u2060foreach, fp32, on h200"
     assert "predicted 28.0 ms" in titles(app)
-
-
-def test_answers_are_titled_with_their_job_and_marked_once_the_form_has_changed(start):
-    app = start(at="what-if")
-    app.number_input[2].set_value(4)
-    app.button[0].click().run()
-    title = app.subheader[0].value
-    assert title.endswith("on h200, 4 devices")
-    assert not app.warning
-    app.number_input[0].set_value(48).run()
-    assert "earlier request" in app.warning[0].value
-    assert (app.subheader[0].value, len(titles(app))) == (title, 3)
-    assert "opacity" in app.get("html")[0].proto.body
-    app.button[0].click().run()
-    assert not app.warning
-    assert "batch 48" in app.subheader[0].value
-    app.text_input[0].set_value("alpha").run()
-    assert "earlier request" in app.warning[0].value
-    assert not app.error, "a field that is being filled in is no mistake yet"
 
 
 def test_the_headline_of_a_report_is_colored_by_its_verdict(start, tmp_path):
@@ -306,10 +316,17 @@ def test_a_training_is_shown_with_its_curves(start, tmp_path):
     assert "is not valid JSON" in text_of(app)
 
 
+#: The keys of the widgets of the page What if.
+WIDGETS = (
+    "model", "batch", "batch slider", "image size", "optimizer", "accumulate", "clip norm", "devices", "partition", "memory limit", "mode",
+    "strategies", "link", "times memory", "option turbodl alpha", "option turbodl async", "option turbodl fuse", "looked at",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("junk", [1.5, "text", "a\ud800", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
 def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
     for address, keys in (
-        ("what-if", ("model", "batch", "devices", "partition", "image size", "strategies", "settings", "link")),
+        ("what-if", WIDGETS),
         ("trace", ("rules text",)),
         ("differences", ("diff a", "diff b")),
     ):

@@ -89,7 +89,6 @@ def test_report_in_the_app(page, address):
 
 def test_what_if_in_the_app(page, address):
     page.goto(f"{address}/what-if")
-    page.get_by_role("button", name="Predict").click()
     page.get_by_text("Look at").wait_for()
     page.get_by_text("predicted 41.0 ms").first.wait_for()
     assert drawn_bars(page, "predicted 41.0 ms") > 60

@@ -66,7 +66,6 @@ def open_page(page, name):
         page.get_by_text("not valid JSON").wait_for()
     elif name == "what if":
         page.get_by_text("What if", exact=True).first.click()
-        page.get_by_role("button", name="Predict").click()
         page.get_by_text("Look at").wait_for()
         page.get_by_text("The critical path has").wait_for()
     else:

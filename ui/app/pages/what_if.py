@@ -100,7 +100,7 @@ def details_ui(answer: Forecast) -> None:
     figures_ui(answer)
     timelines_ui("forecast", answer.timeline)
     prediction_waterfall_ui(prediction)
-    st.write(markdown_escaped(" ".join([odds.odds_words(prediction), *sentences.prediction_words(prediction, answer.measured_here)])))
+    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
     if answer.timeline.memory:
         st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
@@ -115,15 +115,16 @@ def figures_ui(answer: Forecast) -> None:
     figures = [("Busy", units.percent(busiest, signed=False), ""), ("Peak memory", units.memory(peak), odds.memory_words(prediction))]
     figures.append(("Exposed transfer", units.duration(prediction.exposed_transfer_s), ""))
     if prediction.fits:
-        interval = f"{units.interval(prediction.interval_s)} ms" if prediction.interval_s else ""
-        step = ("Step time", units.duration(prediction.step_s), interval)
-        plain = ("Against PyTorch", units.speedup(prediction.against_pytorch), units.factors(prediction.against_pytorch_interval))
-        base = ("Over the baseline", units.speedup(prediction.speedup), units.factors(prediction.speedup_interval))
-        figures = [step, plain, base, *figures]
+        interval = f"90 %: {units.interval(prediction.interval_s)} ms" if prediction.interval_s else ""
+        plain = odds.gain_words(prediction.against_pytorch_interval, prediction.faster_than_pytorch_probability)
+        base = odds.gain_words(prediction.speedup_interval, prediction.faster_probability)
+        times = [("Step time", units.duration(prediction.step_s), interval)]
+        times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
+        figures = [*times, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
         column.metric(label, value)
-        if below not in ("", units.NONE):
-            column.caption(f"90 %: {below}" if label in ("Step time", "Against PyTorch", "Over the baseline") else below)
+        if below:
+            column.caption(below)
     with st.popover("How is this computed?", type="tertiary"):
         st.markdown(formulas_markdown())
 

@@ -1,0 +1,75 @@
+"""The page What if with the real predictor: every strategy of the registry, and the numbers of the command line."""
+
+import sys
+
+import pytest
+
+from simulator.strategies import registry as strategies
+from tests.support.app_pages import app_at
+from traces import units
+from traces.comparison import Prediction
+from ui.text.tables import prediction_label
+
+#: A model that takes no time, on a machine with devices for every strategy.
+JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}
+
+
+@pytest.fixture
+def page(monkeypatch, stepcast):
+    """Opens the page by a link, with the profiles of the command line."""
+
+    def opened(**query):
+        monkeypatch.setattr(sys, "argv", ["app.py"])
+        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+        app = app_at("what-if")
+        app.query_params.update(query)
+        app.run()
+        assert not app.exception
+        return app
+
+    return opened
+
+
+def test_every_strategy_is_predicted_or_says_why_not(page):
+    app = page(**JOB, strategy=strategies.names())
+    shown = set(app.dataframe[-1].value["strategy"])
+    refused = {warning.value for warning in app.warning if warning.value not in shown}
+    missing = {name for name in strategies.names() if name not in {label.partition(":")[0] for label in shown}}
+    assert all(any(text.startswith(name) for text in refused) for name in missing)
+    assert len(shown) > 12
+    offered = {widget.key.split()[1] for kind in ("toggle", "selectbox", "number_input", "text_input") for widget in app.get(kind)
+               if str(widget.key).startswith("option ")}  # fmt: skip
+    assert offered == {name for name in strategies.names() if strategies.get(name).option_names}
+
+
+@pytest.mark.parametrize("strategy", ["turbodl:alpha=2", "1f1b:microbatches=2"])
+def test_the_number_on_the_page_is_that_of_the_command_line(page, stepcast, strategy):
+    words = [word for name, value in {**JOB, "scale": "memory=2"}.items() for word in (f"--{name}", value)]
+    answer = stepcast.call("predict", *words, "--strategy", strategy, "--json")
+    printed = Prediction.model_validate(answer.document)
+    app = page(**JOB, strategy=strategy, scale="memory=2")
+    app.selectbox(key="looked at").set_value(prediction_label(printed)).run()
+    assert app.metric[0].value == units.duration(printed.step_s)
+    assert app.metric[1].value == units.speedup(printed.against_pytorch)
+    assert app.code[0].value.endswith(f"--scale memory=2 --strategy {strategy}")
+
+
+def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):
+    from simulator.predict import forecast
+
+    planned, plan = [], forecast.plan_strategy
+    monkeypatch.setattr(forecast, "plan_strategy", lambda text, *rest: planned.append(text) or plan(text, *rest))
+    app = page(**JOB, strategy=["forward-fusion"], optimizer="adagrad:for")
+    assert sorted(planned) == ["baseline", "forward-fusion", "pytorch"]
+    planned.clear()
+    app.session_state["strategies"] = ["forward-fusion", "backward-fusion"]
+    app.run()
+    assert planned == ["backward-fusion"]
+
+
+def test_a_refusal_stands_in_place(page):
+    app = page(model="lenet5", machine="h100", strategy="gpipe")
+    assert any("gpipe" in warning.value and "2 devices" in warning.value for warning in app.warning)
+    app = page(model="lenet5", machine="this-cpu", strategy="baseline", mode="graph")
+    assert "--mode graph needs CUDA" in app.error[0].value
+    assert app.selectbox(key="mode").value == "graph", "the controls stay"
