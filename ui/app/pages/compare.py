@@ -25,8 +25,8 @@ TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"
 #: The name of the parameters in a link: over=batch=8,16,32.
 OVER = "over"
-#: Seconds between two looks at how far a sweep is.
-REFRESH_S = 0.5
+#: Seconds between two looks at how far a sweep is, and at its outcomes.
+REFRESH_S, REDRAW_S = 0.5, 4.0
 _KEY = "sweep"
 
 
@@ -63,7 +63,7 @@ def page() -> None:
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
         st.subheader(markdown_escaped(sweep_words.title(request_words(sweep.request), sweep.axes)), anchor=False)
-        st.fragment(sweep_ui, run_every=REFRESH_S if sweep.run.running else None)(sweep)
+        sweep_ui(sweep)
     else:
         st.info("Compare predicts the strategies of the sidebar, for its job or over one or two parameters: batch, devices, bandwidth, ...")
     history_ui()
@@ -120,30 +120,36 @@ def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Paramet
 
 
 def sweep_ui(sweep: Sweep) -> None:
-    """Show how far a sweep is, with a button that stops it, and the outcomes so far."""
-    run = sweep.run
-    running = run.running  # asked once: it may end while this is drawn
+    """Show how far a sweep is, and its outcomes so far. While it runs, both follow it, the outcomes less often: they are slow to draw."""
+    run, running = sweep.run, sweep.run.running
     if running:
-        left, right = st.columns([6, 1], vertical_alignment="center")
-        left.progress(run.done / run.total, text=f"{run.done} of {run.total} points predicted")
-        right.button("Stop", icon=":material/stop:", on_click=run.stop)
+        st.fragment(progress_ui, run_every=REFRESH_S)(sweep)
     elif run.stopped:
         st.warning(f"Stopped after {run.done} of {run.total} points.")
-    outcomes = list(run.results)
     if run.error:
         st.error(markdown_escaped(run.error))
-    if outcomes:
-        outcomes_ui(outcomes, sweep)
+    st.fragment(outcomes_ui, run_every=REDRAW_S if running else None)(sweep)
     if not running and not sweep.remembered:
         sweep.remembered = True
         if not sweep.axes:
-            remember(request_words(sweep.request), outcomes)
+            remember(request_words(sweep.request), run.results)
+
+
+def progress_ui(sweep: Sweep) -> None:
+    """Show how far a running sweep is, with a button that stops it."""
+    run = sweep.run
+    if not run.running:
         st.rerun()  # ends the refreshing, and draws the history
+    left, right = st.columns([6, 1], vertical_alignment="center")
+    left.progress(run.done / run.total, text=f"{run.done} of {run.total} points predicted")
+    right.button("Stop", icon=":material/stop:", on_click=run.stop)
 
 
-def outcomes_ui(outcomes: Sequence[Outcome], sweep: Sweep) -> None:
+def outcomes_ui(sweep: Sweep) -> None:
     """Show the outcomes: what they say in words, the chart that suits the number of parameters, time against memory, and a table."""
-    axes, batch = sweep.axes, sweep.request.batch
+    axes, batch, outcomes = sweep.axes, sweep.request.batch, list(sweep.run.results)
+    if not outcomes:
+        return
     refused = {(each.strategy, each.why): None for each in outcomes if each.why}
     if not axes:
         for strategy, why in refused:
