@@ -39,5 +39,7 @@ def kernel_matches(replay: Replay, regex: str) -> KernelMatches:
         own[1] += task.body.duration_s
     total_s = sum(task.body.duration_s for task in device_work(replay))
     names = sorted(((name, int(count), seconds) for name, (count, seconds) in counts.items()), key=lambda row: (-row[2], row[0]))
-    seconds = sum(row[2] for row in names)
-    return KernelMatches(sum(row[1] for row in names), seconds, max(1, len(replay.steps)), seconds / total_s if total_s else 0.0, tuple(names))
+    seconds, share = sum(row[2] for row in names), 0.0
+    if total_s:
+        share = seconds / total_s
+    return KernelMatches(sum(row[1] for row in names), seconds, max(1, len(replay.steps)), share, tuple(names))

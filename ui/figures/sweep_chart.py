@@ -1,7 +1,7 @@
 """The interactive charts of a sweep: curves over one parameter, a heat map over two, and step time against memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import plotly.graph_objects as go
@@ -185,8 +185,15 @@ def heat_figure(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: 
 
 
 def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> go.Figure:
-    """Step time against peak memory, one mark per outcome. A line joins those that no other beats in both; hollow ones do not fit."""
-    figure = go.Figure()
+    """Step time against peak memory, one mark per outcome. A line joins those that no other beats in both; hollow ones do not fit.
+
+    Over several batches, the time is that of a sample.
+    """
+    figure, names = go.Figure(), [axis.name for axis in axes]
+    per_sample = BATCH in names
+    texts = {(each.strategy, each.at): hover(each, axes) for each in outcomes}
+    if per_sample:
+        outcomes = [_per_sample(each, names.index(BATCH)) for each in outcomes]
     front = pareto(outcomes)
     if front:
         figure.add_scatter(
@@ -200,8 +207,16 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> go.
             x=[each.step_s * 1e3 for each in own], y=[each.peak_bytes / 2**30 for each in own], mode="markers",
             name=plotly_escaped(strategy_name(name)), showlegend=bool(own),
             marker={"size": 10, "color": palette.line_color(number), "symbol": [symbol if each.fits else f"{symbol}-open" for each in own]},
-            hovertext=[hover(each, axes) for each in own], hovertemplate="%{hovertext}<extra></extra>",
+            hovertext=[texts[each.strategy, each.at] for each in own], hovertemplate="%{hovertext}<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
+    what = "time per sample" if per_sample else "step time"
+    figure.update_xaxes(title_text=f"{what}, ms", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
     figure.update_yaxes(title_text="peak memory, GiB", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
-    return finished(figure, "Step time against peak memory", drawn_px=320)
+    return finished(figure, f"{what.capitalize()} against peak memory", drawn_px=320)
+
+
+def _per_sample(each: Outcome, place: int) -> Outcome:
+    """An outcome with the times of one sample. `place`: of the batch among the axes."""
+    batch = each.at[place]
+    interval = each.interval_s and (each.interval_s[0] / batch, each.interval_s[1] / batch)
+    return replace(each, step_s=None if each.step_s is None else each.step_s / batch, interval_s=interval)

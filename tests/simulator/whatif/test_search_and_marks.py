@@ -10,7 +10,9 @@ from tests.support.small_replays import kernel, launched, recording
 from traces.errors import StepcastError
 
 REPLAY = recording(
-    launched("a", 3.0, called="void gemm_128<float>(int)"), launched("b", 1.0, called="relu"), launched("c", 2.0, called="void gemm_64<x>(y)")
+    launched("a", 3.0, called="void gemm_128<float>(int)"),
+    launched("b", 1.0, called="relu"),
+    launched("c", 2.0, called="void gemm_64<x>(y)"),
 )
 
 

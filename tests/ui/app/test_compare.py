@@ -85,7 +85,7 @@ def test_a_sweep_of_one_parameter_draws_curves_and_says_where_memory_ends(start)
     (values,) = [box for box in app.text_input if box.label == "Values of batch"]
     values.set_value(f"64, 32, {fake_jobs.TOO_LARGE}")
     app = asked(app)
-    assert charts_of(app) == ["Speed-up over plain PyTorch over batch", "Step time against peak memory"]
+    assert charts_of(app) == ["Speed-up over plain PyTorch over batch", "Time per sample against peak memory"]
     assert list(app.dataframe[0].value["batch"]) == ["32", "32", "64", "64", "4,096", "4,096"]
     assert "turbodl pays at every batch from 32 to 64: 1.47x against baseline; above batch 64" in words_of(app)
 
