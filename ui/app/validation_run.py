@@ -6,6 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from traces.errors import StepcastError
+from ui.app.command_parts import command_ui, lines_ui
 from ui.app.command_run import CommandRun
 from ui.app.model import find_predictor, reports_folder
 from ui.app.validation_form import free_folder, validation_form_ui
@@ -13,8 +14,6 @@ from ui.text.labels import markdown_escaped
 
 #: Seconds between two looks at the command. Every look disturbs what it measures.
 REFRESH_S = 2.0
-#: Last lines of the command that are shown.
-SHOWN_LINES = 12
 _KEY = "validation run"
 
 
@@ -37,7 +36,7 @@ def validation_run_ui(key: str) -> None:
         return
     with st.container(border=True):
         if current is not None and current.run.running:
-            st.fragment(progress_ui, run_every=REFRESH_S)(current)
+            st.fragment(command_ui, run_every=REFRESH_S)(current.run)
             return
         try:
             request, asked = validation_form_ui(predictor.choices())
@@ -53,20 +52,6 @@ def validation_run_ui(key: str) -> None:
         current.opened = True
         if (current.folder / "report.json").exists():
             st.session_state[key] = current.folder.resolve()
-
-
-def progress_ui(current: ValidationRun) -> None:
-    """Show the command, how far it is, what it said, and a button that cancels it."""
-    run = current.run
-    if not run.running:
-        st.rerun()  # opens the report
-    st.code(run.command, language="bash", wrap_lines=True)
-    st.progress(run.share, text=markdown_escaped(f"{run.title}: {run.done} of {run.total}, {run.text}") if run.total else "starting")
-    lines_ui(run)
-    if run.cancelled:
-        st.caption("Stopping; what was measured so far stays in the profile.")
-    else:
-        st.button("Cancel", icon=":material/stop:", on_click=run.cancel)
 
 
 def ended_ui(current: ValidationRun) -> None:
@@ -85,10 +70,3 @@ def ended_ui(current: ValidationRun) -> None:
     st.code(run.command, language="bash", wrap_lines=True)
     if run.status != 0:
         lines_ui(run)
-
-
-def lines_ui(run: CommandRun) -> None:
-    """Show the last lines that the command said."""
-    lines = list(run.lines)[-SHOWN_LINES:]
-    if lines:
-        st.code("\n".join(lines), language=None, wrap_lines=True)
