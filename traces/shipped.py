@@ -2,6 +2,7 @@
 
 They are in `data/MACHINE/` beside this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is one
 profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's validations.
+`data/examples` has traces that were made up, small enough to read, for people who have none yet.
 """
 
 import logging
@@ -44,3 +45,14 @@ def _validations(folder: Path) -> tuple[Validation, ...]:
         except StepcastError as error:
             logging.getLogger("stepcast").warning("%s", error)
     return tuple(validations)
+
+
+def example_traces() -> list[Path]:
+    """Two made-up traces of one job: its steps wait for data and for `.item()`, and, in the second, less for data."""
+    folder = Path(__file__).with_name("data") / "examples"
+    return [folder / "slow-loader.json.gz", folder / "fast-loader.json.gz"]
+
+
+def example_report() -> Path:
+    """A validation that `stepcast demo` made on a CPU with two cores."""
+    return Path(__file__).with_name("data") / "cpu-amd-epyc-2" / "validations" / "demo-lenet5.json"

@@ -18,10 +18,11 @@ from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
+from simulator.costs.scaled import scaled_costs
 from simulator.job import LAYOUTS, PRECISIONS, Job
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
-from simulator.machine.scaled import scale_of
+from simulator.machine.scaled import AS_IT_IS, scale_of
 from simulator.machine.this_cpu import available_cores
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.memory.needs import TooLargeError
@@ -221,7 +222,13 @@ def _stamp() -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=24)
 def _target(precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
-    """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `_stamp`."""
+    """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `_stamp`.
+
+    A scaled machine has the costs of the machine as it is, which are kept, scaled.
+    """
+    if placement.scale != AS_IT_IS:
+        model = scaled_costs(_target(precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
+        return model.machine, model
     machine, model = costs_for(Job("", 1, precision=precision), None, name, placement)
     check_mode(machine, placement.mode)
     return machine, model

@@ -121,6 +121,11 @@ class CostModel:
         """The costs of PyTorch's own loop."""
         return CostModel(self.machine.for_pytorch, self.profile, self.precision, self.profile and self.profile.loop)
 
+    @cached_property
+    def by_table(self) -> "CostModel":
+        """The costs of the table on the same machine."""
+        return self if self.profile is None else CostModel(self.machine, None, self.precision)
+
     @property
     def co_runs_measured(self) -> bool:
         """Whether the profile has co-runs, which say how much tasks slow each other down."""

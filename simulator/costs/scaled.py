@@ -6,28 +6,29 @@ keeps what is special about it, and a kernel that is bound by memory gains nothi
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
-from simulator.costs.cost import FITTED, MEASURED, Cost
+from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.costs.model import CostModel
 from simulator.costs.relatives import scaling_error
-from simulator.machine.scaled import Scale, scaled
+from simulator.machine.scaled import AS_IT_IS, Scale, scaled
 from simulator.plan.task import Task
 
 
 class ScaledCosts(CostModel):
-    """The costs of `base` on its machine with other figures."""
+    """The costs of `base`, which has a profile, on its machine with other figures."""
 
     def __init__(self, base: CostModel, scale: Scale):
         super().__init__(scaled(base.machine, scale), base.profile, base.precision)
         self._base, self._scale = base, scale
-        self._before, self._after = CostModel(base.machine, None, base.precision), CostModel(self.machine, None, base.precision)
+        self._before, self._after = base.by_table, CostModel(self.machine, None, base.precision)
 
-    @property
+    @cached_property
     def whole(self) -> CostModel:
         """The costs on the machine whose GPU is unsplit."""
         return self if self.machine.whole is None else ScaledCosts(self._base.whole, self._scale)
 
-    @property
+    @cached_property
     def for_pytorch(self) -> CostModel:
         """The costs of PyTorch's own loop."""
         return ScaledCosts(self._base.for_pytorch, self._scale)
@@ -41,7 +42,7 @@ class ScaledCosts(CostModel):
             return own
         warm, cold = after.warm_s / before.warm_s, after.cold_s / before.cold_s
         moved = scaling_error(before.error, max(abs(math.log(warm)), abs(math.log(cold))))
-        geometry = {} if own.source == MEASURED else {"grid": after.grid, "blocks_per_sm": after.blocks_per_sm}
+        geometry = {"grid": after.grid, "blocks_per_sm": after.blocks_per_sm} if own.source == GUESSED else {}
         own = replace(own, warm_s=own.warm_s * warm, cold_s=max(own.warm_s * warm, own.cold_s * cold), **geometry)
         if moved and own.source == MEASURED:
             own = replace(own, source=FITTED, error=moved)
@@ -49,6 +50,8 @@ class ScaledCosts(CostModel):
         return replace(shared, issue_s=own.issue_s, issue_error=own.issue_error)
 
 
-def scaled_costs(model: CostModel, scale: Scale | None) -> CostModel:
-    """The costs of `model` on its machine with other figures; `model` itself if nothing changes."""
-    return ScaledCosts(model, scale) if scale is not None and scale.text else model
+def scaled_costs(model: CostModel, scale: Scale) -> CostModel:
+    """The costs of `model` on its machine with other figures; `model` itself if nothing changes. Without a profile, those of the table."""
+    if scale == AS_IT_IS:
+        return model
+    return ScaledCosts(model, scale) if model.profile is not None else CostModel(scaled(model.machine, scale), None, model.precision)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.machine.presets import machine_names
 from tests.support.app_pages import app_at
 from tests.support.fuzzing import JUNK, damaged, damaged_bytes, fuzzed, mostly, sound
-from tests.support.option_texts import JUMBLED, requests, shared
+from tests.support.option_texts import JUMBLED, requests
 from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
@@ -71,7 +71,10 @@ def forms(draw) -> dict:
         "image size": st.sampled_from([None, 28, 36]), "optimizer": st.sampled_from(["sgd", "adam"]),
         "form": st.sampled_from(["for", "foreach", "fused"]), "precision": st.sampled_from(["fp32", "bf16", "tf32", "fp64", "amp"]),
         "machine": st.sampled_from(["this-cpu", *machine_names()]), "strategies": st.just([text.partition(":")[0] for text in texts]),
-        "settings": shared(texts).map(", ".join), "devices": st.sampled_from([None, None, 1, 2]),
+        "devices": st.sampled_from([None, None, 1, 2]), "times memory": st.sampled_from([1.0, 1.0, 0.5, 2, 7.3]),
+        "accumulate": st.sampled_from([1, 1, 2, 3]), "layout": st.sampled_from(["nchw", "nhwc"]),
+        "mode": st.sampled_from(["eager", "graph"]),
+        "memory limit": st.sampled_from([None, None, 1e-3, 16]), "clip norm": st.sampled_from([None, 1.0]),
         "link": st.sampled_from(["alias", "copy", "copy:0.5"]), "partition": st.sampled_from([None, None, 1, 2]),
     }  # fmt: skip
     odd = draw(st.lists(st.sampled_from(sorted(fields)), max_size=2, unique=True))

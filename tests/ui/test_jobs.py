@@ -1,5 +1,7 @@
 """Requests of the app: bounded, so that none of them keeps it busy for minutes."""
 
+from dataclasses import replace
+
 import pytest
 
 from traces.errors import StepcastError
@@ -22,6 +24,13 @@ def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
 
 
 def test_the_app_reads_no_schedule_files():
-    request = Request("lenet5", 8, None, "sgd", "foreach", "fp32", "p100x4", ("gpipe",), settings=(("schedule", "/etc/hostname"),))
-    with pytest.raises(StepcastError, match=r"the app reads no schedule files; use stepcast predict --schedule"):
-        jobs.predict_many(request)
+    named = Request("lenet5", 8, machine="p100x4", strategies=("gpipe",), settings=(("schedule", "/etc/hostname"),))
+    for request in (named, replace(named, strategies=("gpipe: schedule =/etc/hostname",), settings=())):
+        with pytest.raises(StepcastError, match=r"the app reads no schedule files; use stepcast predict --schedule"):
+            jobs.predict_many(request)
+
+
+def test_the_app_runs_no_model_that_was_not_named_at_start(tmp_path):
+    (tmp_path / "own.py").write_text("raise SystemExit")
+    with pytest.raises(StepcastError, match="unknown model"):
+        jobs.predict_many(Request(f"{tmp_path / 'own.py'}:make", 8, machine="h100", strategies=("baseline",)))

@@ -26,9 +26,12 @@ def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -
 
     `here`: whether measured costs are this machine's.
     """
-    fitting = [prediction.fits for prediction in predictions]
+    fitting, rows = [prediction.fits for prediction in predictions], tables.prediction_rows(predictions, here)
+    if all(fitting):  # without styles, which take longer than all else
+        st.dataframe(rows, hide_index=True)
+        return
 
     def styles(row: pd.Series) -> list[str]:
         return ["" if fitting[row.name] else RED if head in PLAIN_COLUMNS else DIM_RED for head in row.index]
 
-    st.dataframe(pd.DataFrame(tables.prediction_rows(predictions, here)).style.apply(styles, axis=1), hide_index=True)
+    st.dataframe(pd.DataFrame(rows).style.apply(styles, axis=1), hide_index=True)

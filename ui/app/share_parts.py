@@ -8,6 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 
+from traces.timeline import Timeline
 from ui.app.state import BUTTON
 
 
@@ -40,12 +41,12 @@ def link(query: Mapping[str, Sequence[str]]) -> str:
     return here._replace(query=urlencode(query, doseq=True), fragment="").geturl()
 
 
-def picture(draw: Callable[[Path], object], suffix: str) -> bytes:
-    """The bytes of a picture that `draw` writes into the path that it is given, of the kind `suffix` (.png or .svg)."""
+def picture(timeline: Timeline, suffix: str) -> bytes:
+    """The picture of a predicted timeline, of the kind `suffix` (.png or .svg)."""
+    from ui.figures.timeline_picture import timelines_picture  # matplotlib takes a second to load
+
     with TemporaryDirectory() as folder:
-        path = Path(folder) / f"picture{suffix}"
-        draw(path)
-        return path.read_bytes()
+        return timelines_picture(Path(folder) / f"picture{suffix}", timeline).read_bytes()
 
 
 def csv(rows: Sequence[Mapping[str, object]]) -> bytes:

@@ -22,12 +22,16 @@ def offered_traces() -> list[Path]:
     return [*start_traces(), *st.session_state.get(_KEPT, ())]
 
 
-def uploads_ui() -> None:
-    """Let the user upload traces. They are read as data; a damaged one is refused in one line where it is used."""
+def uploads_ui() -> bool:
+    """Let the user upload traces, and return whether there are new ones.
+
+    They are read as data; a damaged one is refused in one line where it is used.
+    """
     about = "JSON, or JSON compressed with gzip"
     files = st.file_uploader("Upload traces of torch.profiler", KINDS, accept_multiple_files=True, help=about)
-    if files:
-        st.session_state[_KEPT] = tuple(dict.fromkeys([*st.session_state.get(_KEPT, ()), *_stored(files)]))
+    kept = st.session_state.get(_KEPT, ())
+    st.session_state[_KEPT] = tuple(dict.fromkeys([*kept, *_stored(files)])) if files else kept
+    return len(st.session_state[_KEPT]) > len(kept)
 
 
 def _stored(files: Sequence) -> list[Path]:

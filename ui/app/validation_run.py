@@ -57,7 +57,7 @@ def validation_run_ui(key: str) -> None:
 def ended_ui(current: ValidationRun) -> None:
     """Say how the last validation ended."""
     run = current.run
-    if run.cancelled:
+    if run.cancelled and run.status not in (0, 1):
         st.warning("Cancelled. No report was written.")
     elif run.status == 2:
         st.error(markdown_escaped(run.mistake))

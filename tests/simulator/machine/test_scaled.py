@@ -4,6 +4,8 @@ import pytest
 
 from calibrate.placement import Placement
 from calibrate.sources import costs_for
+from simulator.costs.model import CostModel
+from simulator.costs.scaled import scaled_costs
 from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
@@ -11,6 +13,7 @@ from simulator.plan.task import Resource
 from simulator.predict.forecast import forecast, plan_strategy
 from traces.collectives import CollectiveLaw, LawPiece
 from traces.errors import StepcastError, UnknownNameError
+from traces.profile import Identity, KeyCost, Profile, Stats
 
 
 def test_each_factor_scales_its_figures_alone():
@@ -65,7 +68,7 @@ def costs_by_class(machine, scale):
     return forecast(plan, machine, model), model.resolve(plan), plan
 
 
-@pytest.mark.parametrize("machine", ["h100", "p100"])  # with a shipped profile, and without
+@pytest.mark.parametrize("machine", ["h100", "this-cpu"])
 def test_costs_follow_what_bounds_them(machine):
     _, own, plan = costs_by_class(machine, AS_IT_IS)
     _, fast, _ = costs_by_class(machine, Scale(flops=100, memory=100))
@@ -75,7 +78,6 @@ def test_costs_follow_what_bounds_them(machine):
     assert sum(fast[i].cold_s for i in computes) < sum(own[i].cold_s for i in computes)
     assert all(same[i].cold_s == pytest.approx(own[i].cold_s) for i in computes)
     assert [cost.key for cost in fast] == [cost.key for cost in own], "the errors of one key are drawn together"
-    assert "measured" not in {fast[i].source for i in computes if fast[i].cold_s != own[i].cold_s}
 
 
 def test_a_step_waits_for_a_slow_host():
@@ -91,3 +93,29 @@ def test_plain_pytorch_and_partitions_are_scaled_too():
             placed, model = costs_for(job, None, machine, Placement(partition=partition, scale=Scale(flops=factor, memory=factor)))
             steps.append(forecast(plan_strategy(strategy, {}, job, placed, model), placed, model).timeline.step_s)
         assert steps[1] > steps[0]
+
+
+def test_a_measured_kernel_changes_by_what_the_table_says_of_it():
+    job = Job("lenet5", 64)
+    machine, table = costs_for(job, None, "h100")
+    plan = plan_strategy("baseline", {}, job, machine, table)
+    guessed = {cost.key: cost for cost in table.resolve(plan)}
+
+    def slow(cost):
+        """A key that takes three times as long as the table says."""
+        stats = [Stats(s, s, s, s, 9) for s in (3 * cost.warm_s, 3 * cost.cold_s)]
+        return KeyCost(*stats, cost.op_class, 1e6, 1e6, grid=7, blocks_per_sm=2, issue_s=1e-5)
+
+    profile = Profile(identity=Identity(kind="gpu", gpu="toy"), costs={key: slow(cost) for key, cost in guessed.items()})
+    own = CostModel(machine, profile)
+    scale = Scale(flops=4, memory=2, launch=0.5)
+    scaled_table, scaled_own = scaled_costs(table, scale), scaled_costs(own, scale)
+    for task in plan.tasks:
+        after, expected, before = scaled_own.cost(task), scaled_table.cost(task), own.cost(task)
+        assert after.warm_s == pytest.approx(3 * expected.warm_s)
+        assert after.issue_s == before.issue_s / 2
+        assert (after.key, after.grid, after.blocks_per_sm) == (before.key, before.grid, before.blocks_per_sm)
+        assert (before.source, after.source) == ("measured", "measured" if after.cold_s == before.cold_s else "fitted")
+        assert after.compute_share <= 1
+        assert after.memory_share <= 1
+    assert scaled_own.for_pytorch is scaled_own.for_pytorch, "its costs are kept"

@@ -8,6 +8,7 @@ import pytest
 from tests.support.app_server import running_app
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.page_samples import skipped
+from tests.support.places import SUPPORT
 from tests.support.sample_runs import comparisons, sample_validation
 from ui.reports.report import write_report
 
@@ -90,8 +91,8 @@ def test_report_in_the_app(page, address):
 def test_what_if_in_the_app(page, address):
     page.goto(f"{address}/what-if")
     page.get_by_text("Look at").wait_for()
-    page.get_by_text("predicted 41.0 ms").first.wait_for()
-    assert drawn_bars(page, "predicted 41.0 ms") > 60
+    page.get_by_text("predicted 28.0 ms").first.wait_for()
+    assert drawn_bars(page, "predicted 28.0 ms") > 60
     keep(page, "what-if")
 
 
@@ -101,3 +102,44 @@ def test_report_page_shows_its_pictures(page, report):
     assert widths == [2400] * 7
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "the page does not scroll sideways"
     keep(page, "page")
+
+
+@pytest.fixture(scope="module")
+def predicting(tmp_path_factory):
+    """The app with its real predictor."""
+    with running_app(tmp_path_factory.mktemp("predicting"), server=SUPPORT / "real_server.py") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_model_is_picked_a_slider_moved_and_the_link_opened_again(browser, predicting):
+    page = browser.new_page(viewport={"width": 1280, "height": 1600})
+    page.set_default_timeout(30_000)
+    page.goto(f"{predicting}/what-if?machine=h100&strategy=backward-fusion&model=lenet5&batch=512")
+    first = step_time(page)
+    page.get_by_role("combobox", name="Model").first.click()
+    page.get_by_role("combobox", name="Model").first.fill("rnn_bitstream")
+    page.keyboard.press("Enter")
+    page.get_by_text("rnn_bitstream, batch 512").wait_for()
+    assert step_time(page) != first
+    slider = page.get_by_role("slider", name="Memory bandwidth")
+    slider.focus()
+    before = step_time(page)
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    page.get_by_text("with memory=0.5").wait_for()
+    after = step_time(page)
+    assert after != before
+    assert "scale=memory" in page.url
+    page.goto(page.url)
+    page.get_by_text("with memory=0.5").wait_for()
+    assert step_time(page) == after
+    page.get_by_text("Take it along").click()
+    command = page.get_by_test_id("stCode").first.inner_text()
+    assert command.startswith("stepcast predict --model rnn_bitstream --batch 512 --machine h100 --scale memory=0.5")
+    page.close()
+
+
+def step_time(page):
+    """The step time that the page shows, once it has followed the last change."""
+    page.locator("[data-testid='stApp'][data-test-script-state='notRunning']").wait_for()
+    return page.get_by_test_id("stMetricValue").first.inner_text()

@@ -8,8 +8,13 @@ from simulator.strategies import registry as strategies
 from ui.app.option_fields import FILES, option_fields, option_values, strategy_text
 
 #: Another value of a field than its default, by kind.
-OTHER = {"switch": lambda f: not f.default, "choice": lambda f: f.choices[-1] if f.choices[-1] != f.default else f.choices[0],
-         "open": lambda f: "3", "number": lambda f: f.default + 1 if isinstance(f.default, int) else f.default / 2, "text": lambda f: "3"}  # fmt: skip
+OTHER = {
+    "switch": lambda field: not field.default,
+    "choice": lambda field: field.choices[-1] if field.choices[-1] != field.default else field.choices[0],
+    "open": lambda field: "3",
+    "number": lambda field: field.default + 1 if isinstance(field.default, int) else field.default / 2,
+    "text": lambda field: "3",
+}
 
 
 @pytest.mark.parametrize("name", strategies.names())

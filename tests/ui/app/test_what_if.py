@@ -73,3 +73,41 @@ def test_a_refusal_stands_in_place(page):
     app = page(model="lenet5", machine="this-cpu", strategy="baseline", mode="graph")
     assert "--mode graph needs CUDA" in app.error[0].value
     assert app.selectbox(key="mode").value == "graph", "the controls stay"
+
+
+MODEL = """
+import torch
+
+
+def make(batch_size=12):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)), (torch.randn(batch_size, 3, 4),), torch.zeros(batch_size).long()
+"""
+
+
+def test_a_model_named_at_start_is_offered_first_and_read_again_when_its_file_changes(page, monkeypatch, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(MODEL)
+    opened = page(machine="h100")
+    assert not any("own.py" in name for name in opened.selectbox(key="model").options)
+    monkeypatch.setattr(sys, "argv", ["app.py", f"--model={file}:make"])
+    app = app_at("what-if")
+    app.session_state["machine"] = "h100"
+    app.run()
+    assert not app.exception
+    assert app.selectbox(key="model").value == f"{file}:make"
+    first = peak_memory(app)
+    file.write_text(MODEL.replace("Linear(12, 3)", "Linear(12, 4096)"))
+    app.run()
+    assert peak_memory(app) != first
+
+
+def peak_memory(app):
+    return next(metric.value for metric in app.metric if metric.label == "Peak memory")
+
+
+def test_no_link_makes_the_app_run_another_file(page, tmp_path):
+    file = tmp_path / "other.py"
+    file.write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
+    app = page(model=f"{file}:make")
+    assert app.selectbox(key="model").value == "resnet18"
+    assert not (tmp_path / "ran").exists()

@@ -1,11 +1,15 @@
 """The app's page of two recorded traces: why one is slower than the other."""
 
+import json
+import shlex
 from pathlib import Path
 
 import streamlit as st
 
 from simulator.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError
+from traces.shipped import example_traces
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
@@ -20,18 +24,26 @@ def page() -> None:
     """Let the user choose two traces, and show why they differ: a sentence, bars, both steps drawn, and a table."""
     traces = offered_traces()
     if len(traces) < 2:
-        st.info("Two traces are needed. Start the app with `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them.")
-        uploads_ui()
-        if len(offered_traces()) > len(traces):
+        st.info(
+            "Two traces are needed, so these are made-up examples. Start the app with"
+            " `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them."
+        )
+        if uploads_ui():
             st.rerun()
-        return
+        traces = example_traces()
     names = [path.name for path in traces]
 
     def label(path: Path) -> str:
         return path.name if names.count(path.name) == 1 else str(path)
 
+    linked = opened_by_link("differences", ("a", "b")) or {}
+    for key, named in (("diff a", linked.get("a")), ("diff b", linked.get("b"))):
+        if named:
+            st.session_state[key] = next((path for path in traces if label(path) == named[-1]), None)
     first = select(st.sidebar, "A", traces, "diff a", words=label)
     second = select(st.sidebar, "B", traces, "diff b", traces[1], words=label)
+    query = {"a": [label(first)], "b": [label(second)]}
+    keep_link("differences", query)
     try:
         compared = load_compared(str(first), str(second), (_stamp(first), _stamp(second)))
     except StepcastError as error:
@@ -42,6 +54,11 @@ def page() -> None:
     st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
     timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
     st.dataframe(diff_words.cells(compared.diff), hide_index=True)
+    document = json.dumps(compared.diff.document(), allow_nan=False).encode()
+    table = csv(diff_words.cells(compared.diff))
+    files = [Download("Table (CSV)", "diff.csv", "text/csv", lambda: table)]
+    files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: document))
+    share_ui(shlex.join(["stepcast", "diff", str(first), str(second)]), query, files)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Comparing the traces")

@@ -1,10 +1,84 @@
-"""The app's first page: three doors, for a user with a model, a trace or a report."""
+"""The app's first page: three doors, for a user with a model, a trace or a report, each with an example behind it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import streamlit as st
 
+from ui.app.ahead import EXAMPLE
+from ui.app.model import report_places, start_arguments, start_models, start_traces
+from ui.app.navigation import link_ui
+from ui.text.labels import markdown_escaped
+
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
+ABOUT = "How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule."
+
+
+@dataclass(frozen=True)
+class Door:
+    """One way in. `page`: the name of a module of `ui.app.pages`. `example`: the query of its link. `other`: more pages behind the door."""
+
+    title: str
+    icon: str
+    about: str
+    page: str
+    label: str
+    command: str
+    example: Mapping[str, str | list[str]]
+    other: tuple[str, ...] = ()
+
+
+def doors() -> list[Door]:
+    """The doors, which name what was given at start."""
+    own, traces, reports = start_models(), start_traces(), report_places(start_arguments())
+    model = (
+        {"model": own[0]} if own else {"model": "resnet18", "batch": "32", "machine": "h100", "strategy": ["backward-fusion", "turbodl"]}
+    )
+    return [
+        Door(
+            "I have a model",
+            ":material/model_training:",
+            "What would backward-fusion, TurboDL or several devices give? On this CPU, or on a GPU that you do not have.",
+            "what_if",
+            f"Yours: {own[0]}" if own else f"Example: {EXAMPLE.model} on {EXAMPLE.machine}",
+            "stepcast ui --model FILE.py:FACTORY",
+            model,
+            ("compare", "search", "machine"),
+        ),
+        Door(
+            "I have a trace",
+            ":material/timeline:",
+            "Where does a recorded step of torch.profiler lose its time, and what would make it faster?",
+            "trace",
+            "Your traces" if traces else "Example: a step that waits for its data",
+            "stepcast ui --trace trace.json.gz",
+            {},
+            ("differences",),
+        ),
+        Door(
+            "I have a report",
+            ":material/fact_check:",
+            "How well did predictions hold when the schedules ran?",
+            "validate",
+            "Your reports" if reports else "Example: lenet5 on two cores",
+            "stepcast validate --model NAME --out DIR",
+            {},
+            ("papers",),
+        ),
+    ]
 
 
 def page() -> None:
     """Show the doors."""
     st.title("Stepcast", anchor=False)
+    st.markdown(ABOUT)
+    for column, door in zip(st.columns(3), doors(), strict=True):
+        with column.container(border=True):
+            st.subheader(f"{door.icon} {door.title}", anchor=False)
+            st.markdown(door.about)
+            link_ui(door.page, markdown_escaped(door.label), door.example)
+            st.caption("Your own:")
+            st.code(door.command, language="bash", wrap_lines=True)
+            with st.container(horizontal=True):
+                for name in door.other:
+                    link_ui(name)

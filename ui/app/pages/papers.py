@@ -34,7 +34,7 @@ def page() -> None:
         return
     folder = paper_folder(name)
     kept = (folder / reproduction_report.DOCUMENT).exists()
-    if run is not None and run.cancelled:
+    if run is not None and run.cancelled and run.status != 0:
         st.warning("Cancelled.")
     elif run is not None and run.status:
         st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))

@@ -1,6 +1,9 @@
 """The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
+import json
+import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -12,8 +15,10 @@ from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, r
 from traces import units
 from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
+from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
-from ui.app.state import text
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
+from ui.app.state import select, text
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.text import replays as replay_words
@@ -22,6 +27,8 @@ from ui.text.labels import markdown_escaped
 from ui.text.rules import changed_words
 
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
+#: The names in the query of the page's link.
+LINKED = ("trace", "what-if")
 EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
@@ -30,18 +37,20 @@ def page() -> None:
     traces = offered_traces()
     if not traces:
         st.info(
-            "No trace yet. Record a few steps with `torch.profiler`, call `export_chrome_trace`, and upload the file here, or start the app"
-            " with `stepcast ui --trace trace.json.gz`."
+            "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`,"
+            " and upload the file here, or start the app with `stepcast ui --trace trace.json.gz`."
         )
-        uploads_ui()
-        if offered_traces():
-            st.rerun()
-        return
-    choices = [(trace,) for trace in traces] + ([tuple(traces)] if len(traces) > 1 else [])
-    chosen = st.sidebar.selectbox("Trace", choices, format_func=_choice_words)
+    choices = [(trace,) for trace in traces or example_traces()] + ([tuple(traces)] if len(traces) > 1 else [])
+    linked = opened_by_link("trace", LINKED)
+    if linked is not None:
+        st.session_state[RULES_KEY] = "\n".join(linked.get("what-if", ()))
+        st.session_state["trace"] = next((choice for choice in choices if [path.name for path in choice] == linked.get("trace")), None)
+    chosen = select(st.sidebar, "Trace", choices, "trace", words=_choice_words)
     rules = rules_ui()
     with st.sidebar:
-        uploads_ui()
+        if uploads_ui():
+            st.rerun()
+    keep_link("trace", _query(chosen, rules))
     files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
     try:
         replay = load_replay(*files)
@@ -57,8 +66,26 @@ def page() -> None:
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
         summary_ui(replay)
+        command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
+        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
+
+
+def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]:
+    """The query of the page's link: the traces' names, and the rules."""
+    return {name: values for name, values in zip(LINKED, ([path.name for path in traces], list(rules)), strict=True) if values}
+
+
+def downloads(replay: Replayed, ladder: ReplayResult) -> list[Download]:
+    """The ranked changes, the document, and the drawn step."""
+    step = partial(one_step, replay.replay, replay.simulated, typical_step(replay.result), "replayed")
+    return [
+        Download("Changes (CSV)", "changes.csv", "text/csv", lambda: csv(replay_words.ladder_cells(ladder))),
+        Download("Replay (JSON)", "replay.json", "application/json", lambda: json.dumps(ladder.document(), allow_nan=False).encode()),
+        Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
+        Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
+    ]
 
 
 def _choice_words(traces: Sequence[Path]) -> str:

@@ -1,5 +1,7 @@
 """The app's page of reports and trainings: predicted above measured, with errors and their causes."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -7,7 +9,9 @@ import streamlit as st
 from simulator.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
+from traces.shipped import example_report
 from ui.app.model import report_places, reports_folder, start_arguments
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import segments, select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.training_parts import training_place, training_ui
@@ -29,8 +33,6 @@ def page() -> None:
     """Let the user validate a job here or choose a report, and show it."""
     validation_run_ui("report")
     place = place_ui(report_places(start_arguments()))
-    if place is None:
-        return
     training = training_place(place)
     if training is not None:
         training_ui(training)
@@ -44,18 +46,39 @@ def page() -> None:
     chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons)
     if chosen is not None:
         comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
+    validation = report.validations[number]
+    share_ui(tables.validation_command(validation), {"report": [place.name]}, downloads(validation))
 
 
-def place_ui(places: list[Path]) -> Path | None:
-    """The path of the report that the user picks. If there is none, the page says how to make one, and the result is None."""
+def downloads(validation: Validation) -> list[Download]:
+    """The table and the document of a validation."""
+    document = partial(json.dumps, validation.document(), allow_nan=False)
+    return [
+        Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(tables.validation_cells(validation))),
+        Download("Validation (JSON)", "validation.json", "application/json", lambda: document().encode()),
+    ]
+
+
+def place_ui(places: list[Path]) -> Path:
+    """The path of the report that the user picks. If there is none, the page says how to make one, and shows an example."""
     if not places:
+        places = [example_report()]
         st.info(
-            f"No report yet. Make one with `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, "
-            f"or keep the folder in `{reports_folder()}`."
+            "No report yet, so this is an example from a CPU with two cores. Make one with"
+            " `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, or keep the folder in"
+            f" `{reports_folder()}`."
         )
-        return None
     names = [path.name for path in places]
-    return select(st.sidebar, "Report", places, "report", words=lambda path: path.name if names.count(path.name) == 1 else str(path))
+
+    def label(path: Path) -> str:
+        return path.name if names.count(path.name) == 1 else str(path)
+
+    named = (opened_by_link("validate", ("report",)) or {}).get("report")
+    if named:
+        st.session_state["report"] = next((path for path in places if label(path) == named[-1]), None)
+    chosen = select(st.sidebar, "Report", places, "report", words=label)
+    keep_link("validate", {"report": [label(chosen)]})
+    return chosen
 
 
 def report_ui(place: Path) -> Report | None:

@@ -19,7 +19,6 @@ from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
-from ui.figures.timeline_picture import timelines_picture
 from ui.text import odds, sentences, tables
 from ui.text.formulas import formulas_markdown
 from ui.text.labels import markdown_escaped
@@ -132,13 +131,12 @@ def figures_ui(answer: Forecast) -> None:
 def downloads(forecasts: Sequence[Forecast], chosen: Forecast) -> list[Download]:
     """The table of all answers, and the document, the timeline and its pictures of the chosen one."""
     rows = partial(tables.prediction_rows, [answer.prediction for answer in forecasts], chosen.measured_here)
-    draw = partial(timelines_picture, predicted=chosen.timeline)
     name = chosen.prediction.strategy
     return [
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
         Download(
             f"{name} (JSON)", f"{name}.json", "application/json", lambda: json.dumps(chosen.prediction.document(), allow_nan=False).encode()
         ),
-        Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(draw, ".png")),
-        Download("Timeline (SVG)", f"{name}.svg", "image/svg+xml", lambda: picture(draw, ".svg")),
+        Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(chosen.timeline, ".png")),
+        Download("Timeline (SVG)", f"{name}.svg", "image/svg+xml", lambda: picture(chosen.timeline, ".svg")),
     ]
