@@ -136,8 +136,8 @@ def co_run_words(profile: Profile) -> str:
     )
 
 
-def op_cells(points: Sequence[OpPoint], own_roof: Roof) -> list[dict[str, str]]:
-    """One row for each of the points with the most time in all."""
+def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> list[dict[str, str]]:
+    """One row for each of the `most` points with the most time in all."""
     return [
         {
             "op": point.name,
@@ -149,7 +149,7 @@ def op_cells(points: Sequence[OpPoint], own_roof: Roof) -> list[dict[str, str]]:
             "of the roof": units.percent(own_roof.reached(point), signed=False) if point.drawable else units.NONE,
             "cost": point.source,
         }
-        for point in points[:SHOWN]
+        for point in points[:most]
     ]
 
 

@@ -46,6 +46,9 @@ def test_a_preset_has_figures_and_a_roofline(start):
     heads = [next(iter(table.value.columns)) for table in app.dataframe]
     assert heads == ["op", "figure", "links", "time"]
     assert not app.warning
+    (command,) = [code.value for code in app.get("code") if code.value.startswith("stepcast")]
+    assert command == "stepcast predict --model lenet5 --batch 32 --machine h100 --strategy baseline"
+    assert app.query_params["machine"] == "h100"
 
 
 def test_a_profile_says_what_it_has_and_what_is_wrong_with_it(start):

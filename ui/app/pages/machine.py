@@ -1,5 +1,6 @@
 """The app's page of a machine: its figures, the roofline of a job, what was measured on it, and what makes that less reliable."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Identity, Profile
 from traces.profile_files import list_profiles
-from ui.app.model import find_predictor
+from ui.app.links import command, query_of, request_fields
+from ui.app.model import Request, find_predictor
+from ui.app.request_form import put_fields
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.sweeping import costs_stamp
 from ui.figures.roofline_chart import roofline_figure
@@ -25,6 +29,8 @@ from ui.text import machine_facts
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
+#: The names in the query of the page's link.
+LINKED = ("machine", "model", "batch", "precision")
 #: The largest batch whose ops are drawn.
 LARGEST_BATCH = 1_000_000
 _THIS_CPU = "this-cpu"
@@ -45,12 +51,18 @@ def page() -> None:
         st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast machines` on the command line.")
         return
     choices = predictor.choices()
+    linked = opened_by_link("machine", LINKED)
+    if linked is not None:
+        put_fields(request_fields(linked))
+        st.session_state["shown machine"] = linked.get("machine", [""])[-1]
     first, second, third, fourth = st.columns(4)
     kept = {f"profile {path.name}": path for path in list_profiles()}
     chosen = select(first, "Machine or profile", [*choices.machines, *kept], "shown machine")
     name = select(second, "Model", choices.models, "model")
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
+    request = Request(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
+    keep_link("machine", query_of(request))
     try:
         shown = load_machine_of_job(chosen, str(kept.get(chosen, "")), name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
     except StepcastError as error:
@@ -72,6 +84,11 @@ def page() -> None:
     figures_ui(shown.model)
     if profile is not None:
         profile_ui(profile)
+    words = command(request)
+    if chosen in kept:
+        words = words.replace(shlex.quote(chosen), shlex.quote(str(kept[chosen]))).replace("--machine", "--profile", 1)
+    ops = machine_facts.op_cells(shown.points, own_roof, len(shown.points))
+    share_ui(words, query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
 
 
 def identity_to_compare(chosen: str, profile: Profile) -> Identity | None:

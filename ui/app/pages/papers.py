@@ -11,7 +11,8 @@ from traces.reproduction import Paper, Reproduction
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.command_run import CommandRun
 from ui.app.model import reports_folder
-from ui.app.state import BUTTON, select
+from ui.app.share_parts import Download, keep_link, opened_by_link, share_ui
+from ui.app.state import select
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_words
 from ui.text import sentences, tables
@@ -25,7 +26,11 @@ REFRESH_S = 1.0
 def page() -> None:
     """Let the user choose a paper; reproduce it here with progress, or show what was reproduced before."""
     papers = {name: reproduce.get(name) for name in reproduce.names()}
+    linked = opened_by_link("papers", ["paper"])
+    if linked is not None:
+        st.session_state["paper"] = linked["paper"][-1]
     name = select(st.sidebar, "Paper", list(papers), "paper")
+    keep_link("papers", {"paper": [name]})
     st.subheader(markdown_escaped(papers[name].about), anchor=False)
     key = f"reproduction of {name}"
     run: CommandRun | None = st.session_state.get(key)
@@ -46,6 +51,9 @@ def page() -> None:
         st.rerun()
     if kept:
         document_ui(folder)
+    read = (folder / reproduction_report.DOCUMENT).read_bytes
+    files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
+    share_ui(f"stepcast reproduce {name} --out {name}", {"paper": [name]}, files)
 
 
 def paper_folder(name: str) -> Path:
@@ -63,9 +71,6 @@ def document_ui(folder: Path) -> None:
         return
     for paper in document.papers:
         paper_ui(paper, folder)
-    st.download_button(
-        "Document (JSON)", place.read_bytes(), f"{folder.name}.json", "application/json", key=f"{BUTTON}document", on_click="ignore"
-    )
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the reproduction")
