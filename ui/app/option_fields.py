@@ -30,7 +30,9 @@ class OptionField:
 
 @cache
 def option_fields(strategy: str) -> tuple[OptionField, ...]:
-    """The options of a strategy, in the order of its dataclass."""
+    """The options of a strategy, in the order of its dataclass; none of one that the registry does not have."""
+    if strategy not in strategies.names():
+        return ()
     known = strategies.get(strategy)
     schemas = TypeAdapter(known.options_type).json_schema().get("properties", {}).values()
     documented = zip(known.option_docs(), schemas, strict=True)

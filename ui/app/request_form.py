@@ -134,7 +134,7 @@ def _figures_ui(facts: MachineFacts) -> str:
             def words(times: float, figure=figure) -> str:
                 value = figure.value * times
                 shown = f"{value:.0f}" if value >= 100 or figure.unit in ("SMs", "cores") else units.digits(value)
-                return f"{shown} {figure.unit}" + ("" if times == 1 else f" ({times:g}x)")
+                return markdown_escaped(f"{shown} {figure.unit}" + ("" if times == 1 else f" ({times:g}x)"))  # a slider shows Markdown
 
             factors[name] = factor(st, LABELS[name], _scale_key(name), FACTORS, words, help=ABOUT[name])
     return ",".join(f"{name}={times:g}" for name, times in factors.items() if times != 1)

@@ -10,6 +10,7 @@ import streamlit as st
 
 from traces.timeline import Timeline
 from ui.app.state import BUTTON
+from ui.text.labels import markdown_escaped
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def share_ui(command: str, query: Mapping[str, Sequence[str]], downloads: Sequen
         with st.container(horizontal=True):
             for number, file in enumerate(downloads):
                 key = f"{BUTTON}{number} {file.label}"
-                st.download_button(file.label, file.make, file.file_name, file.mime, key=key, on_click="ignore")
+                st.download_button(markdown_escaped(file.label), file.make, file.file_name, file.mime, key=key, on_click="ignore")
 
 
 def link(query: Mapping[str, Sequence[str]]) -> str:

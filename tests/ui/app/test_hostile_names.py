@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 #: Elements that only a name could have made: images, links, formulas, symbols, code and emphasis.
 MADE = (
     f"img, iframe, a[href*='{hostile.HOST}'], .js-plotly-plot a, .katex, .katex-error, mjx-container,"
-    " [data-testid='stMain'] :not(pre) > code,"
+    " [data-testid='stMain'] code:not([data-testid='stCode'] code),"
     " [data-testid='stMarkdownContainer'] :is(strong, em, li, [data-testid='stIconMaterial'], [class*='stMarkdownColored'])"
 )  # fmt: skip
 PAGES = ("report", "training", "what if", "replay", "damaged report")
