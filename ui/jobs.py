@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from traces.profile_files import list_profiles
+from ui.app.command_run import LINES, PROGRESS
 from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, Searched, start_models
 from ui.text.machines import precision_words
 
@@ -88,7 +90,13 @@ def caution_precision(machines: Iterable[Machine], precision: str) -> None:
 
 @contextmanager
 def progress(title: str, quiet: bool = False):
-    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`."""
+    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`.
+
+    For a process that reads it (LINES in the environment), each step is a line instead: `validating lenet5-b64: 12 of 60, mm`.
+    """
+    if os.environ.get(PROGRESS) == LINES and not quiet:
+        yield lambda done, total, text: print(f"{title}: {done} of {total}, {text[:40]}", file=sys.stderr, flush=True)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

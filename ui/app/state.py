@@ -76,3 +76,10 @@ def several(place: DeltaGenerator, label: str, choices: Sequence[str], key: str,
     kept = st.session_state.get(key, default)
     st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)
     return place.multiselect(label, choices, key=key, **how)
+
+
+def segments(label: str, choices: Sequence[Choice], key: str, default: Choice) -> Choice:
+    """The choice on a row of buttons called `key`; `default` at first, and whenever none is chosen."""
+    if st.session_state.get(key) not in choices:
+        st.session_state[key] = default
+    return st.segmented_control(label, choices, key=key) or default

@@ -13,6 +13,8 @@ PHASE = MappingProxyType({
     "backward by weights": "#A65A12",
     "forward again": "#0B3C68",
 })  # fmt: skip
+#: By what a rule changed of a task.
+CHANGE = MappingProxyType({"shorter": "#E8C500", "longer": "#D1495B", "removed": "#FF66C4", "new": "#00B8C8"})
 #: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({
     "parameter": "#33608C",
@@ -38,7 +40,13 @@ GRID = "rgba(138,143,152,0.25)"
 
 def phase_color(phase: str) -> str:
     """The color of a phase."""
-    return PHASE.get(phase, OTHER)
+    return PHASE.get(phase) or CHANGE.get(phase, OTHER)
+
+
+def line_color(number: int) -> str:
+    """The color of a chart's line or mark, by its number."""
+    colors = (*PHASE.values(), OTHER)
+    return colors[number % len(colors)]
 
 
 def shaded(color: str, shade: int) -> str:

@@ -80,9 +80,8 @@ def _test_accuracies(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(document: TrainingRun, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]]) -> list[Line]:
-    shades = [*palette.PHASE.values(), palette.OTHER]
     smooths = values_of is _losses
-    return [_line(group, shades[i % len(shades)], values_of, smooths) for i, group in enumerate(trainings.groups(document))]
+    return [_line(group, palette.line_color(i), values_of, smooths) for i, group in enumerate(trainings.groups(document))]
 
 
 def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]], smooths: bool) -> Line:

@@ -9,10 +9,10 @@ import streamlit as st
 from simulator.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError
 from traces.shipped import example_traces
-from ui.app.model import start_traces
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_ui
+from ui.app.uploads import offered_traces, uploads_ui
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.text import diffs as diff_words
 from ui.text.labels import markdown_escaped
@@ -22,12 +22,14 @@ TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 
 def page() -> None:
     """Let the user choose two traces, and show why they differ: a sentence, bars, both steps drawn, and a table."""
-    traces = start_traces()
+    traces = offered_traces()
     if len(traces) < 2:
         st.info(
             "Two traces are needed, so these are made-up examples. Start the app with"
-            " `stepcast ui --trace before.json.gz --trace after.json.gz`."
+            " `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them."
         )
+        if uploads_ui():
+            st.rerun()
         traces = example_traces()
     names = [path.name for path in traces]
 

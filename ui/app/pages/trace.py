@@ -10,18 +10,21 @@ import streamlit as st
 
 from simulator.diff.stragglers import stragglers
 from simulator.whatif import registry as whatif
+from simulator.whatif.marked import changes, marked
 from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed, typical_step
 from traces import units
 from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
 from traces.shipped import example_traces
-from ui.app.model import start_traces
+from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select, text
 from ui.app.timeline_parts import timelines_ui
+from ui.app.uploads import offered_traces, uploads_ui
 from ui.text import replays as replay_words
 from ui.text import stragglers as straggler_words
 from ui.text.labels import markdown_escaped
+from ui.text.rules import changed_words
 
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.
@@ -30,27 +33,30 @@ EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
 def page() -> None:
-    """Let the user choose a trace, show where its time goes, and answer what-if rules."""
-    traces = start_traces()
+    """Let the user choose or upload a trace; show where its time goes, what would make it faster, and the effect of what-if rules."""
+    traces = offered_traces()
     if not traces:
         st.info(
             "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`,"
-            " and start the app with `stepcast ui --trace trace.json.gz`."
+            " and upload the file here, or start the app with `stepcast ui --trace trace.json.gz`."
         )
     choices = [(trace,) for trace in traces or example_traces()] + ([tuple(traces)] if len(traces) > 1 else [])
     linked = opened_by_link("trace", LINKED)
     if linked is not None:
-        st.session_state["rules text"] = "\n".join(linked.get("what-if", ()))
+        st.session_state[RULES_KEY] = "\n".join(linked.get("what-if", ()))
         st.session_state["trace"] = next((choice for choice in choices if [path.name for path in choice] == linked.get("trace")), None)
     chosen = select(st.sidebar, "Trace", choices, "trace", words=_choice_words)
     rules = rules_ui()
+    with st.sidebar:
+        if uploads_ui():
+            st.rerun()
     keep_link("trace", _query(chosen, rules))
     files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
     try:
         replay = load_replay(*files)
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
-        summary_ui(replay)
+        diagnosis_ui(replay)
         if len(chosen) > 1:
             stragglers_ui(load_stragglers(*files), replay.result.gpu_period_simulated_s)
         if rules:
@@ -58,6 +64,8 @@ def page() -> None:
         ladder = load_ladder(*files)
         ladder_ui(ladder)
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
+        rule_builder_ui(replay.replay)
+        summary_ui(replay)
         command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
         share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder))
     except StepcastError as error:
@@ -116,10 +124,10 @@ def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:
 
 
 def rules_ui() -> list[str]:
-    """The rules that the user last entered, one per line."""
+    """The rules that the user last entered or added, one per line."""
     with st.sidebar.form("rules"):
         about = "One rule per line, answered alone and together, in order."
-        entered = text(st.text_area, "What if", "rules text", placeholder=EXAMPLE, help=about)
+        entered = text(st.text_area, "What if", RULES_KEY, placeholder=EXAMPLE, help=about)
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
         for rule in whatif.rules():
@@ -127,17 +135,22 @@ def rules_ui() -> list[str]:
     return [line.strip() for line in entered.splitlines() if line.strip()]
 
 
-def summary_ui(replay: Replayed) -> None:
-    """Show where the step's time goes, and the replay compared with the recording: figures, one step drawn, sentences, tables."""
+def diagnosis_ui(replay: Replayed) -> None:
+    """Show the step time, and where it goes."""
     result = replay.result
-    number = typical_step(result)
-    simulated = one_step(replay.replay, replay.simulated, number, "replayed")
-    recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
     left, middle, right = st.columns(3)
     left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s))
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
     right.metric("Error", units.percent(result.error))
     st.dataframe(replay_words.diagnosis_cells(result), hide_index=True)
+
+
+def summary_ui(replay: Replayed) -> None:
+    """Show the replay compared with the recording: one step drawn, sentences, tables."""
+    result = replay.result
+    number = typical_step(result)
+    simulated = one_step(replay.replay, replay.simulated, number, "replayed")
+    recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
     step_name = result.steps[number].name if result.steps else "the recording"
     title = f"{step_name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
     timelines_ui("replay", simulated, recorded, title)
@@ -175,8 +188,14 @@ def answer_ui(replay: Replayed, answer: Answer) -> None:
     middle.metric("After", units.duration(what_if.gpu_period_after_s))
     right.metric("Speed-up", units.speedup(what_if.speedup))
     changes_table(replay_words.answers_cells(what_if))
-    step = one_step(answer.replay, answer.timeline, typical_step(replay.result), "what if")
-    timelines_ui("what if replay", step, title=f"with {', '.join(what_if.rules) or 'no change'}: {units.duration(step.step_s)}")
+    changed = changes(replay.simulated, answer.timeline)
+    number = typical_step(replay.result)
+    recorded = one_step(replay.replay, marked(replay.replay.recorded, changed), number, "recorded")
+    step = one_step(answer.replay, marked(answer.timeline, changed), number, "what if")
+    rules = ", ".join(what_if.rules) or "no change"
+    title = f"recorded {units.duration(recorded.step_s)}, with {rules} {units.duration(step.step_s)}"
+    timelines_ui("what if replay", recorded, step, title)
+    st.write(markdown_escaped(changed_words(changed)))
     lines = replay_words.assumption_words(what_if)
     if lines:
         with st.expander("What was assumed"):

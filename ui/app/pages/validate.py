@@ -6,19 +6,23 @@ from pathlib import Path
 
 import streamlit as st
 
+from simulator.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.shipped import example_report
 from ui.app.model import report_places, reports_folder, start_arguments
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
-from ui.app.state import select
+from ui.app.state import segments, select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.training_parts import training_place, training_ui
+from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
+from ui.figures.task_errors_chart import errors_figure
 from ui.reports.report import Report, read_report
 from ui.text import sentences, tables, verdicts
+from ui.text import task_errors as error_words
 from ui.text.labels import markdown_escaped, row_labels
 
 TITLE, ICON, ORDER = "Reports", ":material/fact_check:", 50
@@ -26,7 +30,8 @@ URL = "validate"
 
 
 def page() -> None:
-    """Let the user choose a report, and show it."""
+    """Let the user validate a job here or choose a report, and show it."""
+    validation_run_ui("report")
     place = place_ui(report_places(start_arguments()))
     training = training_place(place)
     if training is not None:
@@ -112,6 +117,10 @@ def validation_summary_ui(validation: Validation) -> None:
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
     st.dataframe(tables.validation_cells(validation), hide_index=True)
+    numerics = error_words.numerics_cells(validation)
+    if numerics:
+        with st.expander("Numbers: how far each strategy's results are from plain PyTorch's"):
+            st.dataframe(numerics, hide_index=True)
 
 
 def headline_ui(validation: Validation) -> None:
@@ -137,6 +146,7 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
     measured_waterfall_ui(comparison.result)
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
+    task_errors_ui(comparison)
     if comparison.predicted.memory or comparison.measured.memory:
         st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
         st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
@@ -145,3 +155,18 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
         st.download_button(
             "Trace for ui.perfetto.dev", trace.read_bytes(), file_name=f"{folder.name}.perfetto.json.gz", mime="application/gzip"
         )
+
+
+def task_errors_ui(comparison: Comparison) -> None:
+    """Show the errors of single tasks: by phase, layer or op, and the largest with their likely causes."""
+    errors = task_errors(comparison)
+    if not errors:
+        return
+    st.subheader("Where the error is", anchor=False)
+    by = segments("By", list(GROUPS), "errors by", "layer")
+    groups = grouped(errors, by)
+    left, right = st.columns(2)
+    left.plotly_chart(errors_figure(groups, by), key="errors")
+    right.dataframe(error_words.group_cells(groups, by), hide_index=True)
+    st.write(markdown_escaped(error_words.cause_words(errors)))
+    st.dataframe(error_words.offender_cells(errors), hide_index=True)

@@ -1,0 +1,120 @@
+"""A sweep: strategies predicted at several values of one or two parameters, and what the answers say together.
+
+Where they come from does not matter here: whoever sweeps predicts each point and keeps its `Outcome`s. Times are seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+
+from traces.comparison import Prediction
+from traces.speedup import SAME
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A parameter and the values that it takes, from small to large."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One strategy at one point of a sweep. `at`: the value of each axis.
+
+    `step_s`: seconds per step; None if the strategy cannot be predicted there, and `why` says the reason. `peak_bytes`: what the memory
+    that is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if
+    plain PyTorch is not predicted.
+    """
+
+    strategy: str
+    at: tuple[float, ...] = ()
+    step_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    peak_bytes: int | None = None
+    fits: bool = True
+    speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
+    why: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the strategy can be predicted, and its plan fits into memory."""
+        return self.step_s is not None and self.fits
+
+
+def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Outcome:
+    """Return the outcome of a prediction. `strategy`: what it is called in the sweep."""
+    closest = max(prediction.memories, key=lambda need: need.needed_bytes / max(1, need.size_bytes), default=None)
+    over_plain = prediction.against_pytorch is not None
+    return Outcome(
+        strategy,
+        at,
+        prediction.step_s,
+        prediction.interval_s,
+        closest.needed_bytes if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
+        prediction.fits,
+        prediction.against_pytorch if over_plain else prediction.speedup,
+        prediction.against_pytorch_interval if over_plain else prediction.speedup_interval,
+    )
+
+
+def points(axes: Sequence[Axis]) -> list[tuple[float, ...]]:
+    """Return the points of a sweep, the last axis fastest."""
+    return list(product(*(axis.values for axis in axes)))
+
+
+def at_point(outcomes: Iterable[Outcome], at: tuple[float, ...]) -> dict[str, Outcome]:
+    """Return the outcomes of one point by strategy."""
+    return {each.strategy: each for each in outcomes if each.at == at}
+
+
+def fastest(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """Return the outcome with the shortest step among those that fit; None if there is none."""
+    return min((each for each in outcomes if each.usable), key=lambda each: each.step_s, default=None)
+
+
+def pareto(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return those that fit and that no other beats in step time without needing more memory; the fastest first, each with less memory."""
+    front: list[Outcome] = []
+    for each in sorted((each for each in outcomes if each.usable and each.peak_bytes is not None), key=lambda e: (e.step_s, e.peak_bytes)):
+        if not front or each.peak_bytes < front[-1].peak_bytes:
+            front.append(each)
+    return front
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Successive values of a parameter, from `first` to `last`, at which a strategy does the same against a rival.
+
+    `state`: "pays" (more than SAME faster), "same", "costs" (more than SAME slower), or "unusable" (refused, or too large for memory).
+    `gain_first`, `gain_last`: the rival's step time over the strategy's at the two ends; None if unusable.
+    """
+
+    state: str
+    first: float
+    last: float
+    gain_first: float | None = None
+    gain_last: float | None = None
+
+
+def stretches(outcomes: Sequence[Outcome], strategy: str, rival: str) -> list[Stretch]:
+    """Return how a strategy does against a rival along a sweep of one parameter, by stretches. Points without both are left out."""
+    rows = []
+    for value in sorted({each.at[0] for each in outcomes}):
+        here = at_point(outcomes, (value,))
+        if strategy in here and rival in here:
+            gain = here[rival].step_s / here[strategy].step_s if here[strategy].usable and here[rival].usable else None
+            rows.append((_state(gain), value, gain))
+    result = []
+    for state, group in groupby(rows, key=lambda row: row[0]):
+        own = list(group)
+        result.append(Stretch(state, own[0][1], own[-1][1], own[0][2], own[-1][2]))
+    return result
+
+
+def _state(gain: float | None) -> str:
+    if gain is None:
+        return "unusable"
+    return "pays" if gain > 1 + SAME else "costs" if gain < 1 - SAME else "same"

@@ -1,0 +1,104 @@
+"""The page of papers: what is kept, running one here, and cancelling."""
+
+import sys
+
+import pytest
+import streamlit
+
+from simulator.reproduce import registry as reproduce
+from tests.support.app_pages import app_at
+from traces.comparison import Shares
+from traces.reproduction import Check, Figure, Paper, Reproduction, Row, Table
+from ui.app.pages import papers as papers_page
+
+NAME = reproduce.names()[0]
+
+
+class FakeRun:
+    """A command that runs until it is told to end."""
+
+    command, title, done, total, text, share, lines, mistake = "stepcast reproduce", "reproducing", 1, 4, "x", 0.25, ["a line"], "no memory"
+
+    def __init__(self, arguments):
+        self.arguments, self.cancelled, self.status = arguments, False, None
+
+    running = property(lambda self: self.status is None)
+
+    def cancel(self):
+        self.cancelled, self.status = True, 130
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    monkeypatch.setattr(papers_page, "CommandRun", FakeRun)
+    streamlit.cache_resource.clear()
+    return app_at("papers").run
+
+
+def keep(name=NAME):
+    figure = Figure(name="step", unit="s", predicted=0.01, published=0.012)
+    table = Table(name="t", title="Table 1", about="what it is", rows=(Row(labels={"net": "alexnet"}, figures=(figure,)),))
+    checks = (
+        Check(name="a", claim="it is faster", holds=True, said="1.2x", figures={}),
+        Check(name="b", claim="always", holds=False, said="0.9x once", figures={}, reason="launches"),
+        Check(name="c", claim="on phones", holds=None, said="no phone here", figures={}),
+    )
+    shares = Shares(measured=0.0, fitted=0.0, guessed=1.0)
+    paper = Paper(name=name, title="A paper", reference="2020", machine="h100", setting="s", shares=shares, tables=(table,), checks=checks)
+    folder = papers_page.paper_folder(name)
+    folder.mkdir(parents=True)
+    Reproduction(papers=(paper,)).save(folder / "reproduction.json")
+    return folder
+
+
+def words_of(app):
+    kinds = ("markdown", "info", "error", "warning", "subheader", "caption", "code")
+    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
+
+
+def press(app, label):
+    (button,) = [button for button in app.button if button.label == label]
+    button.click().run()
+    assert not app.exception
+    return app
+
+
+def test_what_is_kept_is_shown_with_its_claims(start):
+    keep()
+    app = start()
+    assert not app.exception
+    assert "1 of 2 claims hold" in words_of(app)
+    assert "does not hold: always" in words_of(app)
+    assert list(app.dataframe[0].value["net"]) == ["alexnet"]
+
+
+def test_a_paper_is_predicted_here_until_it_is_cancelled(start):
+    app = press(start(), "Predict what the paper published")
+    run = app.session_state[f"reproduction of {NAME}"]
+    assert run.arguments == ["reproduce", NAME, "--out", str(papers_page.paper_folder(NAME))]
+    assert "stepcast reproduce" in words_of(app)
+    app = press(app, "Cancel").run()
+    assert "Cancelled." in words_of(app)
+    app = press(app, "Predict what the paper published")
+    keep()
+    app.session_state[f"reproduction of {NAME}"].status = 0
+    app.run()
+    assert "1 of 2 claims hold" in words_of(app)
+
+
+def test_a_failed_run_and_a_damaged_document_are_one_line_each(start):
+    folder = keep()
+    (folder / "reproduction.json").write_text("{")
+    app = press(start(), "Predict it again")
+    app.session_state[f"reproduction of {NAME}"].status = 2
+    app.run()
+    assert not app.exception
+    assert len(app.error) == 2
+    assert "status 2: no memory" in app.error[0].value.replace("\\", "")
+
+
+def test_every_paper_of_the_registry_is_offered(start):
+    app = start()
+    assert app.sidebar.selectbox[0].options == reproduce.names()

@@ -1,0 +1,106 @@
+"""The page of a recorded trace: uploads, the rule builder, and what rules changed."""
+
+import json
+import sys
+
+import pytest
+import streamlit
+
+from simulator.whatif.registry import parse
+from tests.support.app_pages import app_at
+from tests.support.small_traces import write_trace
+from ui.app.uploads import safe_name
+from ui.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    streamlit.cache_resource.clear()
+
+    def begin(*traces):
+        monkeypatch.setattr(sys, "argv", ["app.py", *(f"--trace={trace}" for trace in traces)])
+        return app_at("trace").run()
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return write_trace(tmp_path_factory.mktemp("traces") / "job.json.gz")
+
+
+def words_of(app):
+    kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
+    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "").replace("\u2060", "")
+
+
+def choose(app, label, value):
+    (box,) = [box for box in app.selectbox if box.label == label]
+    box.set_value(value)
+    return app.run()
+
+
+def test_every_rule_that_the_page_builds_can_be_read():
+    for form in RULES:
+        rule, _ = parse(rule_text(form, "2x faster", "gemm|conv"))
+        assert form.startswith(rule.name)
+    assert {form for form in RULES if "REGEX" in parse(rule_text(form, "2x faster", "a"))[0].form} == OF_KERNELS
+    for speed in SPEEDS:
+        parse(f"host {speed}")
+
+
+def test_a_search_is_counted_and_the_rule_is_asked(start, trace):
+    app = choose(start(trace), "Kernels", "a search of my own")
+    assert "Write what the kernels' names contain" in words_of(app)
+    (box,) = [box for box in app.text_input if box.label.startswith("Search kernels")]
+    box.set_value("wgrad").run()
+    assert "8 kernels of the recording, 0.400 ms of each step's kernel time (40.0 %)." in words_of(app)
+    (add,) = [button for button in app.button if button.label == "Add the change"]
+    add.click().run()
+    assert not app.exception
+    assert app.text_area[0].value == "kernel:/wgrad/ 2x faster"
+    assert "What if kernel:/wgrad/ 2x faster" in words_of(app)
+    assert "8 tasks are shorter (-0.8 ms in all)" in words_of(app)
+    box.set_value("nothing of this name").run()
+    assert "no kernel matches" in app.error[0].value
+    box.set_value("(").run()
+    assert not app.exception
+    assert "is not a regular expression" in words_of(app)
+
+
+def test_recorded_and_what_if_are_on_one_axis_with_the_changes_marked(start, trace):
+    app = start(trace)
+    app.text_area[0].set_value("kernel:/gemm/ 2x faster\nremove:/nccl/")
+    app.sidebar.button[0].click().run()
+    assert not app.exception
+    titles = [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+    assert titles[0].startswith("recorded 1.00 ms, with kernel:/gemm/ 2x faster, remove:/nccl/ 0.")
+    names = {each.get("name") for each in json.loads(app.get("plotly_chart")[0].proto.spec)["data"]}
+    assert {"shorter", "removed"} <= names
+
+
+def test_diagnosis_comes_first_then_what_would_help_then_the_builder(start, trace):
+    app = start(trace)
+    subheaders = [header.value.replace("\\", "") for header in app.subheader]
+    assert subheaders[1:] == ["What would make it faster", "Build a change"]
+
+
+def test_a_trace_can_be_uploaded_and_a_damaged_one_is_one_line(start, trace):
+    app = start()
+    app.get("file_uploader")[0].upload("job.json.gz", trace.read_bytes(), "application/gzip").run()
+    app.run()
+    assert not app.exception
+    assert app.sidebar.selectbox[0].options[0] == "job.json.gz"
+    assert "Synchronizations cost" in words_of(app)
+    app = start()
+    app.get("file_uploader")[0].upload("../../bad.json", b"{", "application/json").run()
+    app.run()
+    assert not app.exception
+    assert len(app.error) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"), [("a b.json", "a-b.json"), ("../../x.json", "x.json"), ("c:\\y.json", "y.json"), ("..", "trace.json")]
+)
+def test_names_of_uploads_have_no_folders(name, safe):
+    assert safe_name(name) == safe

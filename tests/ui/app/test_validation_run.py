@@ -1,0 +1,158 @@
+"""Validations that the app runs: the command, its progress, cancelling, and the report that opens."""
+
+import json
+import os
+import sys
+
+import pytest
+import streamlit
+
+from tests.support import fake_jobs
+from tests.support.app_pages import app_at
+from tests.support.page_samples import skipped
+from tests.support.sample_runs import comparisons, sample_validation
+from ui import jobs
+from ui.app import command_run
+from ui.app.command_run import LINES, PROGRESS, CommandRun
+from ui.app.model import reports_folder
+from ui.app.validation_form import ValidationRequest, free_folder
+from ui.reports.report import write_report
+
+REQUEST = ValidationRequest("lenet5", 64, 32, "sgd", "for", "fp32", ("baseline", "turbodl"), (("alpha", "2"),), 2)
+
+
+class FakeRun(CommandRun):
+    """A command that has said some lines, and ends when it is told to."""
+
+    def __init__(self, arguments):
+        self.arguments, self.lines, self.cancelled, self.ended = tuple(arguments), ["stepcast: takes about 10 seconds"], False, None
+        self.title, self.done, self.total, self.text = "validating lenet5-b32", 12, 60, "mm"
+
+    running = property(lambda self: self.ended is None)
+    status = property(lambda self: self.ended)
+
+    def cancel(self):
+        self.cancelled, self.ended = True, 130
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    monkeypatch.setitem(sys.modules, "ui.jobs", fake_jobs)
+    monkeypatch.setattr("ui.app.validation_run.CommandRun", FakeRun)
+    streamlit.cache_resource.clear()
+    return app_at("validate").run
+
+
+def pressed(app, label):
+    (button,) = [button for button in app.button if button.label == label]
+    button.click().run()
+    assert not app.exception
+    return app
+
+
+def words_of(app):
+    kinds = ("markdown", "info", "error", "warning", "success", "subheader", "code")
+    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
+
+
+def test_the_command_is_what_a_user_types(tmp_path):
+    command = "validate --model lenet5 --batch 64 --image-size 32 --optimizer sgd:for --precision fp32 --devices 2 --strategy baseline"
+    command += " --strategy turbodl --set alpha=2 --quick --out DIR"
+    assert " ".join(REQUEST.arguments("DIR")) == command
+    assert REQUEST.label == "lenet5-32px-b64"
+    (tmp_path / "lenet5-32px-b64").mkdir()
+    assert free_folder(tmp_path, REQUEST.label).name == "lenet5-32px-b64-2"
+
+
+def test_a_validation_runs_and_its_report_opens(start):
+    app = start()
+    app.toggle[0].set_value(True).run()
+    app = pressed(app, "Validate here")
+    current = app.session_state["validation run"]
+    assert "stepcast validate --model small-cnn --batch 32" in words_of(app)
+    assert "takes about 10 seconds" in words_of(app)
+    runs = comparisons()
+    write_report(current.folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
+    write_report(reports_folder() / "another", [sample_validation([run.result for run in runs])])
+    current.run.ended = 0
+    app.run()
+    assert not app.exception
+    assert app.sidebar.selectbox[0].value == current.folder
+    assert "Done; the report is in" in words_of(app)
+    assert "Where the error is" in words_of(app)
+
+
+def test_a_cancelled_validation_leaves_no_report(start):
+    app = start()
+    app.toggle[0].set_value(True).run()
+    app = pressed(pressed(app, "Validate here"), "Cancel")
+    app.run()
+    assert "Cancelled. No report was written." in words_of(app)
+    assert not app.exception
+
+
+def test_an_unusable_job_is_one_line(start):
+    app = start()
+    app.toggle[0].set_value(True).run()
+    app = pressed(app, "Validate here")
+    run = app.session_state["validation run"].run
+    run.lines, run.ended = ["stepcast: batch 32 is not divisible by 5"], 2
+    app.run()
+    assert [error.value.replace("\\", "") for error in app.error] == ["stepcast: batch 32 is not divisible by 5"]
+    app.text_input[0].set_value("alpha")
+    assert "cannot read the option 'alpha'" in pressed(app, "Validate here").error[0].value.replace("\\", "")
+
+
+def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start):
+    runs = comparisons()
+    write_report(reports_folder() / "kept", [sample_validation([run.result for run in runs])], runs)
+    app = start()
+    assert not app.exception
+    titles = [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+    assert "Error by layer" in titles
+    heads = [list(table.value.columns) for table in app.dataframe]
+    assert any(head[0] == "task" and head[-1] == "likely cause" for head in heads)
+    assert any(head[1] == "gradients differ by" for head in heads)
+
+
+def test_progress_of_a_command_that_is_read_is_in_lines(monkeypatch, capsys):
+    monkeypatch.setenv(PROGRESS, LINES)
+    with jobs.progress("validating lenet5-b64") as report:
+        report(12, 60, "mm")
+    with jobs.progress("validating lenet5-b64", quiet=True) as report:
+        report(13, 60, "mm")
+    line = capsys.readouterr().err
+    assert line == "validating lenet5-b64: 12 of 60, mm\n"
+    heard = FakeRun([])
+    heard._hear(line.rstrip())
+    heard._hear("stepcast: 3 of 4 speed-ups")
+    assert (heard.title, heard.done, heard.total, heard.text) == ("validating lenet5-b64", 12, 60, "mm")
+    assert heard.share == 0.2
+    assert heard.mistake == "stepcast: 3 of 4 speed-ups"
+
+
+def test_a_command_runs_in_a_process_of_its_own():
+    run = CommandRun(["predict", "--model", "nonesuch", "--batch", "1"])
+    run.wait(60)
+    assert run.status == 2
+    assert "nonesuch" in run.mistake
+    assert run.command == "stepcast predict --model nonesuch --batch 1"
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_cancelling_ends_the_command_even_if_it_ignores_ctrl_c(monkeypatch, tmp_path, ignores):
+    waits = "import signal, sys, time\n" + ("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignores else "")
+    (tmp_path / "waits.py").write_text(f"{waits}print('x: 1 of 2, y', file=sys.stderr, flush=True)\ntime.sleep(60)\n")
+    real = command_run.subprocess.Popen
+    monkeypatch.setattr(command_run, "GRACE_S", 0.5)
+    code = [sys.executable, str(tmp_path / "waits.py")]
+    monkeypatch.setattr(command_run.subprocess, "Popen", lambda command, **how: real(code, **how))
+    run = CommandRun([])
+    while not run.total:
+        os.sched_yield()
+    run.cancel()
+    run.wait(30)
+    assert not run.running
+    assert run.status not in (None, 0)

@@ -1,0 +1,63 @@
+"""What was predicted in this session: jobs with the outcomes of their strategies, to pin side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from simulator.predict.sweep import Outcome
+from ui.app.state import several
+from ui.figures.sweep_chart import pareto_figure
+from ui.text.labels import markdown_escaped
+from ui.text.sweeps import side_by_side_cells
+
+#: Jobs that are kept.
+MOST = 40
+_KEY, _PINNED, _NEW = "tried", "pinned", "newly tried"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A job that was predicted, in words, and the outcome of each strategy."""
+
+    words: str
+    outcomes: tuple[Outcome, ...]
+
+
+def tried() -> tuple[Tried, ...]:
+    """What was predicted in this session, the latest last."""
+    return st.session_state.get(_KEY, ())
+
+
+def remember(words: str, outcomes: Sequence[Outcome]) -> None:
+    """Keep what was predicted. The same job again replaces what was kept of it, with the outcomes of strategies that are not repeated."""
+    own = {each.strategy: each for entry in tried() if entry.words == words for each in entry.outcomes}
+    own |= {each.strategy: each for each in outcomes}
+    others = tuple(entry for entry in tried() if entry.words != words)
+    st.session_state[_KEY] = (*others, Tried(words, tuple(own.values())))[-MOST:]
+    st.session_state[_NEW] = words
+
+
+def history_ui() -> None:
+    """Show the jobs that the user pins side by side, and a button that forgets all."""
+    kept = tried()
+    if not kept:
+        return
+    st.subheader("Tried in this session", anchor=False)
+    words = [entry.words for entry in kept]
+    new = st.session_state.pop(_NEW, None)  # a job is pinned when it has been predicted, and can be unpinned
+    if new is not None:
+        st.session_state[_PINNED] = list(dict.fromkeys([*st.session_state.get(_PINNED, ()), new]))
+    pinned = several(st, "Side by side", words, _PINNED, words)
+    if st.button("Clear", icon=":material/delete:", help="Forgets what was tried in this session."):
+        st.session_state[_KEY] = ()
+        st.rerun()
+    chosen = [entry for entry in kept if entry.words in pinned]
+    if chosen:
+        st.dataframe(side_by_side_cells([(entry.words, entry.outcomes) for entry in chosen]), hide_index=True)
+        for entry in chosen:
+            for each in (each for each in entry.outcomes if each.why):
+                st.caption(markdown_escaped(f"{entry.words}: {each.strategy}: {each.why}"))
+    if len(chosen) > 1:
+        named = [(f"{each.strategy}, {entry.words}", each) for entry in chosen for each in entry.outcomes]
+        st.plotly_chart(pareto_figure([replace(each, strategy=name, at=()) for name, each in named]), key="pinned front")

@@ -1,0 +1,190 @@
+"""The app's page that compares strategies, at one point or over one or two parameters, and keeps what was tried side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import streamlit as st
+
+from simulator.predict.sweep import Axis, Outcome, points
+from traces.comparison import PYTORCH
+from traces.errors import StepcastError
+from ui.app.background import BackgroundRun
+from ui.app.history import history_ui, remember
+from ui.app.links import OPTIONS, query_of, request_fields
+from ui.app.model import Predictor, Request, find_predictor
+from ui.app.request_form import put_fields, request_ui, request_words
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.state import select, text
+from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
+from ui.figures import sweep_chart
+from ui.text import sweeps as sweep_words
+from ui.text.labels import markdown_escaped
+
+TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
+NOTHING, FASTEST = "nothing", "the fastest at each point"
+#: The name of the parameters in a link: over=batch=8,16,32.
+OVER = "over"
+#: Seconds between two looks at how far a sweep is, and at its outcomes.
+REFRESH_S, REDRAW_S = 0.5, 4.0
+_KEY = "sweep"
+
+
+@dataclass
+class Sweep:
+    """A sweep that is running or has ended. `remembered`: whether its outcomes are in the session's history."""
+
+    request: Request
+    changed: tuple[Parameter, ...]
+    axes: tuple[Axis, ...]
+    run: BackgroundRun[tuple[float, ...], Outcome]
+    remembered: bool = False
+
+
+def page() -> None:
+    """Let the user choose a job, strategies and parameters, and show what is predicted."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
+        return
+    linked = opened_by_link("compare", [*OPTIONS, OVER])
+    if linked is not None:
+        put_fields(request_fields(linked))
+        put_parameters(linked.get(OVER, ()))
+    try:
+        with st.sidebar:
+            request = request_ui(predictor)
+        chosen, asked = parameters_ui(request)
+        keep_link("compare", query(request, chosen))
+        if asked:
+            start(predictor, request, chosen)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+    sweep = st.session_state.get(_KEY)
+    if sweep is not None:
+        st.subheader(markdown_escaped(sweep_words.title(request_words(sweep.request), sweep.axes)), anchor=False)
+        sweep_ui(sweep)
+    else:
+        st.info("Compare predicts the strategies of the sidebar, for its job or over one or two parameters: batch, devices, bandwidth, ...")
+    history_ui()
+
+
+def query(request: Request, chosen: Sequence[tuple[Parameter, str]]) -> dict[str, list[str]]:
+    """The query of a link that opens this page with the same choices."""
+    over = [f"{parameter.name}={''.join(written.split())}" for parameter, written in chosen]
+    return query_of(request) | ({OVER: over} if over else {})
+
+
+def put_parameters(texts: Sequence[str]) -> None:
+    """Set the parameters to those of a link."""
+    for number in range(2):
+        name, _, values = (texts[number] if number < len(texts) else NOTHING).partition("=")
+        st.session_state[_parameter_key(number)] = name
+        if values:
+            st.session_state[_values_key(number, name)] = values.replace(",", ", ")
+
+
+def _parameter_key(number: int) -> str:
+    return f"sweep parameter {number}"
+
+
+def _values_key(number: int, name: str) -> str:
+    return f"sweep values {number} {name}"
+
+
+def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
+    """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
+    chosen: list[tuple[Parameter, str]] = []
+    offered = {parameter.name: parameter for parameter in parameters(request)}
+    columns = st.columns([3, 3, 1.3], vertical_alignment="top")
+    for number, column in enumerate(columns[:2]):
+        names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
+        name = select(column, "and over" if number else "Compare over", names, _parameter_key(number))
+        if name == NOTHING:
+            break
+        usual = ", ".join(f"{value:g}" for value in offered[name].usual)
+        chosen.append((offered[name], text(column.text_input, f"Values of {name}", _values_key(number, name), usual)))
+    columns[2].markdown("&nbsp;")  # the button stands beside the boxes, below their labels
+    return chosen, columns[2].button("Compare", type="primary", width="stretch")
+
+
+def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Parameter, str]]) -> None:
+    """Start a sweep in the background, in place of an earlier one. Raises StepcastError for unusable values."""
+    changed = tuple(parameter for parameter, _ in chosen)
+    axes = tuple(Axis(parameter.name, parse_values(written, parameter)) for parameter, written in chosen)
+    check_points(axes)
+    if _KEY in st.session_state:
+        st.session_state[_KEY].run.stop()
+    run = BackgroundRun(points(axes), partial(outcomes_at, predictor, request, changed))
+    st.session_state[_KEY] = Sweep(request, changed, axes, run)
+
+
+def sweep_ui(sweep: Sweep) -> None:
+    """Show how far a sweep is, and its outcomes so far. While it runs, both follow it, the outcomes less often: they are slow to draw."""
+    run, running = sweep.run, sweep.run.running
+    if running:
+        st.fragment(progress_ui, run_every=REFRESH_S)(sweep)
+    elif run.stopped:
+        st.warning(f"Stopped after {run.done} of {run.total} points.")
+    if run.error:
+        st.error(markdown_escaped(run.error))
+    st.fragment(outcomes_ui, run_every=REDRAW_S if running else None)(sweep)
+    if not running and not sweep.remembered:
+        sweep.remembered = True
+        if not sweep.axes:
+            remember(request_words(sweep.request), run.results)
+
+
+def progress_ui(sweep: Sweep) -> None:
+    """Show how far a running sweep is, with a button that stops it."""
+    run = sweep.run
+    if not run.running:
+        st.rerun()  # ends the refreshing, and draws the history
+    left, right = st.columns([6, 1], vertical_alignment="center")
+    left.progress(run.done / run.total, text=f"{run.done} of {run.total} points predicted")
+    right.button("Stop", icon=":material/stop:", on_click=run.stop)
+
+
+def outcomes_ui(sweep: Sweep) -> None:
+    """Show the outcomes: what they say in words, the chart that suits the number of parameters, time against memory, and a table."""
+    axes, batch, outcomes = sweep.axes, sweep.request.batch, list(sweep.run.results)
+    if not outcomes:
+        return
+    refused = {(each.strategy, each.why): None for each in outcomes if each.why}
+    if not axes:
+        for strategy, why in refused:
+            st.warning(markdown_escaped(f"{strategy}: {why}"))
+    st.write(markdown_escaped(sweep_words.fastest_words(outcomes, axes)))
+    if len(axes) == 1:
+        curves_ui(outcomes, axes[0], batch)
+    elif len(axes) == 2:
+        heat_ui(outcomes, axes, batch)
+    st.plotly_chart(sweep_chart.pareto_figure(outcomes, axes), key="front")
+    cells = sweep_words.outcome_cells(outcomes, axes)
+    st.dataframe(cells, hide_index=True)
+    if not sweep.run.running:
+        pairs = zip(sweep.changed, axes, strict=True)
+        written = [(parameter, ",".join(f"{value:g}" for value in axis.values)) for parameter, axis in pairs]
+        files = [Download("Table (CSV)", "comparison.csv", "text/csv", lambda: csv(cells))]
+        share_ui(commands(sweep.request, axes, sweep.changed), query(sweep.request, written), files)
+
+
+def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
+    """Show curves over one parameter, and in words where a strategy starts or stops paying."""
+    names = [name for name in dict.fromkeys(each.strategy for each in outcomes) if name in (PYTORCH, "baseline")] or [outcomes[0].strategy]
+    left, right = st.columns(2)
+    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    rival = select(right, "Compare with", names, "sweep rival", words=sweep_words.strategy_name)
+    for sentence in sweep_words.crossover_words(outcomes, axis, rival):
+        st.markdown(f"- {markdown_escaped(sentence)}")
+    st.plotly_chart(sweep_chart.curves_figure(outcomes, axis, measure, batch), key="curves")
+
+
+def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> None:
+    """Show a heat map over two parameters, of one strategy or of the fastest at each point."""
+    left, right = st.columns(2)
+    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    names = [FASTEST, *dict.fromkeys(each.strategy for each in outcomes)]
+    shown = select(right, "Strategy", names, "sweep strategy", words=sweep_words.strategy_name)
+    strategy = None if shown == FASTEST else shown
+    st.plotly_chart(sweep_chart.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")

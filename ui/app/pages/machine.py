@@ -1,0 +1,140 @@
+"""The app's page of a machine: its figures, the roofline of a job, what was measured on it, and what makes that less reliable."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from calibrate.identity import comparable_cpu
+from calibrate.profiles import own_profile
+from calibrate.sources import costs_for
+from simulator.costs.model import CostModel
+from simulator.costs.op_points import OpPoint, key_points, op_points, roof
+from simulator.job import Job
+from simulator.predict.forecast import plan_strategy
+from simulator.workloads import registry as workloads
+from traces.errors import StepcastError, UnknownNameError
+from traces.profile import Identity, Profile
+from traces.profile_files import list_profiles
+from ui.app.links import command, query_of, request_fields
+from ui.app.model import Request, find_predictor
+from ui.app.request_form import put_fields
+from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.state import number, select
+from ui.app.sweeping import costs_stamp
+from ui.figures.roofline_chart import roofline_figure
+from ui.figures.transfer_chart import transfers_figure
+from ui.text import machine_facts
+from ui.text.labels import markdown_escaped
+
+TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
+#: The names in the query of the page's link.
+LINKED = ("machine", "model", "batch", "precision")
+#: The largest batch whose ops are drawn.
+LARGEST_BATCH = 1_000_000
+_THIS_CPU = "this-cpu"
+
+
+@dataclass(frozen=True)
+class MachineOfJob:
+    """A machine with its costs, and the ops of a job on it."""
+
+    model: CostModel
+    points: tuple[OpPoint, ...]
+
+
+def page() -> None:
+    """Let the user choose a machine and a job, and show both."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast machines` on the command line.")
+        return
+    choices = predictor.choices()
+    linked = opened_by_link("machine", LINKED)
+    if linked is not None:
+        put_fields(request_fields(linked))
+        st.session_state["shown machine"] = linked.get("machine", [""])[-1]
+    first, second, third, fourth = st.columns(4)
+    kept = {f"profile {path.name}": path for path in list_profiles()}
+    chosen = select(first, "Machine or profile", [*choices.machines, *kept], "shown machine")
+    name = select(second, "Model", choices.models, "model")
+    batch = number(third, "Batch size", "batch", default=32)
+    precision = select(fourth, "Precision", choices.precisions, "precision")
+    request = Request(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
+    keep_link("machine", query_of(request))
+    try:
+        shown = load_machine_of_job(chosen, str(kept.get(chosen, "")), name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
+    profile = shown.model.profile
+    if profile is not None:
+        st.write(markdown_escaped(machine_facts.age_words(profile)))
+        for warning in machine_facts.warnings(profile, identity_to_compare(chosen, profile)):
+            st.warning(markdown_escaped(warning))
+    elif chosen == _THIS_CPU:
+        st.warning("This machine is not calibrated: costs are from specifications. `stepcast calibrate` measures them.")
+        if own_profile_differs():
+            st.caption("A profile of this machine exists, but with other software; `stepcast profiles` lists it.")
+    own_roof = roof(shown.model)
+    keys = key_points(profile) if profile is not None else []
+    st.plotly_chart(roofline_figure(shown.points, own_roof, keys), key="roofline")
+    st.dataframe(machine_facts.op_cells(shown.points, own_roof), hide_index=True)
+    figures_ui(shown.model)
+    if profile is not None:
+        profile_ui(profile)
+    words = command(request)
+    if chosen in kept:
+        words = words.replace(shlex.quote(chosen), shlex.quote(str(kept[chosen]))).replace("--machine", "--profile", 1)
+    ops = machine_facts.op_cells(shown.points, own_roof, len(shown.points))
+    share_ui(words, query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
+
+
+def identity_to_compare(chosen: str, profile: Profile) -> Identity | None:
+    """This machine's identity for a CPU profile that the user chose by name; None for others, which need not be of this machine."""
+    return comparable_cpu() if chosen.startswith("profile ") and profile.identity.kind == "cpu" else None
+
+
+def own_profile_differs() -> bool:
+    """Whether there is a profile of this CPU's name that does not fit its software."""
+    return own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in list_profiles())
+
+
+@st.cache_resource(max_entries=8, show_spinner="Planning the job")
+def load_machine_of_job(chosen: str, profile: str, name: str, batch: int, precision: str, stamp: tuple) -> MachineOfJob:
+    """The machine called `chosen`, or of the file `profile`, with the ops of a built-in model's baseline. Made again for new profiles."""
+    if name not in workloads.names():  # built-in names only: the app runs no code of its users
+        raise UnknownNameError("model", name, workloads.names())
+    job = Job(name, batch, precision=precision)
+    _, model = costs_for(job, Path(profile) if profile else None, None if profile else chosen)
+    plan = plan_strategy("baseline", {}, job, model.machine, model)
+    return MachineOfJob(model, tuple(op_points(plan, model)))
+
+
+def figures_ui(model: CostModel) -> None:
+    """Show the machine's figures, links and host costs."""
+    left, right = st.columns(2)
+    left.subheader("Figures", anchor=False)
+    left.dataframe(machine_facts.specification_cells(model.machine), hide_index=True)
+    links = machine_facts.link_cells(model.machine)
+    if links:
+        left.dataframe(links, hide_index=True)
+    right.subheader("Host and executor", anchor=False)
+    right.dataframe(machine_facts.host_cells(model.machine, model.profile), hide_index=True)
+
+
+def profile_ui(profile: Profile) -> None:
+    """Show what a profile has measured besides ops: transfers, updates, co-runs, and with which software."""
+    if profile.transfers or profile.collectives:
+        st.plotly_chart(transfers_figure(profile), key="transfers")
+    for title, words, cells in (
+        ("Optimizer updates, warm and cold", "", machine_facts.update_cells(profile)),
+        ("Tasks side by side", machine_facts.co_run_words(profile), machine_facts.co_run_cells(profile)),
+        ("Machine and versions", "", machine_facts.version_cells(profile.identity)),
+    ):
+        if cells:
+            st.subheader(title, anchor=False)
+            if words:
+                st.write(markdown_escaped(words))
+            st.dataframe(cells, hide_index=True)

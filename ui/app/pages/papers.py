@@ -1,0 +1,114 @@
+"""The app's page of papers: what they published beside what is predicted, and which of their claims hold."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from simulator.reproduce import registry as reproduce
+from traces.comparison import Validation
+from traces.errors import StepcastError
+from traces.reproduction import Paper, Reproduction
+from ui.app.command_parts import command_ui, lines_ui
+from ui.app.command_run import CommandRun
+from ui.app.model import reports_folder
+from ui.app.share_parts import Download, keep_link, opened_by_link, share_ui
+from ui.app.state import select
+from ui.reports import reproduction as reproduction_report
+from ui.text import reproductions as reproduction_words
+from ui.text import sentences, tables
+from ui.text.labels import markdown_escaped
+
+TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
+#: Seconds between two looks at how far a reproduction is.
+REFRESH_S = 1.0
+
+
+def page() -> None:
+    """Let the user choose a paper; reproduce it here with progress, or show what was reproduced before."""
+    papers = {name: reproduce.get(name) for name in reproduce.names()}
+    linked = opened_by_link("papers", ["paper"])
+    if linked is not None:
+        st.session_state["paper"] = linked["paper"][-1]
+    name = select(st.sidebar, "Paper", list(papers), "paper")
+    keep_link("papers", {"paper": [name]})
+    st.subheader(markdown_escaped(papers[name].about), anchor=False)
+    key = f"reproduction of {name}"
+    run: CommandRun | None = st.session_state.get(key)
+    if run is not None and run.running:
+        st.fragment(command_ui, run_every=REFRESH_S)(run)
+        return
+    folder = paper_folder(name)
+    kept = (folder / reproduction_report.DOCUMENT).exists()
+    if run is not None and run.cancelled and run.status != 0:
+        st.warning("Cancelled.")
+    elif run is not None and run.status:
+        st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))
+        lines_ui(run)
+    if not kept:
+        st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
+    if st.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary"):
+        st.session_state[key] = CommandRun(["reproduce", name, "--out", str(folder)])
+        st.rerun()
+    if kept:
+        document_ui(folder)
+    read = (folder / reproduction_report.DOCUMENT).read_bytes
+    files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
+    share_ui(f"stepcast reproduce {name} --out {name}", {"paper": [name]}, files)
+
+
+def paper_folder(name: str) -> Path:
+    """The folder in the user's data folder that keeps a paper's reproduction."""
+    return reports_folder().parent / "papers" / name
+
+
+def document_ui(folder: Path) -> None:
+    """Show a reproduction that was kept. A damaged one is one line."""
+    place = folder / reproduction_report.DOCUMENT
+    try:
+        document = load_reproduction(str(place), place.stat().st_mtime_ns)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
+    for paper in document.papers:
+        paper_ui(paper, folder)
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the reproduction")
+def load_reproduction(place: str, stamp: int) -> Reproduction:
+    """A reproduction from the cache. It is read again when its document has changed, which `stamp` shows."""
+    return Reproduction.load(place)
+
+
+def paper_ui(paper: Paper, folder: Path) -> None:
+    """Show one paper: its setting, which claims hold, tables, pictures, measurements and notes."""
+    st.markdown(f"**{markdown_escaped(paper.title)}**")
+    st.caption(markdown_escaped(paper.reference))
+    st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
+    claims_ui(paper)
+    for number, table in enumerate(paper.tables):
+        with st.expander(markdown_escaped(table.title), expanded=number == 0):
+            st.dataframe(reproduction_words.cells(table), hide_index=True)
+            st.caption(markdown_escaped(table.about))
+    for shown in (*reproduction_report.charts_with_points(paper), *paper.networks):
+        picture = folder / f"{paper.name}-{shown.name}.png"
+        if picture.exists():
+            st.image(picture.read_bytes(), caption=markdown_escaped(shown.title))
+    for measured in paper.measured:
+        validation = Validation.model_validate(measured)
+        st.markdown(f"Measured: {markdown_escaped(sentences.job_words(validation))}")
+        st.dataframe(tables.validation_cells(validation), hide_index=True)
+    for note in paper.notes:
+        st.caption(markdown_escaped(note))
+
+
+def claims_ui(paper: Paper) -> None:
+    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
+    if not paper.checks:
+        return
+    holding = sum(check.holds is True for check in paper.checks)
+    judged = sum(check.holds is not None for check in paper.checks)
+    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged)")
+    for check in paper.checks:
+        claim, figures = reproduction_words.check_words(check)
+        color = {True: "green", False: "orange", None: "gray"}[check.holds]
+        st.markdown(f"- :{color}[{markdown_escaped(claim)}]  \n  {markdown_escaped(figures)}")
