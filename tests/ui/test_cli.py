@@ -39,6 +39,7 @@ PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
     "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch", "against_pytorch_interval",
+    "faster_probability", "faster_than_pytorch_probability",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
@@ -55,7 +56,7 @@ RESULT = {
 #: Quantities that may be null in a complete document.
 UNKNOWN = {"largest_batch", "image_size"}
 #: Quantities that the baseline lacks, because they compare with it.
-OVER_BASELINE = {"speedup_interval", "predicted_speedup_interval", "measured_speedup_interval"}
+OVER_BASELINE = {"speedup_interval", "faster_probability", "predicted_speedup_interval", "measured_speedup_interval"}
 
 
 def complete(document: dict[str, object]) -> bool:

@@ -1,6 +1,5 @@
 """The page of a recorded trace: uploads, the rule builder, and what rules changed."""
 
-import json
 import sys
 
 import pytest
@@ -8,6 +7,7 @@ import streamlit
 
 from simulator.whatif.registry import parse
 from tests.support.app_pages import app_at
+from tests.support.canvas_payload import payloads_of_app
 from tests.support.small_traces import write_trace
 from ui.app.uploads import safe_name
 from ui.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
@@ -73,10 +73,9 @@ def test_recorded_and_what_if_are_on_one_axis_with_the_changes_marked(start, tra
     app.text_area[0].set_value("kernel:/gemm/ 2x faster\nremove:/nccl/")
     app.sidebar.button[0].click().run()
     assert not app.exception
-    titles = [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
-    assert titles[0].startswith("recorded 1.00 ms, with kernel:/gemm/ 2x faster, remove:/nccl/ 0.")
-    names = {each.get("name") for each in json.loads(app.get("plotly_chart")[0].proto.spec)["data"]}
-    assert {"shorter", "removed"} <= names
+    header = payloads_of_app(app)[0].header
+    assert header["title"].startswith("recorded 1.00 ms, with kernel:/gemm/ 2x faster, remove:/nccl/ 0.")
+    assert {"shorter", "removed"} <= {phase["name"] for phase in header["phases"]}
 
 
 def test_diagnosis_comes_first_then_what_would_help_then_the_builder(start, trace):
