@@ -18,8 +18,8 @@ def page() -> None:
         st.info("This installation has no validations.")
         return
     st.write(
-        "Each bar is the interval that was predicted for a step with a probability of 90 %, each dot the step as it was then measured. Their"
-        " errors decide how wide the intervals of new predictions are."
+        "Each bar is the interval that was predicted for a step with a probability of 90 %, each dot the step as it was then measured."
+        " Their errors decide how wide the intervals of new predictions are."
     )
     st.plotly_chart(coverage_figure(steps), key="coverage")
     table = [
