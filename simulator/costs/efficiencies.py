@@ -142,8 +142,9 @@ def terms(
     """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
     if row.saved is not None:
         flops /= row.saved.value
-    if row.idle is not None and outputs:
-        blocks = max(outputs / row.tile.value, flops / max(1, launches) / row.split_flops.value)
+    if row.idle is not None and outputs is not None:
+        larger = np.maximum if isinstance(flops, np.ndarray) else max
+        blocks = larger(outputs / row.tile.value, flops / max(1, launches) / row.split_flops.value)
         flops *= 1 + row.idle.value * site.sms / blocks
     by_compute = flops / (figure(site.peak_flops, precision) * figure(row.compute, precision).value)
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
@@ -179,10 +180,18 @@ def seconds(
     return Seconds(warm, cold_start + parts.least_s + combined((parts.compute_s, parts.memory_s)), numbers[parts.longest].error)
 
 
-def cold_s(site: Site, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray, precision: str = "fp32", launches: int = 1) -> np.ndarray:
+def cold_s(
+    site: Site,
+    op_class: str,
+    flops: np.ndarray,
+    moved_bytes: np.ndarray,
+    precision: str = "fp32",
+    launches: int = 1,
+    outputs: np.ndarray | None = None,
+) -> np.ndarray:
     """`seconds(...).cold` of several works of one class."""
     row = table()[site.kind].row(op_class)
-    parts = terms(site, row, flops, moved_bytes, precision, launches)
+    parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     both = parts.compute_s + parts.memory_s if row.adds else np.maximum(parts.compute_s, parts.memory_s)
     return (row.cold_start_s.value if row.cold_start_s is not None else 0.0) + parts.least_s + both
 
@@ -200,13 +209,23 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
     return "bf16" if "bfloat16" in dtypes else float32
 
 
-def row_class(task: Task, op_class: str, precision: str) -> str:
-    """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can."""
+def fast(task: Task) -> bool:
+    """Whether the task may run a Winograd kernel."""
+    return isinstance(task.body, OpCall) and winograd(task, task.body.target, task.body.args)
+
+
+def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
+    """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can.
+
+    `may_be_fast`: `fast` of the task, if that is known.
+    """
     if op_class != "conv" or not isinstance(task.body, OpCall):
         return op_class
     if precision in ("bf16", "fp16"):
         return CHANNELS_LAST if task.inputs[0].strides[1] == 1 else HALF
-    return WINOGRAD if precision == "fp32" and winograd(task, task.body.target, task.body.args) else op_class
+    if precision != "fp32":
+        return op_class
+    return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
 
 
 def outputs(task: Task) -> float | None:

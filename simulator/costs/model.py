@@ -149,11 +149,17 @@ class CostModel:
         """Whether the cost of an op depends on its class, FLOPs and bytes alone: a profile knows ops by their shapes."""
         return self.profile is None
 
-    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` with other FLOPs and bytes, if there is no profile."""
+    def work_cold_s(
+        self, task: Task, op_class: str, fast: bool, flops: np.ndarray, moved_bytes: np.ndarray, outputs: np.ndarray | None
+    ) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes and `efficiencies.outputs`, if there is no profile.
+
+        `fast`: as `efficiencies.fast` says of them.
+        """
         site = self._site(task.device)
         precision = precision_of(task, op_class, self.precision)
-        return efficiencies.cold_s(site, op_class, flops, moved_bytes, precision, task.body.least_kernels(site.kind))
+        row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
+        return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs)
 
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""

@@ -42,6 +42,8 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "pytorch_step_s",
         "against_pytorch",
         "against_pytorch_interval",
+        "faster_probability",
+        "faster_than_pytorch_probability",
     }
     assert document["schema"] == "stepcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]

@@ -68,7 +68,7 @@ CASES = {
         ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"],
         5,
     ),
-    "predict while simulating": ("simpy.core", "Environment.step", ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"], 50),
+    "predict while simulating": ("simpy.core", "Environment.step", ["predict", *LONG, "--strategy", "turbodl", "--machine", "p100"], 50),
     "run": (
         "executors.cpu.workers",
         "Workers.run",

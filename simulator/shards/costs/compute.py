@@ -42,9 +42,10 @@ class Prices:
     def work_s(self, work: OpWork) -> np.ndarray:
         """By configuration, the seconds of an op."""
         task, seconds = self._task(work.op), np.empty(len(work.flops))
-        for number, op_class in enumerate(work.classes):
-            own = work.op_class == number
-            seconds[own] = self._costs.work_cold_s(task, op_class, work.flops[own], work.bytes[own])
+        for number, fast in sorted({*zip(work.op_class.tolist(), work.fast.tolist(), strict=True)}):
+            own = (work.op_class == number) & (work.fast == fast)
+            outputs = None if work.outputs is None else work.outputs[own]
+            seconds[own] = self._costs.work_cold_s(task, work.classes[number], fast, work.flops[own], work.bytes[own], outputs)
         return seconds
 
     def copy_s(self, moved_bytes: float, add: bool = False) -> float:

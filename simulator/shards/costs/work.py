@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.costs import efficiencies
 from simulator.graph import Op
 from simulator.plan.task import DTYPE_BYTES, Operand
 from simulator.shards.configuration import Configuration
@@ -18,13 +19,18 @@ from simulator.shards.network import Network
 
 @dataclass(frozen=True)
 class OpWork:
-    """The work of one op, by configuration. `op`: as a single worker runs it. `classes`: by number, its op class."""
+    """The work of one op, by configuration. `op`: as a single worker runs it. `classes`: by number, its op class.
+
+    `fast` and `outputs` are those of `costs.efficiencies`; `outputs` is None if the op has none.
+    """
 
     op: Op
     classes: tuple[str, ...]
     op_class: np.ndarray
+    fast: np.ndarray
     flops: np.ndarray
     bytes: np.ndarray
+    outputs: np.ndarray | None
 
 
 def works(network: Network, layer: int, options: Sequence[Configuration]) -> list[OpWork] | None:
@@ -64,6 +70,7 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     extents = np.array(shapes, float).reshape(len(variants), len(operands), rank)
     read = np.where(np.array(steps).reshape(extents.shape), extents, 1.0)
     features = [extents, read, np.array(there, float), np.array([float(classes.index(name)) for name in named])]
+    features.append(np.array([float(efficiencies.fast(op)) for op in variants]))
     combined = []
     for feature in features:
         change = feature - feature[0]
@@ -71,15 +78,22 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         if ((by_dimension != 0).sum(axis=1) > 1).any():
             return None
         combined.append(feature[0] + by_dimension.sum(axis=1))
-    extents, read, there, op_class = combined
+    extents, read, there, op_class, fast = combined
     count, changed = len(first.inputs), len(first.mutates)
     times = np.array([1.0] * (count - changed) + [2.0] * changed + [1.0] * len(first.writes))
     size = np.array([float(DTYPE_BYTES[operand.dtype]) for operand in operands])
     moved = (read.prod(axis=-1) * there * size * times).sum(axis=-1)
     elements = extents[:, count - changed :].prod(axis=-1).sum(axis=-1)
-    counted = np.array([op.body.flops for op in variants])
-    flops = counted[0] * (counted[chosen] / counted[0]).prod(axis=1) if counted[0] else np.zeros(len(chosen))
-    return OpWork(first, classes, op_class.astype(int), np.maximum(flops, elements), moved)
+    flops = _product([op.body.flops for op in variants], chosen)
+    outputs = [efficiencies.outputs(op) for op in variants]
+    shared = None if outputs[0] is None else _product(outputs, chosen)
+    return OpWork(first, classes, op_class.astype(int), fast > 0.5, np.maximum(flops, elements), moved, shared)
+
+
+def _product(values: Sequence[float], chosen: np.ndarray) -> np.ndarray:
+    """A quantity that each dimension divides, whatever the others do. `values`: by variant."""
+    counted = np.array(values)
+    return counted[0] * (counted[chosen] / counted[0]).prod(axis=1) if counted[0] else np.zeros(len(chosen))
 
 
 def _aligned(inputs: Sequence[Operand], local: Sequence[Operand]) -> Iterator[Operand | None]:

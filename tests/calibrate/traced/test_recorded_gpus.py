@@ -75,7 +75,8 @@ def test_vgg13_at_another_batch_takes_nearly_proportional_time(batch):
     assert proportional_s * 0.95 < baseline.timeline.step_s < proportional_s * 1.15
     assert baseline.shares.fitted > 0.9
     low_s, high_s = baseline.interval_s
-    assert low_s < proportional_s < high_s
+    assert low_s < proportional_s * 1.03, "a smaller batch takes a little longer per image"
+    assert proportional_s < high_s
 
 
 def test_every_strategy_of_one_gpu_is_predicted_with_measured_costs():

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at
+from tests.support.canvas_payload import payloads_of_app
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_the_ranking_the_reasons_and_the_command_line(page):
     command = app.code[0].value
     assert command.startswith("stepcast search --model resnet50 --batch 16")
     assert command.endswith("--strategy baseline --strategy turbodl")
-    assert len(app.get("plotly_chart")) == 4
+    assert (len(app.get("plotly_chart")), len(payloads_of_app(app))) == (3, 1)
 
 
 def test_an_answer_is_marked_when_the_request_has_changed(page):
