@@ -32,6 +32,8 @@ _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in nam
 #: EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
 #: below. Not measured on a GPU.
 _WIDE_GROUP = 16
+#: Fewer channels leave a Winograd kernel without work to share; libraries run the first layer of a network directly.
+_WINOGRAD_CHANNELS = 16
 
 
 def op_class(target: str, narrow_groups: bool = False) -> str:
@@ -56,10 +58,6 @@ def _narrow_groups(task: Task, target: str, args: str) -> bool:
     if len(arguments) <= groups or arguments[groups] == 1:
         return False
     return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP
-
-
-#: Fewer channels leave a Winograd kernel without work to share; libraries run the first layer of a network directly.
-_WINOGRAD_CHANNELS = 16
 
 
 def winograd(task: Task, target: str, args: str) -> bool:

@@ -25,12 +25,16 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
     """The cost of a task in PyTorch's own loop on a machine without measurements: each op but updates takes `loop_s` more of the host."""
     if isinstance(task.body, Update) or not host.loop_s:
         return cost
-    added_s = (len(task.body.inner_ops) or 1) * host.loop_s
-    return replace(cost, issue_s=(cost.launches - 1) * host.dispatch_s + added_s, issue_error=host.errors.get("loop_s", 0.0))
+    return replace(
+        cost, issue_s=(cost.launches - 1) * host.dispatch_s + _ops(task) * host.loop_s, issue_error=host.errors.get("loop_s", 0.0)
+    )
 
 
 def _added_s(task: Task, loop: LoopCosts) -> float:
     if isinstance(task.body, Update):
         return loop.update_s + loop.parameter_s * len(task.body.parameters)
-    ops = len(task.body.inner_ops) or 1
-    return ops * (loop.backward_s if task.phase == BACKWARD else loop.forward_s) + task.view_calls * loop.view_s
+    return _ops(task) * (loop.backward_s if task.phase == BACKWARD else loop.forward_s) + task.view_calls * loop.view_s
+
+
+def _ops(task: Task) -> int:
+    return len(task.body.inner_ops) or 1

@@ -63,5 +63,7 @@ class PlanCosts(Protocol):
     def by_work(self) -> bool:
         """Whether the cost of an op depends on its class, FLOPs and bytes alone, so that `work_cold_s` gives it."""
 
-    def work_cold_s(self, task: Task, op_class: str, flops: np.ndarray, moved_bytes: np.ndarray) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` in an op class, by their FLOPs and bytes."""
+    def work_cold_s(
+        self, task: Task, op_class: str, fast: bool, flops: np.ndarray, moved_bytes: np.ndarray, outputs: np.ndarray | None
+    ) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` in an op class, by their FLOPs, bytes and `efficiencies.outputs`; `fast`: as there."""

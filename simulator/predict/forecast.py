@@ -184,6 +184,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
     """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, as far as they are given."""
     timeline = predicted.timeline
     base = baseline.timeline.step_s if baseline is not None else None
+    other, loop = (None if each is predicted else each for each in (baseline, plain))
     return Prediction(
         strategy=predicted.plan.strategy,
         options=dict(predicted.plan.options),
@@ -202,14 +203,14 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         shares=predicted.shares,
         critical_path=timeline.critical_path,
         at_peak=predicted.at_peak,
-        waterfall=waterfall(baseline.parts, predicted.parts) if baseline is not None and baseline is not predicted else (),
+        waterfall=waterfall(other.parts, predicted.parts) if other is not None else (),
         memories=predicted.memories,
-        speedup_interval=paired_interval(baseline, predicted) if baseline is not None and baseline is not predicted else None,
+        speedup_interval=paired_interval(other, predicted) if other is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
         against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
-        against_pytorch_interval=paired_interval(plain, predicted) if plain is not None and plain is not predicted else None,
-        faster_probability=paired_probability(baseline, predicted) if baseline is not None and baseline is not predicted else None,
-        faster_than_pytorch_probability=paired_probability(plain, predicted) if plain is not None and plain is not predicted else None,
+        against_pytorch_interval=paired_interval(loop, predicted) if loop is not None else None,
+        faster_probability=paired_probability(other, predicted) if other is not None else None,
+        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None else None,
     )
 
 

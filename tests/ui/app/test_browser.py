@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.app_server import running_app
-from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.chromium import CHROMIUM
 from tests.support.page_samples import skipped
 from tests.support.places import SUPPORT
 from tests.support.sample_runs import comparisons, sample_validation
@@ -31,15 +31,6 @@ def address(report, tmp_path_factory):
     """The app, running on a free port of this machine."""
     with running_app(tmp_path_factory.mktemp("home"), [report]) as port:
         yield f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(params=["light", "dark"])

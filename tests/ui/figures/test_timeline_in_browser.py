@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import hostile
 from tests.support.canvas_pages import PAN, TIMELINE, write_page
-from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.chromium import CHROMIUM
 from tests.support.many_spans import many_spans
 from tests.support.sample_runs import comparisons
 
@@ -35,15 +35,6 @@ SUMS = """() => {
     return { equal: parts.every(Boolean), apart, runs: seen.length, spans: track.length };
   });
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
