@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
 from calibrate.placement import Placement, check_names
 from calibrate.profiles import warn_if_foreign
 from calibrate.sources import costs_for
+from simulator.board.board import Board
+from simulator.board.order import Order
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
 from simulator.costs.scaled import scaled_costs
@@ -42,7 +45,7 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from traces.profile_files import list_profiles
 from ui.app.command_run import LINES, PROGRESS
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, Searched, start_models
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, OnBoard, Refusal, Request, Searched, start_models
 from ui.text.machines import precision_words
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
@@ -165,8 +168,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
         if isinstance(base, StepcastError):
             raise base
-        plain = None if isinstance(plain, StepcastError) else plain
-        return [_answer(name, forecasts[name], base, plain, job, model) for name in names]
+        return [_answer(name, forecasts[name], base, _known(plain), job, model) for name in names]
 
 
 def largest_batch(request: Request, strategy: str) -> int | None:
@@ -178,6 +180,20 @@ def largest_batch(request: Request, strategy: str) -> int | None:
         if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
             raise answer
         return largest(job, strategy, dict(request.settings), answer, model, placement.mode)
+
+
+def on_board(request: Request, strategy: str, order: Order | None = None) -> OnBoard:
+    """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new."""
+    with _ONE_AT_A_TIME:
+        job, placement, stamp = _job(request), _placement(request), _stamp()
+        _, model = _target(job.precision, request.machine, placement, stamp)
+        base, plain = (_known(_kept(job, name, request, placement, stamp)) for name in ("baseline", PYTORCH))
+        asked = _asked(job, strategy, request, placement, stamp)
+        board = _board(asked)
+        faults = board.faults(order) if order is not None else ()
+        own, edited = _predicted(asked), None if faults else _reordered(asked, order or board.own)
+        answers = [forecast and _answer(strategy, forecast, base, plain, job, model) for forecast in (own, edited)]
+        return OnBoard(board, answers[0], faults, answers[1])
 
 
 def search(request: Request, progress: Progress) -> Searched:
@@ -261,18 +277,55 @@ def _target(precision: str, name: str, placement: Placement, stamp: tuple) -> tu
     return machine, model
 
 
+class _Asked(NamedTuple):
+    """What the forecast of a strategy depends on. The stamps are those of `_stamp_of` and `_stamp`."""
+
+    job: Job
+    model_stamp: int
+    text: str
+    settings: tuple
+    machine: str
+    placement: Placement
+    stamp: tuple
+
+    @property
+    def target(self) -> tuple[Machine, CostModel]:
+        """The machine and its costs."""
+        return _target(self.job.precision, self.machine, self.placement, self.stamp)
+
+
+def _asked(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> _Asked:
+    return _Asked(job, _stamp_of(job.model), text, request.settings, request.machine, placement, stamp)
+
+
 def _kept(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> simulated.Forecast | StepcastError:
     """The forecast of one strategy, or why there is none, as it was predicted before if nothing has changed."""
-    return _predicted(job, _stamp_of(job.model), text, request.settings, request.machine, placement, stamp)
+    return _predicted(_asked(job, text, request, placement, stamp))
 
 
 @lru_cache(maxsize=48)
-def _predicted(
-    job: Job, model_stamp: int, text: str, settings: tuple, machine_name: str, placement: Placement, stamp: tuple
-) -> simulated.Forecast | StepcastError:
-    """The forecast for the arguments of `_kept`. The stamps are those of `_stamp_of` and `_stamp`."""
-    machine, model = _target(job.precision, machine_name, placement, stamp)
-    return simulated.forecast_strategy(job, text, dict(settings), machine, model, placement.mode)
+def _predicted(asked: _Asked) -> simulated.Forecast | StepcastError:
+    """The forecast of a strategy's own order, or why there is none."""
+    return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
+
+
+@lru_cache(maxsize=8)
+def _board(asked: _Asked) -> Board:
+    """The board of a strategy's plan. Raises StepcastError if there is no plan."""
+    own = _predicted(asked)
+    if isinstance(own, StepcastError):
+        raise own
+    return Board(own.plan, own.machine)
+
+
+@lru_cache(maxsize=24)
+def _reordered(asked: _Asked, order: Order) -> simulated.Forecast:
+    """The forecast of a strategy's plan in another order."""
+    return simulated.forecast(order.applied(_board(asked).plan), *asked.target, asked.placement.mode)
+
+
+def _known(forecast: simulated.Forecast | StepcastError) -> simulated.Forecast | None:
+    return None if isinstance(forecast, StepcastError) else forecast
 
 
 def _answer(name: str, forecast, base, plain, job: Job, model: CostModel) -> Forecast | Refusal:

@@ -43,9 +43,10 @@ def _conflicts(part: Plan, before: Task, after: Task) -> Iterator[str]:
             if verb == earlier_verb == "reads" or not _meet(part, operand, earlier):
                 continue
             value = part.values[operand.value]
-            noun = f"the {value.kind.replace('-', ' ')} {value.name}"
+            kind, done = value.kind.replace("-", " "), "writes" if earlier_verb == "overwrites" else earlier_verb
             shared = "" if earlier.value == value.name else f", in the memory of {earlier.value}"
-            yield f"it {verb} {noun}{shared}, which {before.name} {'writes' if earlier_verb == 'overwrites' else earlier_verb}"
+            named = f"{kind} that" if value.name == before.name else f"{kind} {value.name}{shared}, which"
+            yield f"it {verb} the {named} {before.name} {done}"
 
 
 def _accesses(task: Task) -> Iterator[tuple[str, Operand]]:

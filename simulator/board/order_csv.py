@@ -88,6 +88,9 @@ def _entry(row: list[str], position: int) -> Entry:
 
 
 def _located(path: Path | str, error: OrderError) -> UnusableFileError:
-    """The error with the file and, where one is at fault, its line. The header is line 1."""
-    line = "" if error.position is None else f"line {error.position + 2}: "
-    return UnusableFileError(f"schedule {path}: {line}{error}")
+    return UnusableFileError(f"schedule {path}: {line_words(error)}")
+
+
+def line_words(error: OrderError) -> str:
+    """The words of an error with the line at fault, if there is one. The header is line 1."""
+    return str(error) if error.position is None else f"line {error.position + 2}: {error}"

@@ -31,6 +31,10 @@ def largest_batch(request, strategy):
     return 3000
 
 
+def on_board(request, strategy, order=None):
+    raise StepcastError(f"{strategy} is synthetic and has no plan; choose another predictor")
+
+
 def search(request, progress):
     if request.batch == 13:
         raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")

@@ -10,6 +10,8 @@ from typing import Protocol
 from platformdirs import user_data_path
 
 from calibrate.placement import DEFAULT_PLACEMENT
+from simulator.board.board import Board, Fault
+from simulator.board.order import Order
 from traces.comparison import Prediction
 from traces.errors import StepcastError
 from traces.search_result import SearchResult
@@ -112,6 +114,19 @@ class Searched:
     rival: Timeline | None
 
 
+@dataclass(frozen=True)
+class OnBoard:
+    """A strategy's plan on the schedule board: its forecast in its own order, and the answer to another order of its tasks.
+
+    `faults`: why that order computes other numbers or cannot run; `edited`: its forecast, None if there are faults.
+    """
+
+    board: Board
+    own: Forecast
+    faults: tuple[Fault, ...] = ()
+    edited: Forecast | None = None
+
+
 class Predictor(Protocol):
     """The functions of `ui.jobs` that the app calls.
 
@@ -133,6 +148,12 @@ class Predictor(Protocol):
 
     def largest_batch(self, request: Request, strategy: str) -> int | None:
         """The largest batch of a strategy that fits in memory; None if none does. It takes seconds."""
+
+    def on_board(self, request: Request, strategy: str, order: Order | None = None) -> OnBoard:
+        """A strategy's plan, and what follows from an order of its tasks (None: its own).
+
+        Raises StepcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
+        """
 
     def search(self, request: Request, progress: Callable[[int, int, str], None]) -> Searched:
         """Rank everything that the request's strategies (none: all) offer. `progress(done, total, text)` is called after each plan."""

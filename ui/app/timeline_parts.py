@@ -21,16 +21,22 @@ def timelines_ui(key: str, first: Timeline, second: Timeline | None = None, titl
 
 
 def timelines_canvas(
-    timelines: Sequence[Timeline], key: str, title: str | None = None, events: Sequence[str] = (), editable: bool = False
+    timelines: Sequence[Timeline],
+    key: str,
+    title: str | None = None,
+    events: Sequence[str] = (),
+    editable: bool = False,
+    spare: Sequence[tuple[str, str]] = (),
 ) -> dict[str, dict | None]:
     """Draw one step of each timeline, and return what the user did since the last run, by event.
 
     `events` may name "selected": the span that the user picked, as a dict of task, layer, phase, kind, device, lane, start_ms, duration_ms,
     micro_batch and iteration. With `editable`, "moved" is a task that the user dragged: task, the device and lane it was dropped on, and
-    `before`, the task there that it was dropped before (None: after all). An event that did not happen is None.
+    `before`, the task there that it was dropped before (None: after all). `spare`: (device, lane) of empty lanes to drop tasks on. An event
+    that did not happen is None.
     """
     reported = [*events, *(["moved"] if editable else [])]
-    payload = timelines_payload(timelines, title, reported, editable)
+    payload = timelines_payload(timelines, title, reported, editable, spare)
     result = _canvas(key=COMPONENT + key, data=payload, **{f"on_{event}_change": _nothing for event in reported})
     return {event: result.get(event) for event in reported}
 

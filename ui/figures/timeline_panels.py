@@ -80,13 +80,18 @@ class TimelinePanel:
         return sum(map(len, self.bars.values())) <= BORDERED_SPANS
 
 
-def timeline_panel(timeline: Timeline) -> TimelinePanel:
-    """The panel of a timeline's training step in its steady state."""
+def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[tuple[str, str]] = ()) -> TimelinePanel:
+    """The panel of a timeline's training step in its steady state.
+
+    `by_action`: whether a pipeline has a bar for each action, not for each task. `spare`: (device, lane) of lanes that are drawn empty.
+    """
     begin, end = timeline.window_s
     spans = timeline.window()
-    pipeline = pipeline_bars(spans, begin, end)
+    pipeline = pipeline_bars(spans, begin, end) if by_action else None
     groups = [(span,) for span in spans] if pipeline is None else pipeline.groups
-    places = lanes(timeline, [group[0] for group in groups])
+    used = lanes(timeline, [group[0] for group in groups])
+    devices = list(dict.fromkeys(device for device, _ in (*used, *spare)))
+    places = sorted(dict.fromkeys([*used, *spare]), key=lambda place: devices.index(place[0]))
     row_of = {place: row for row, place in enumerate(places)}
     causes = {span: link.cause for span, link in critical_spans(timeline)}
     several_micro_batches = len({span.micro_batch for span in spans}) > 1

@@ -39,12 +39,19 @@ _LAST_TICK = 2**32 - 1
 _LARGEST_MS = 1e300  # what a damaged file says may be infinite, which JSON cannot hold
 
 
-def timelines_payload(timelines: Sequence[Timeline], title: str | None = None, events: Sequence[str] = (), editable: bool = False) -> bytes:
+def timelines_payload(
+    timelines: Sequence[Timeline],
+    title: str | None = None,
+    events: Sequence[str] = (),
+    editable: bool = False,
+    spare: Sequence[tuple[str, str]] = (),
+) -> bytes:
     """One training step of each timeline, above each other on one time axis. `title`: by default, step times and error.
 
-    `events`: what the browser reports, "selected" (the span that the user picks) and "moved". `editable`: whether spans can be dragged.
+    `events`: what the browser reports, "selected" (the span that the user picks) and "moved". `editable`: whether spans can be dragged;
+    then each has a bar of its own, also in a pipeline, and the lanes of `spare` are drawn too, to drop spans on.
     """
-    panels = [timeline_panel(timeline) for timeline in timelines]
+    panels = [timeline_panel(timeline, by_action=not editable, spare=spare) for timeline in timelines]
     if title is None:
         first, *others = timelines
         title = headline(first.step_s, others[0].step_s if others else None)

@@ -1,0 +1,147 @@
+"""The schedule board with the real predictor: moves, their verdict and cost, text, and every strategy of the registry."""
+
+import sys
+
+import pytest
+
+from simulator.board import order_csv
+from simulator.strategies import registry as strategies
+from tests.support.app_pages import app_at
+from tests.support.canvas_payload import payloads_of_app
+from traces import units
+from ui.app import timeline_parts
+from ui.app.board_run import arguments
+from ui.app.model import Request
+
+#: A model that takes no time, on a machine with devices for every strategy, with an update for each parameter.
+JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4", "optimizer": "momentum:for"}
+
+
+@pytest.fixture
+def page(monkeypatch, stepcast):
+    """Opens the page by a link, with the profiles of the command line."""
+
+    def opened(**query):
+        monkeypatch.setattr(sys, "argv", ["app.py"])
+        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+        app = app_at("board")
+        app.query_params.update(query)
+        app.run()
+        assert not app.exception
+        return app
+
+    return opened
+
+
+def words(app) -> str:
+    """What the boxes of the page say."""
+    assert not app.exception
+    return (
+        "\n".join(box.value for kind in ("success", "info", "warning", "error") for box in app.get(kind))
+        .replace("\\", "")
+        .replace("\u2060", "")
+    )
+
+
+def move(app, task: str, lane: tuple[str, int], before: str | None = None, by: str = "Task"):
+    """Move a task, or a group of tasks, with the boxes."""
+    app.session_state["board move"] = by
+    app.run()
+    app.selectbox(key=f"board move {by}").set_value(task).run()
+    app.selectbox(key="board lane").set_value(lane).run()
+    app.selectbox(key="board before").set_value(before or "the end of the lane").run()
+    return app.button(key="button move").click().run()
+
+
+def step_ms(app) -> str:
+    """The step time that the canvas shows."""
+    return payloads_of_app(app)[0].header["title"]
+
+
+def test_a_correct_move_says_what_it_costs(page):
+    app = page(**JOB, strategy="baseline")
+    own = step_ms(app)
+    assert words(app) == f"{own.removeprefix('predicted ')}: baseline's own order."
+    app = move(app, "classifier.4.bias/update", ("cuda:0", 1))
+    assert "The schedule computes the same numbers." in words(app)
+    assert "than baseline's own order" in words(app)
+    assert [row["lane"] for row in payloads_of_app(app)[0].header["panels"][0]["rows"]] == ["stream 0", "stream 1", "stream 2"]
+    app.button(key="button undo").click().run()
+    assert step_ms(app) == own
+    assert app.button(key="button undo").disabled
+    app.button(key="button redo").click().run()
+    assert "The schedule computes the same numbers." in words(app)
+
+
+def test_a_move_that_breaks_a_hazard_keeps_the_last_correct_timeline(page):
+    app = page(**JOB, strategy="baseline")
+    own = step_ms(app)
+    app = move(app, "classifier.4.weight/update", ("cuda:0", 0), before="classifier.4/mm.dX")
+    assert "classifier.4.weight/update must come after classifier.4/mm.dX: it changes the parameter classifier.4.weight" in words(app)
+    assert step_ms(app) == f"the last order that can run: {own}"
+    app.button(key="button reset").click().run()
+    assert step_ms(app) == own
+
+
+def test_a_dragged_task_and_a_picked_one(page, monkeypatch):
+    """The browser's events come with the next run of the page, once."""
+    events = [{"moved": {"task": "classifier.4.bias/update", "device": "cuda:0", "lane": "stream 1", "before": None}}]
+    monkeypatch.setattr(timeline_parts, "_canvas", lambda **call: events.pop() if events else {})
+    app = page(**JOB, strategy="baseline")
+    assert "1. classifier.4.bias/update to the end of stream 1 of cuda" in [
+        line.value.partition(":")[0].replace("\\", "") for line in app.markdown
+    ]
+    events.append({"selected": {"task": "classifier.4/mm.dX"}})
+    app.run()
+    assert app.selectbox(key="board move Task").value == "classifier.4/mm.dX"
+    events.append({"moved": {"task": "gone", "device": "cuda:0", "lane": "stream 1", "before": None}})
+    app.run()
+    assert "'gone' is not a task of the plan's last segment" in words(app)
+
+
+def test_moves_turn_one_strategy_into_another(page, stepcast):
+    """All updates of backward-fusion on a second stream are what its option update_stream makes of it: the same time, to the bit."""
+    app = move(page(**JOB, strategy="backward-fusion"), "update", ("cuda:0", 1), by="Phase")
+    job = [word for name, value in JOB.items() for word in (f"--{name}", value)]
+    done = stepcast.call("predict", *job, "--strategy", "backward-fusion:update_stream=on", "--json")
+    assert step_ms(app) == f"predicted {units.duration(done.document['step_s'])}"
+    path = stepcast.folder / "moved.csv"
+    path.write_text(app.text_area(key="board text").value)
+    followed = stepcast.call("predict", *job, "--strategy", "backward-fusion", "--schedule", path, "--json")
+    assert followed.document["step_s"] == done.document["step_s"]
+
+
+def test_the_text_is_edited_and_applied(page):
+    app = page(**JOB, strategy="baseline")
+    text = app.text_area(key="board text").value
+    update = next(line for line in text.splitlines(keepends=True) if line.startswith("classifier.4.bias/update"))
+    app.text_area(key="board text").set_value(text.replace(update, update.replace("cuda:0,0", "cuda:0,3"))).run()
+    app.button(key="button apply").click().run()
+    assert "The schedule computes the same numbers." in words(app)
+    assert "classifier.4.bias/update,cuda:0,3,0" in app.text_area(key="board text").value
+    app.text_area(key="board text").set_value(text.replace(update, "")).run()
+    app.button(key="button apply").click().run()
+    assert "it lacks 'classifier.4.bias/update'; list each task of the plan once" in words(app)
+    app.text_area(key="board text").set_value(text.replace("task,", "tisk,")).run()
+    app.button(key="button apply").click().run()
+    assert "expected the line task,device,stream,priority" in words(app)
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_every_strategy_has_a_board_or_says_why_not(page, name):
+    """The job is that of the tests of What if, whose graphs are kept."""
+    app = page(model="lenet5", batch="16", machine="p100x4", strategy=name)
+    if app.error:
+        assert app.error[0].value.replace("\\", "").startswith(f"{name}: ")
+        return
+    assert words(app).startswith(step_ms(app).removeprefix("predicted "))
+    assert f": {name}'s own order." in words(app)
+    text = app.text_area(key="board text").value
+    assert order_csv.write(order_csv.parse(text)) == text
+
+
+def test_the_command_that_runs_a_board(tmp_path):
+    request = Request("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=(("alpha", "2"),))
+    command = "validate --model lenet5 --batch 16 --optimizer adam:for --devices 2 --set alpha=2"
+    command += " --strategy turbodl --quick --schedule b.csv --out d"
+    assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command

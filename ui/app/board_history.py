@@ -1,0 +1,72 @@
+"""What the user did on the schedule board: a list of edits that can be undone and redone."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import streamlit as st
+
+from simulator.board.order import Order
+
+_KEY = "board"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edit in words, and the order that it led to. `step_s`: the predicted step; None if the order cannot be run."""
+
+    words: str
+    order: Order
+    step_s: float | None
+
+
+@dataclass
+class History:
+    """The edits of one board. `of`: what the board is of. `own_s`: the step of the strategy's own order. `done`: edits not undone."""
+
+    of: Hashable
+    own: Order
+    own_s: float
+    edits: list[Edit] = field(default_factory=list)
+    done: int = 0
+
+    @property
+    def order(self) -> Order:
+        """The present order."""
+        return self.edits[self.done - 1].order if self.done else self.own
+
+    @property
+    def last_correct(self) -> Order:
+        """The latest order, among those not undone, that can be run."""
+        return next((edit.order for edit in reversed(self.edits[: self.done]) if edit.step_s is not None), self.own)
+
+    @property
+    def best(self) -> tuple[float, int]:
+        """The shortest step of all orders that were tried, also of those undone, and after how many edits it was reached."""
+        tried = [(self.own_s, 0), *((edit.step_s, number) for number, edit in enumerate(self.edits, 1) if edit.step_s is not None)]
+        return min(tried)
+
+    def add(self, edit: Edit) -> None:
+        """Add an edit after those not undone; the others are forgotten. An order that stays as it is is no edit."""
+        if edit.order != self.order:
+            self.edits[self.done :] = [edit]
+            self.done += 1
+
+    def undo(self) -> None:
+        """Take the last edit back."""
+        self.done = max(0, self.done - 1)
+
+    def redo(self) -> None:
+        """Make the edit again that was undone last."""
+        self.done = min(len(self.edits), self.done + 1)
+
+    def reset(self) -> None:
+        """Take all edits back."""
+        self.done = 0
+
+
+def history_of(of: Hashable, own: Order, own_s: float) -> History:
+    """The history of a board in this session; a new one if the board, or the strategy's own order, is another."""
+    kept = st.session_state.get(_KEY)
+    if not isinstance(kept, History) or (kept.of, kept.own, kept.own_s) != (of, own, own_s):
+        kept = st.session_state[_KEY] = History(of, own, own_s)
+    return kept

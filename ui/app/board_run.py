@@ -1,0 +1,69 @@
+"""The part of the schedule board that runs the schedule on this machine, and shows predicted above measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import streamlit as st
+
+from simulator.board import order_csv
+from simulator.board.order import Order
+from simulator.machine.presets import THIS_CPU
+from traces.comparison import Comparison
+from traces.files import write_atomic
+from ui.app.command_parts import command_ui
+from ui.app.command_run import CommandRun
+from ui.app.links import options_of
+from ui.app.model import Request, reports_folder
+from ui.app.state import BUTTON
+from ui.app.timeline_parts import timelines_ui
+from ui.app.validation_form import free_folder
+from ui.app.validation_run import REFRESH_S, ValidationRun, ended_ui
+from ui.reports.report import read_report
+from ui.text import sentences
+from ui.text.labels import markdown_escaped
+
+_KEY = "board run"
+#: Options of a prediction that a validation lacks: it runs on this machine as it is.
+_ONLY_PREDICTED = frozenset({"machine", "scale", "memory-limit"})
+
+
+def board_run_ui(request: Request, strategy: str, order: Order, runs: bool) -> None:
+    """Let the user run the order here. `runs`: whether it can run; if not, the button is off."""
+    if request.machine != THIS_CPU or request.scale:
+        st.caption(f"To run the schedule here, choose the machine {THIS_CPU} as it is. Elsewhere, use the file of the download.")
+        return
+    current: ValidationRun | None = st.session_state.get(_KEY)
+    if current is not None and current.run.running:
+        with st.container(border=True):
+            st.fragment(command_ui, run_every=REFRESH_S)(current.run)
+        return
+    help_text = (
+        "Measures the costs of the tasks and the steps of this schedule on this machine, beside the baseline's, and compares the numbers."
+    )
+    if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run board", disabled=not runs, help=help_text):
+        out = free_folder(reports_folder(), f"board-{request.model}-b{request.batch}".replace("/", "-"))
+        schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
+        st.session_state[_KEY] = ValidationRun(CommandRun(arguments(request, strategy, schedule, out)), out)
+        st.rerun()
+    if current is not None:
+        ended_ui(current)
+        comparison = compared(current.folder)
+        if comparison is not None:
+            st.write(markdown_escaped(" ".join(sentences.result_words(comparison.result))))
+            timelines_ui("board measured", comparison.predicted, comparison.measured)
+
+
+def arguments(request: Request, strategy: str, schedule: Path, out: Path) -> Sequence[str]:
+    """The arguments of `stepcast` that validate a strategy in the order of a file, and write the report to `out`."""
+    job = replace(request, strategies=())
+    words = [word for option, value in options_of(job) if option not in _ONLY_PREDICTED for word in (f"--{option}", value)]
+    return ["validate", *words, "--strategy", strategy, "--quick", "--schedule", str(schedule), "--out", str(out)]
+
+
+def compared(folder: Path) -> Comparison | None:
+    """The schedule's predicted and measured timeline in a report; None if it did not run."""
+    if not (folder / "report.json").exists():
+        return None
+    (comparisons, *_) = read_report(folder).comparisons
+    return next((comparison for comparison in comparisons if "schedule" in comparison.result.options), None)
