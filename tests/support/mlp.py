@@ -52,3 +52,10 @@ def wide(batch):
 def steep(batch):
     """A loss so large that, scaled for fp16, its gradients overflow in the first two steps."""
     return *make(batch), lambda out, y: 10 * nn.functional.cross_entropy(out, y)
+
+
+def unbiased(batch):
+    """Layers of one parameter each, so that a layer's update is a parameter's."""
+    return nn.Sequential(
+        nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False)
+    ), *_data(batch)

@@ -10,7 +10,10 @@ from executors.run import execute
 from executors.tensors import job_tensors
 from simulator.board.board import Board, Move
 from simulator.board.order import Entry, Order, OrderError
+from simulator.costs.model import CostModel
 from simulator.job import Job
+from simulator.plan.task import UPDATE
+from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp, tiny
 from tests.support.plan_meaning import computed
@@ -160,3 +163,21 @@ def test_orders_that_are_accepted_train_exactly_as_the_strategys_own(strategy, t
     own, edited = (execute(plan, tensors, backend, 3).tensors for plan in (board.plan, order.applied(board.plan)))
     assert own.keys() == edited.keys()
     assert all(own[name].equal(edited[name]) for name in own)
+
+
+def test_moves_turn_the_baseline_into_backward_fusion(two_cores):
+    """Where each layer has one parameter, both have the same tasks: after the moves also the same order, and the same time to the bit."""
+    job = Job(f"{mlp.__file__}:unbiased", 4, optimizer="momentum", form="for")
+    chosen = (strategies.parse(name) for name in ("baseline", "backward-fusion"))
+    baseline, fusion = (strategy.plan(job, two_cores, None, options) for strategy, options in chosen)
+    board = Board(baseline, two_cores)
+    order = board.own
+    for place, task in enumerate(fusion.tasks):
+        if task.phase == UPDATE:
+            later = (other.name for other in fusion.tasks[place:] if other.phase != UPDATE)
+            order = board.moved(order, Move(f"{task.body.parameters[0]}/update", "cpu:0", 0, next(later, None)))
+    assert board.faults(order) == ()
+    moved = order.applied(baseline)
+    assert [task.body for task in moved.tasks] == [task.body for task in fusion.tasks] != [task.body for task in baseline.tasks]
+    model = CostModel(two_cores, None)
+    assert forecast(moved, two_cores, model).timeline.step_s == forecast(fusion, two_cores, model).timeline.step_s

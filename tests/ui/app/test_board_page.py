@@ -9,8 +9,9 @@ from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
-from ui.app import timeline_parts
+from ui.app import board_run, timeline_parts
 from ui.app.board_run import arguments
+from ui.app.command_run import CommandRun
 from ui.app.model import Request
 
 #: A model that takes no time, on a machine with devices for every strategy, with an update for each parameter.
@@ -145,3 +146,34 @@ def test_the_command_that_runs_a_board(tmp_path):
     command = "validate --model lenet5 --batch 16 --optimizer adam:for --devices 2 --set alpha=2"
     command += " --strategy turbodl --quick --schedule b.csv --out d"
     assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command
+
+
+def test_a_board_runs_here(page, monkeypatch, stepcast, tmp_path):
+    """The command is run by the warm process in the place of a new one."""
+
+    class WarmRun(CommandRun):
+        def __init__(self, arguments):
+            self.arguments, self.lines, self.cancelled = tuple(arguments), [], False
+            self.done = stepcast.call(*arguments)
+
+        running, status = False, property(lambda self: self.done.status)
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(board_run, "CommandRun", WarmRun)
+    app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
+    app = move(app, "classifier.4.bias/update", ("cpu:0", 1))
+    order = app.text_area(key="board text").value
+    app.button(key="button run board").click().run(timeout=120)
+    assert "Done; the report is in" in words(app)
+    (schedule,) = tmp_path.rglob("board-lenet5-b8.csv")
+    assert schedule.read_text() == order
+    measured = payloads_of_app(app)[1].header
+    assert [panel["kind"] for panel in measured["panels"]] == ["predicted", "measured"]
+    assert all([row["lane"] for row in panel["rows"]] == ["stream 0", "stream 1"] for panel in measured["panels"])
+
+
+def test_an_order_that_breaks_a_hazard_cannot_be_run(page):
+    app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
+    assert not app.button(key="button run board").disabled
+    app = move(app, "classifier.4.weight/update", ("cpu:0", 0), before="classifier.4/mm.dX")
+    assert app.button(key="button run board").disabled

@@ -15,6 +15,7 @@ import { download } from "./download.js";
 const MOST_PIXELS = 16_000;
 const LEGEND_PX = 26; // below exported pictures
 const HINT = "Scroll or + and − to zoom, drag or arrow keys to move, click a bar for details, / to search.";
+const EDITABLE_HINT = "Scroll or + and − to zoom, drag a bar to move its task, click it for details, / to search.";
 
 export class Timeline {
   /** `report(event, value)` is called with "selected" and "moved" if the payload asks for them. */
@@ -49,9 +50,14 @@ export class Timeline {
     title.hidden = !this.model.title;
     canvas.setAttribute("aria-label", `Timeline. ${this.model.title}`);
     words.textContent = this.model.panels.map(({ sentence }) => sentence).join(" ");
-    details.textContent = HINT;
+    details.textContent = this.hint;
     this.color();
     return this.resize();
+  }
+
+  /** What a user can do here, in words. */
+  get hint() {
+    return this.model.editable ? EDITABLE_HINT : HINT;
   }
 
   /** Choose the colors: by phase, or by group of layers. */
@@ -99,7 +105,7 @@ export class Timeline {
     const others = bar == null ? [] : counterparts(model, bar).slice(0, 50);
     this.others = others.map((other) => other.bar);
     if (bar == null) {
-      parts.details.textContent = HINT;
+      parts.details.textContent = this.hint;
     } else {
       const { panel, row } = placeOf(model, bar);
       const { kind, rows } = model.panels[panel];
