@@ -62,7 +62,7 @@ class Board:
         Raises OrderError unless the tasks are those of the plan.
         """
         edited = order.applied(self.plan)
-        faults = (*self._away(edited), *self._reversed(order))
+        faults = (*self._away(edited), *self._reversed(order), *self._mixed(order))
         if faults:
             return faults
         try:
@@ -86,6 +86,17 @@ class Board:
                 what = f"{task.name} cannot run on {task.device}: it needs the {value.kind} {value.name}, which is on {value.device}"
                 yield f"{what}; move it to another stream of {value.device}, or a whole stage of a pipeline with the option placement"
                 return
+
+    def _mixed(self, order: Order) -> Iterator[Fault]:
+        """Yield tasks of a GPU's stream whose priority is not that of the stream, which its first task has."""
+        gpus = {device.name for device in self.machine.devices if device.kind == "gpu"}
+        firsts: dict[tuple[str, int], Entry] = {}
+        for position, entry in enumerate(order.entries):
+            first = firsts.setdefault(entry.lane, entry)
+            if entry.priority != first.priority and entry.device in gpus:
+                stream = f"stream {entry.stream} of {entry.device}"
+                yield Fault(position, f"{entry.task} has priority {entry.priority} on {stream}, where {first.task} has {first.priority};"
+                            " a stream of a GPU has one priority: use another stream")  # fmt: skip
 
     def _reversed(self, order: Order) -> Iterator[Fault]:
         """Yield the hazards whose second task comes first."""

@@ -1,6 +1,7 @@
 """Moves of tasks, and what is said of an order that computes other numbers."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -94,7 +95,11 @@ def test_a_task_takes_the_priority_of_its_lane():
     )
     board = Board(plan, tiny.gpu())
     assert board.moved(board.own, Move("c", "d", 1)).entries[2] == Entry("c", "d", 1, -1)
-    assert board.moved(board.own, Move("c", "d", 1, priority=-2)).entries[2] == Entry("c", "d", 1, -2)
+    mixed = board.moved(board.own, Move("c", "d", 1, priority=-2))
+    assert mixed.entries[2] == Entry("c", "d", 1, -2)
+    assert words(board, mixed) == [
+        "c has priority -2 on stream 1 of d, where b has -1; a stream of a GPU has one priority: use another stream"
+    ]
     assert board.moved(board.own, Move("c", "d", 2)).entries[2] == Entry("c", "d", 2, 0)
 
 
@@ -133,7 +138,8 @@ def test_orders_of_other_tasks(board):
 def test_an_order_is_refused_exactly_if_it_computes_something_else(plan, rng):
     """The oracle runs both programs with symbols in the place of numbers."""
     plan, _ = plan
-    board = Board(plan, tiny.gpu())
+    cores = tiny.cpu(cores=4)
+    board = Board(plan, replace(cores, devices=(replace(cores.devices[0], priority_levels=3),)))
     assume(not board.faults(board.own))
     entries = list(board.own.entries)
     for _ in range(rng.randint(1, 3)):
