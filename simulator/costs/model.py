@@ -27,7 +27,7 @@ from simulator.costs.fits import ProfileFits
 from simulator.costs.issue import IssueTimes
 from simulator.costs.sites import Sites
 from simulator.machine.machine import Machine
-from simulator.plan.keys import cost_key
+from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from traces.profile import KeyCost, Profile
@@ -95,11 +95,15 @@ class CostModel:
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
-        return [self.cost(task) for task in plan.tasks]
+        return [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
 
     def cost(self, task: Task) -> Cost:
         """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""
-        key = cost_key(task, self.machine)
+        return self._cost(task, task.body.key(task))
+
+    def _cost(self, task: Task, body_key: str) -> Cost:
+        """The cost of a task whose body has this part of its key."""
+        key = keyed(body_key, task, self.machine)
         device = self._equal_to.get(task.device, task.device)
         cost = self._costs.get((device, key))
         if cost is None:

@@ -14,7 +14,7 @@ from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
 from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
 from simulator.memory.workspaces import workspace_bytes
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
 from simulator.predict.intervals import Interval, Sensitivity, faster_probability, speedup_interval, step_interval
@@ -98,24 +98,23 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
     return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
 
 
-def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager", dependencies: Dependencies | None = None) -> Forecast:
+def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
     If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is
-    predicted in eager mode, with the costs of PyTorch's own loop. `dependencies`: those of a plan of one segment, if derived before.
-    Raises PlanError if the plan cannot run on the machine.
+    predicted in eager mode, with the costs of PyTorch's own loop. Raises PlanError if the plan cannot run on the machine.
     """
     machine, model, mode = as_run(plan, machine, model, mode)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(machine)
         if len(plan.segments) == 1:
-            return _forecast(plan, machine, model, mode, dependencies)
+            return _forecast(plan, machine, model, mode)
         return _forecast_segments(plan, machine, model, mode)
 
 
-def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str, dependencies: Dependencies | None = None) -> Forecast:
+def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
     """Predict a plan of one segment."""
-    dependencies = dependencies or Dependencies(plan, machine=machine)
+    dependencies = dependencies_of(plan, machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
     shares = Shares(**model.shares(plan, costs))
