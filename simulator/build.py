@@ -204,6 +204,21 @@ class PlanBuilder:
         last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.touched(task) if s in layer_of}
         return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
 
+    def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
+        """Return `tasks` with one update per layer as soon as the layer may be updated (`ready`): backward-fusion.
+
+        A layer whose parameters lie on several devices has an update on each of them. `stream`: that of the updates.
+        """
+        additions = []
+        for layer, last in self.ready(tasks).items():
+            owned: dict[str, list[str]] = {}  # by device
+            for parameter in self.layers[layer]:
+                owned.setdefault(self.place.home(parameter), []).append(parameter)
+            for number, parameters in enumerate(owned.values()):
+                name = f"{layer}/update/{number}" if number else f"{layer}/update"
+                additions.append((last + 1, self.update(parameters, name, layer, stream=stream)))
+        return insert(tasks, additions)
+
     def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the first task that reads its parameters. Layers are sorted by this index."""
         layer_of = {self.storage(parameter): layer for layer, owned in self.layers.items() for parameter in owned}
