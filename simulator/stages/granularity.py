@@ -1,8 +1,8 @@
 """Coarse plans of pipelines: one task for each action of a stage, in the place of a task for each op.
 
-The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op: a list ends
-with each op whose result is sent, so that transfers begin when they would, and before an update (backward-fusion). Values that no other task uses live inside the list; one scratch
-value of the task stands for the most bytes that they hold at once.
+The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op, or if it
+updates a layer before it: a list ends with each op whose result is sent, so that transfers begin when they would, and before each update.
+Values that no other task uses live inside the list; one scratch value of the task stands for the most bytes that they hold at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
