@@ -20,6 +20,7 @@ from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
+from traces.predictions import Predictions
 from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.job_options import listed_values
@@ -27,8 +28,6 @@ from ui.commands.output import print_document, print_then_write
 from ui.text import fits, labels, sentences, tables, waterfalls
 from ui.text.machines import partition_words
 from ui.text.predictions import predictions_table
-
-SCHEMA = "stepcast.predictions/1"
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
         print_document(
-            {"schema": SCHEMA, "predictions": [answer.place | answer.document(show_plan) for answer in predicted],
+            {"schema": Predictions.schema_name, "predictions": [answer.place | answer.document(show_plan) for answer in predicted],
              "refused": [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]}
         )  # fmt: skip
         return

@@ -1,10 +1,10 @@
 """The app's page of accuracy: measured steps in the intervals that were predicted for them, over the validations that are shipped."""
 
-import pandas as pd
 import streamlit as st
 
 from simulator.predict.coverage import by_strategy, coverage, judged
 from traces.shipped import shipped_validations
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures.coverage_chart import coverage_figure
 from ui.text.labels import markdown_escaped
 
@@ -26,4 +26,5 @@ def page() -> None:
         {"strategy": markdown_escaped(name), "steps": len(own), "in the interval": f"{coverage(own):.0%}"}
         for name, own in by_strategy(steps).items()
     ]
-    st.dataframe(pd.DataFrame(table), hide_index=True)
+    table_ui(table)
+    formulas_ui("Coverage", "90 % interval", "Measured step")
