@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from traces.comparison import Prediction
+from traces.predictions import Predictions
 from ui.text.tables import prediction_rows
 
-SCHEMA = "stepcast.predictions/1"
 #: The columns of `prediction_rows` that are shown, after machine and batch.
 SHOWN = ("strategy", "step ms", "90 % interval", "against PyTorch", "verdict", "over baseline", "peak memory", "fits")
 
@@ -40,7 +40,7 @@ def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Tab
 
 def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The JSON document of several predictions, and of the strategies that were refused. `place` names the combination of each."""
-    return {"schema": SCHEMA, "predictions": list(predicted), "refused": list(refused)}
+    return {"schema": Predictions.schema_name, "predictions": list(predicted), "refused": list(refused)}
 
 
 def place(model: str, batch: int, machine: str) -> dict[str, Any]:

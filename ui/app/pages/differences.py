@@ -10,6 +10,7 @@ from traces.errors import StepcastError
 from traces.shipped import example_traces
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
 from ui.app.state import select
+from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.figures.waterfall_chart import waterfall_figure
@@ -55,7 +56,7 @@ def page() -> None:
     st.write(markdown_escaped(" ".join(diff_words.words(compared.diff))))
     st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
     timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
-    st.dataframe(diff_words.cells(compared.diff), hide_index=True)
+    table_ui(diff_words.cells(compared.diff))
     table = csv(diff_words.cells(compared.diff))
     files = [Download("Table (CSV)", "diff.csv", "text/csv", lambda: table)]
     files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: json_bytes(compared.diff.document())))

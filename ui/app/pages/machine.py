@@ -21,6 +21,7 @@ from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.sweeping import costs_stamp
+from ui.app.table_parts import table_ui
 from ui.figures.roofline_chart import roofline_figure
 from ui.figures.transfer_chart import transfers_figure
 from ui.text import machine_facts
@@ -77,7 +78,7 @@ def page() -> None:
     own_roof = roof(shown.model)
     keys = key_points(profile) if profile is not None else []
     st.plotly_chart(roofline_figure(shown.points, own_roof, keys), key="roofline")
-    st.dataframe(machine_facts.op_cells(shown.points, own_roof), hide_index=True)
+    table_ui(machine_facts.op_cells(shown.points, own_roof))
     figures_ui(shown.model)
     if profile is not None:
         profile_ui(profile)
@@ -131,4 +132,4 @@ def profile_ui(profile: Profile) -> None:
             st.subheader(title, anchor=False)
             if words:
                 st.write(markdown_escaped(words))
-            st.dataframe(cells, hide_index=True)
+            table_ui(cells)

@@ -18,10 +18,12 @@ from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select, text
+from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.text import replays as replay_words
 from ui.text import stragglers as straggler_words
+from ui.text.formulas import FORMULAS
 from ui.text.labels import markdown_escaped
 from ui.text.rules import changed_words
 
@@ -123,7 +125,7 @@ def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:
         st.subheader("Stragglers")
         st.write(markdown_escaped(" ".join(straggler_words.words(costs, step_s))))
         st.markdown(straggler_words.TITLE)
-        st.dataframe(straggler_words.cells(costs), hide_index=True)
+        table_ui(straggler_words.cells(costs))
 
 
 def rules_ui() -> list[str]:
@@ -142,10 +144,10 @@ def diagnosis_ui(replay: Replayed) -> None:
     """Show the step time, and where it goes."""
     result = replay.result
     left, middle, right = st.columns(3)
-    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s))
+    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s), help=FORMULAS["Step time (GPU)"])
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
-    right.metric("Error", units.percent(result.error))
-    st.dataframe(replay_words.diagnosis_cells(result), hide_index=True)
+    right.metric("Error", units.percent(result.error), help=FORMULAS["Error of a replay"])
+    table_ui(replay_words.diagnosis_cells(result))
 
 
 def summary_ui(replay: Replayed) -> None:
@@ -165,7 +167,7 @@ def summary_ui(replay: Replayed) -> None:
     ):
         if cells:
             with st.expander(title):
-                st.dataframe(cells, hide_index=True)
+                table_ui(cells)
 
 
 def ladder_ui(result: ReplayResult) -> None:
@@ -178,8 +180,7 @@ def ladder_ui(result: ReplayResult) -> None:
 
 def changes_table(cells: list[dict[str, str]]) -> None:
     """Show changes and their gains, with most of the width for the notes."""
-    widths = {"change": "medium", "note": "large"}
-    st.dataframe(cells, hide_index=True, column_config={name: st.column_config.TextColumn(width=width) for name, width in widths.items()})
+    table_ui(cells, columns={"change": {"width": "medium"}, "note": {"width": "large"}})
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
@@ -189,7 +190,7 @@ def answer_ui(replay: Replayed, answer: Answer) -> None:
     left, middle, right = st.columns(3)
     left.metric("Step time (GPU) before", units.duration(what_if.gpu_period_before_s))
     middle.metric("After", units.duration(what_if.gpu_period_after_s))
-    right.metric("Speed-up", units.speedup(what_if.speedup))
+    right.metric("Speed-up", units.speedup(what_if.speedup), help=FORMULAS["Speed-up"])
     changes_table(replay_words.answers_cells(what_if))
     changed = changes(replay.simulated, answer.timeline)
     number = typical_step(replay.result)

@@ -18,12 +18,13 @@ from ui.app.navigation import link_ui
 from ui.app.request_form import put_fields, request_ui, request_words, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import BUTTON, select
+from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.text import odds, sentences, tables
-from ui.text.formulas import formulas_markdown
+from ui.text.formulas import FORMULAS, PREDICTED
 from ui.text.labels import markdown_escaped
 from ui.text.predictions import place, predictions_document
 
@@ -149,11 +150,10 @@ def figures_ui(answer: Forecast) -> None:
         times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
         figures = [*times, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
-        column.metric(label, value)
+        column.metric(label, value, help=FORMULAS[label])
         if below:
             column.caption(below)
-    with st.popover("How is this computed?", type="tertiary"):
-        st.markdown(formulas_markdown())
+    formulas_ui(*PREDICTED)
 
 
 def document(request: Request, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
