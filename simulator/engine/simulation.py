@@ -61,12 +61,17 @@ def simulate(
 
 
 def simulated_step_s(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+    dependencies: Dependencies | None = None,
 ) -> float:
-    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for choosing among many plans."""
+    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
     _check(plan, machine, costs, EAGER, None)
+    dependencies = dependencies or Dependencies(plan, machine=machine)
     with gc_paused():
-        simulation = Simulation(plan, machine, costs, EAGER, None, Dependencies(plan, machine=machine), True, pair_multipliers)
+        simulation = Simulation(plan, machine, costs, EAGER, None, dependencies, True, pair_multipliers)
         simulation.play()
         return simulation.step_s
 
