@@ -61,9 +61,12 @@ def simulate(
 
 
 def simulated_step_s(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
 ) -> float:
-    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for choosing among many plans."""
+    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
     _check(plan, machine, costs, EAGER, None)
     with gc_paused():
         simulation = Simulation(plan, machine, costs, EAGER, None, dependencies_of(plan, machine), True, pair_multipliers)
