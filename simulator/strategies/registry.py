@@ -15,13 +15,14 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.board import order_csv
 from simulator.costs.cost import PlanCosts
 from simulator.discovery import modules
 from simulator.job import Job
@@ -105,6 +106,21 @@ class Strategy:
             raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
 
 
+#: The option by which every strategy follows a file: the order of its plan's tasks, or a pipeline's actions.
+SCHEDULE = "schedule"
+
+
+def _following(plan: PlanFunction, path: str) -> PlanFunction:
+    """The same function for a strategy whose tasks run in the order of the file at `path`, which is read now."""
+    order = order_csv.read(path)
+
+    @wraps(plan)
+    def following(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
+        return order_csv.followed(plan(job, machine, costs, options), machine, order, path)
+
+    return following
+
+
 def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:
     """The same function for a job that runs as the machine's devices run it.
 
@@ -174,7 +190,9 @@ def get(name: str) -> Strategy:
 def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
-    Options in `shared` that the strategy has serve as defaults. Raises StepcastError for an unknown strategy or an unusable option.
+    Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
+    order of the file (`board.order_csv`); pipelines also read the order of their actions. Raises StepcastError for an unknown strategy, an
+    unusable option or an unusable file.
     """
     name, _, tail = spec.partition(":")
     strategy = get(name)
@@ -184,6 +202,8 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
         if not equals:
             raise StepcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
         texts[key.strip()] = value.strip()
+    if texts.get(SCHEDULE) and (SCHEDULE not in strategy.option_names or order_csv.names_tasks(texts[SCHEDULE])):
+        strategy = replace(strategy, plan=_following(strategy.plan, texts.pop(SCHEDULE)))
     return strategy, strategy.options(texts)
 
 

@@ -102,7 +102,7 @@ def predict(
     if order.writes and not len(jobs) == len(names) == 1:
         raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
     check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
-    shared = order.options
+    texts, shared = list(order.texts), order.options
     targets = [target(jobs[0], profile, name, placement) for name in names]
     answers = [
         Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
