@@ -444,6 +444,31 @@ def diff(
 
 
 @app.command(cls=OnceCommand)
+def report(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="PLACE...", help="Folders that --out wrote, JSON documents and timelines, in the page's order.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.html", help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Stepcast report",
+    json: AsJson = False,
+):
+    """Put what other commands wrote on one page to send to a colleague: one HTML file that needs no network and no other file.
+
+    It takes the folders of validate, demo, run, diff and reproduce, the documents of search (--out), predict (--json) and all others, and
+    timelines. A job's report, search and diff:
+
+      stepcast validate --model resnet18 --batch 16 --image-size 64 --out job
+
+      stepcast search --model resnet18 --batch 16 --image-size 64 --out search.json
+
+      stepcast diff job:turbodl --out diff
+
+      stepcast report job search.json diff -o resnet18.html
+    """
+    _commands("reporting").report(places, out, title, json)
+
+
+@app.command(cls=OnceCommand)
 def reproduce(
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,

@@ -1,13 +1,13 @@
 """Reads what the timeline's script receives: the payload of `ui.figures.timeline_canvas.payload`."""
 
-import base64
-import gzip
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from tests.support.html_pages import data_of_page
+from ui.figures.timeline_canvas.page import ELEMENT
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def decode(payload: bytes) -> Payload:
 
 def payloads_of_page(html: str) -> list[Payload]:
     """The timelines of an HTML page."""
-    texts = re.findall(r'<script type="application/octet-stream">([A-Za-z0-9+/=]*)</script>', html)
-    return [decode(gzip.decompress(base64.b64decode(text))) for text in texts]
+    return [decode(data) for data in data_of_page(html, ELEMENT)]
 
 
 def payloads_of_app(app: Any) -> list[Payload]:

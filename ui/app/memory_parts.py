@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from traces.comparison import Prediction
+from ui.app.table_parts import table_ui
 from ui.text import fits, tables
 from ui.text.labels import markdown_escaped
 
@@ -28,10 +29,10 @@ def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -
     """
     fitting, rows = [prediction.fits for prediction in predictions], tables.prediction_rows(predictions, here)
     if all(fitting):  # without styles, which take longer than all else
-        st.dataframe(rows, hide_index=True)
+        table_ui(rows)
         return
 
     def styles(row: pd.Series) -> list[str]:
         return ["" if fitting[row.name] else RED if head in PLAIN_COLUMNS else DIM_RED for head in row.index]
 
-    st.dataframe(pd.DataFrame(rows).style.apply(styles, axis=1), hide_index=True)
+    table_ui(rows, pd.DataFrame(rows).style.apply(styles, axis=1))

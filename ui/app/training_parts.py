@@ -6,6 +6,7 @@ import streamlit as st
 
 from traces.errors import StepcastError
 from traces.training import TrainingRun
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures.training_chart import training_figure
 from ui.figures.training_curves import measures
 from ui.reports import training as training_report
@@ -30,7 +31,8 @@ def training_ui(document: Path) -> None:
     st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
     measure = st.radio("over", list(measures(run)), horizontal=True, key="measure")
     st.plotly_chart(training_figure(run, measure), key="training")
-    st.dataframe(training_words.cells(run), hide_index=True)
+    table_ui(training_words.cells(run))
+    formulas_ui("Step of a training", "Loss at the end", "Difference of losses")
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the training")

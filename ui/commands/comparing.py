@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -29,19 +29,19 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     inputs = [("A", Path(a))] + ([("B", Path(b))] if b is not None else [])
     folder = None if out is None else OutputFolder(out, DIFF)
     check_outputs({"--perfetto": perfetto, "--out": folder}, inputs)
-    document, timelines = _validated(a) if b is None else _files(a, b)
+    document, timelines, steps = _validated(a) if b is None else _files(a, b)
     if perfetto is not None and not timelines:
         raise StepcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
     writers: list[Callable[[], object]] = []
     if perfetto is not None:
         writers.append(lambda: export(perfetto, timelines))
     if out is not None:
-        writers.append(lambda: _write(out, document, timelines))
+        writers.append(lambda: _write(out, document, timelines, steps))
     print_then_write(lambda: print_document(document.document()) if as_json else _print(document), *writers)
 
 
-def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline]]:
-    """Compare two traces, or two timelines."""
+def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
+    """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
         if os.path.isdir(name):
             raise StepcastError(
@@ -54,11 +54,11 @@ def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline]]:
             f"{timeline} is a timeline and {trace} is not; expected two of a kind: stepcast replay {trace} --timeline FILE makes a timeline"
         )
     compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b)
-    return compared.diff, {"A": compared.a, "B": compared.b}
+    return compared.diff, {"A": compared.a, "B": compared.b}, compared.one_step()
 
 
-def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline]]:
-    """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY."""
+def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
+    """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY. Returns what `_files` does."""
     from ui.reports.report import read_report  # here, because it loads matplotlib and torch
 
     place, strategy = _place(name)
@@ -76,7 +76,7 @@ def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline]]:
     label, result, number = chosen
     timelines = next((each for each in report.comparisons[number] if each.result == result), None)
     both = {} if timelines is None else {"predicted": timelines.predicted, "measured": timelines.measured}
-    return compare_validated(result, label, timelines), both
+    return compare_validated(result, label, timelines), both, tuple(both.values())
 
 
 def _place(name: str) -> tuple[str, str | None]:
@@ -100,7 +100,7 @@ def _print(document: Diff) -> None:
     console.print(table("", diff_words.cells(document), (diff_words.TERM,)))
 
 
-def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline]) -> None:
+def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:
     from ui.reports import diff as diff_report  # here, because it loads matplotlib
 
-    print(f"report: {diff_report.write(out, document, timelines)}", file=sys.stderr)
+    print(f"report: {diff_report.write(out, document, timelines, steps)}", file=sys.stderr)

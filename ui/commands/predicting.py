@@ -26,9 +26,7 @@ from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
 from ui.text import fits, labels, sentences, tables, waterfalls
 from ui.text.machines import partition_words
-from ui.text.predictions import predictions_table
-
-SCHEMA = "stepcast.predictions/1"
+from ui.text.predictions import place, predictions_document, predictions_table
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Answer:
     @property
     def place(self) -> dict[str, object]:
         """Which combination this is."""
-        return {"model": self.job.model, "batch": self.job.batch, "machine": self.machine.name}
+        return place(self.job.model, self.job.batch, self.machine.name)
 
 
 def predict(
@@ -169,10 +167,8 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
-        print_document(
-            {"schema": SCHEMA, "predictions": [answer.place | answer.document(show_plan) for answer in predicted],
-             "refused": [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]}
-        )  # fmt: skip
+        refusals = [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]
+        print_document(predictions_document([answer.place | answer.document(show_plan) for answer in predicted], refusals))
         return
     console = Console(width=max(120, Console().width))
     console.print(predictions_table([(answer.job.batch, answer.machine.name, answer.prediction) for answer in predicted]))

@@ -7,4 +7,4 @@ TRAINING = FolderKind("run.json", "stepcast.run", ("index.html", "run.json", "lo
 REPRODUCTION = FolderKind("reproduction.json", "stepcast.reproduction", ("index.html", "reproduction.json"))
 GPU_FIRST = FolderKind("first.json", "stepcast.gpu_first", ("first.json", "README.md"))
 GPU_REPORT = FolderKind("report.json", "stepcast.gpu-report", ("report.json", "README.md", "facts.json"))
-DIFF = FolderKind("diff.json", "stepcast.diff", ("index.html", "diff.json", "waterfall.png", "perfetto.json.gz"))
+DIFF = FolderKind("diff.json", "stepcast.diff", ("index.html", "diff.json", "a.json.gz", "b.json.gz", "waterfall.png", "perfetto.json.gz"))

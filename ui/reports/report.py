@@ -1,6 +1,6 @@
-"""A report folder: a page with a table, timelines and pictures, and the documents, timelines, plans and traces that it shows.
+"""A report folder: a page with tables, timelines and charts, and the documents, timelines, plans, traces and pictures of them.
 
-    index.html                    the page; needs no network
+    index.html                    the page; needs no network and no other file
     report.json                   which file is what; the app reads it
     validation.json               (validation-2.json, ...) the document of `stepcast validate`
     summary.png                   every strategy's predicted and measured step time
@@ -29,24 +29,17 @@ from traces.files import first_fault, read_document, write_atomic, write_json
 from traces.perfetto import export
 from traces.timeline import Timeline
 from ui.figures.memory_picture import memory_picture
-from ui.figures.timeline_canvas.page import head, timelines_html
 from ui.figures.timeline_picture import timelines_picture
 from ui.figures.validation_picture import validation_picture
 from ui.figures.waterfall_picture import waterfall_picture
-from ui.reports.page import first_and_last, render
-from ui.text import sentences, tables, verdicts, waterfalls
-from ui.text.labels import headline, row_labels
+from ui.reports.page import Section, page
+from ui.reports.validations import Shown, validation_section
+from ui.text import waterfalls
+from ui.text.labels import row_labels
 
-SCHEMA = "stepcast.report/1"
+SCHEMA, TITLE = "stepcast.report/1", "Predicted against measured step times"
 #: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
 LONGEST_NAME = 80
-#: Files in the folder of every comparison, and the text of the links to them.
-FILES = (
-    ("timelines.svg", "picture (SVG)"),
-    ("perfetto.json.gz", "trace for ui.perfetto.dev"),
-    ("predicted.json.gz", "predicted timeline"),
-    ("measured.json.gz", "measured timeline"),
-)
 
 
 class _Entry(BaseModel):
@@ -113,61 +106,30 @@ def write_report(
 
 def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:
     """Write every file of the report into `stage`. `compared`: comparisons with their plans."""
-    sections, shown, taken = [], [], set()
+    sections, written, taken = [], [], set()
     for number, validation in enumerate(validations, start=1):
         suffix = "" if len(validations) == 1 else f"-{number}"
         section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])
         validation.save(stage / section.file)
         validation_picture(stage / section.picture, validation)
-        comparisons = []
+        shown = []
         for comparison, plan in compared:
             if comparison.result not in validation.results:
                 continue
             row = validation.results.index(comparison.result)
             label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            pictures = _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
+            _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
-            comparisons.append(_comparison_values(comparison, folder, plan is not None, pictures))
+            shown.append(Shown(comparison, folder, frozenset(path.name for path in (stage / folder).iterdir())))
         sections.append(section)
-        shown.append(_section_values(validation, section, comparisons))
-    rows = [row for values in shown for row in values["rows"][:1]]
-    drawing = head() if any(section.comparisons for section in sections) else ""
-    page = render("validations.html", sections=shown, text_columns=first_and_last(rows), head=drawing)
-    write_atomic(stage / "index.html", page)
+        written.append(validation_section(validation, shown, section.picture))
+    write_atomic(stage / "index.html", page(TITLE, written))
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
 
 
-def _section_values(validation: Validation, section: _Section, comparisons: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the page shows of one validation."""
-    return {
-        "heading": sentences.job_words(validation),
-        "headline": verdicts.headline(validation),
-        "words": " ".join(sentences.validation_words(validation)),
-        "picture": section.picture,
-        "rows": [tables.folded(cells) for cells in tables.validation_cells(validation)],
-        "file": section.file,
-        "comparisons": comparisons,
-    }
-
-
-def _comparison_values(comparison: Comparison, folder: str, has_plan: bool, pictures: list[tuple[str, str]]) -> dict[str, Any]:
-    """What the page shows of one comparison, and which files of its folder it links to."""
-    result = comparison.result
-    words = [*sentences.result_words(result), *sentences.memory_words(result), sentences.phase_words(comparison)]
-    words += waterfalls.measured_words(result)
-    return {
-        "heading": f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}",
-        "words": " ".join(words),
-        "folder": folder,
-        "timelines": timelines_html([comparison.predicted, comparison.measured], "", fallback=f"{folder}/timelines.png"),
-        "pictures": pictures,
-        "files": [*FILES, *([("plan.json.gz", "plan")] if has_plan else [])],
-    }
-
-
-def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Write a comparison's files. Returns the names of the pictures below the timelines, each with what it shows."""
+def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> None:
+    """Write a comparison's files."""
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
@@ -175,13 +137,9 @@ def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Ma
         timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
-    pictures = []
     if comparison.result.waterfall:
         waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
-        pictures.append(("waterfall.png", "from the predicted to the measured step, part by part"))
-    if memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title) is not None:
-        pictures.append(("memory.png", "memory of every device"))
-    return pictures
+    memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title)
 
 
 def _free_name(label: str, taken: set[str]) -> str:
@@ -228,6 +186,12 @@ def read_report(path: Path | str) -> Report:
     )
     folders = tuple(tuple(_inside(path, entry.folder) for entry in section.comparisons) for section in sections)
     return Report(path, validations, comparisons, folders)
+
+
+def report_sections(report: Report) -> list[Section]:
+    """The sections of a page that stands alone, one per validation."""
+    pairs = zip(report.validations, report.comparisons, strict=True)
+    return [validation_section(validation, [Shown(comparison) for comparison in compared]) for validation, compared in pairs]
 
 
 def _read_comparison(folder: Path, entry: _Entry, validation: Validation) -> Comparison:

@@ -1,6 +1,6 @@
-"""The folder of a reproduction: a static page with tables and pictures, and the document that they show.
+"""The sections of a page about reproductions of papers, and the folder of such a page.
 
-index.html                      the page; needs no network
+index.html                      the page; needs no network and no other file
 reproduction.json               the document of `stepcast reproduce --json`
 PAPER-CHART.png, PAPER-CHART.svg    the pictures of charts, and of networks
 """
@@ -13,7 +13,8 @@ from traces.files import check_writable, write_atomic
 from traces.reproduction import Chart, DividedNetwork, Paper, Reproduction, Table
 from ui.figures.division_picture import division_picture
 from ui.figures.reproduction_picture import chart_picture
-from ui.reports.page import first_and_last, render
+from ui.reports.page import Section, document_data, first_and_last, picture_data, section
+from ui.reports.page import page as page_of
 from ui.text import reproductions as reproduction_tables
 from ui.text import sentences, tables
 
@@ -42,23 +43,28 @@ def charts_with_points(paper: Paper) -> list[Chart]:
 
 def page(document: Reproduction) -> str:
     """The HTML page of a reproduction."""
-    return render("reproduction.html", papers=[_paper_values(paper) for paper in document.papers], document=DOCUMENT)
+    return page_of("Published and predicted", reproduction_sections(document, linked=True))
 
 
-def _paper_values(paper: Paper) -> dict[str, Any]:
-    """What the page shows of one paper."""
+def reproduction_sections(document: Reproduction, linked: bool = False) -> list[Section]:
+    """One section per paper. `linked`: whether the files of the folder lie beside the page."""
+    return [_paper_section(paper, linked) for paper in document.papers]
+
+
+def _paper_section(paper: Paper, linked: bool) -> Section:
     address = paper.reference.rpartition(" ")[2]
-    return {
-        "title": paper.title,
-        "reference": paper.reference,
-        "link": address if address.startswith("https://") else "",
-        "words": " ".join(reproduction_tables.about_words(paper)),
-        "tables": [_table_values(table) for table in paper.tables],
-        "checks": [reproduction_tables.check_words(check) for check in paper.checks],
-        "charts": [(_stem(paper, shown), shown.title) for shown in (*charts_with_points(paper), *paper.networks)],
-        "measured": [_measured_values(Validation.model_validate(measured)) for measured in paper.measured],
-        "notes": paper.notes,
-    }
+    holding = sum(check.holds is True for check in paper.checks)
+    judged = sum(check.holds is not None for check in paper.checks)
+    drawn = [(chart, chart_picture) for chart in charts_with_points(paper)] + [(network, division_picture) for network in paper.networks]
+    return section(
+        paper.title, f"{holding} of {judged} claims hold." if judged else "", "reproduction.html", reference=paper.reference,
+        link=address if address.startswith("https://") else "", words=" ".join(reproduction_tables.about_words(paper)),
+        tables=[_table_values(table) for table in paper.tables], checks=[reproduction_tables.check_words(check) for check in paper.checks],
+        charts=[(picture_data(lambda place, draw=draw, shown=shown: draw(place, shown)), shown.title) for shown, draw in drawn],
+        measured=[_measured_values(Validation.model_validate(measured)) for measured in paper.measured], notes=paper.notes,
+        data=document_data(Reproduction(papers=(paper,))),
+        files=[(f"{_stem(paper, shown)}.svg", f"{shown.title} (SVG)") for shown, _ in drawn] if linked else (),
+    )  # fmt: skip
 
 
 def _table_values(table: Table) -> dict[str, Any]:

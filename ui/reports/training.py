@@ -1,16 +1,21 @@
-"""The folder of a training: a static page with a picture and a table, and the document that they show.
+"""The section of a page about a training, and the folder of such a page.
 
-index.html              the page; needs no network
+index.html              the page; needs no network and no other file
 run.json                the document of `stepcast run --metrics`
 loss.png, loss.svg      the picture
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from traces.files import check_writable, write_atomic
 from traces.training import TrainingRun
+from ui.figures.charts_page.page import chart_html
+from ui.figures.training_chart import training_figure
+from ui.figures.training_curves import measures
 from ui.figures.training_picture import training_picture
-from ui.reports.page import first_and_last, render
+from ui.reports.page import Section, document_data, first_and_last, section
+from ui.reports.page import page as page_of
 from ui.text import trainings as training_words
 from ui.text.labels import differing
 
@@ -24,15 +29,26 @@ def write(folder: Path | str, document: TrainingRun) -> Path:
     document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
     for kind in ("png", "svg"):
         training_picture(folder / f"loss.{kind}", document)
-    return write_atomic(folder / "index.html", page(document))
+    files = [("loss.png", "picture (PNG)"), ("loss.svg", "picture (SVG)")]
+    return write_atomic(folder / "index.html", page(document, files, "loss.png"))
 
 
-def page(document: TrainingRun) -> str:
+def page(document: TrainingRun, files: Sequence[tuple[str, str]] = (), picture: str = "") -> str:
     """The HTML page of a training."""
+    return page_of("Training", [training_section(document, files, picture)])
+
+
+def training_section(document: TrainingRun, files: Sequence[tuple[str, str]] = (), picture: str = "") -> Section:
+    """Curves over every measure of time, and the table. `picture`: the address of the curves for want of scripts."""
     rows = training_words.cells(document)
-    return render(
-        "training.html", title=training_words.title(document), about=_about(document), rows=rows, text_columns=first_and_last(rows),
-        document=DOCUMENT, accuracy=any(curve.evaluations for curve in document.curves), target=document.target is not None,
+    charts = [
+        chart_html(training_figure(document, measure), f"Loss, and accuracy if it was measured, over {measure}", "" if number else picture)
+        for number, measure in enumerate(measures(document))
+    ]
+    return section(
+        training_words.title(document), _about(document), "training.html", charts=charts, rows=rows, text_columns=first_and_last(rows),
+        data=document_data(document), files=files, accuracy=any(curve.evaluations for curve in document.curves),
+        target=document.target is not None,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from traces import units
 from traces.search_result import RankedPlan, SearchResult, Verification
 from ui.text.labels import differing
-from ui.text.waterfalls import change_words
+from ui.text.waterfalls import Bar, bars, change_words
 
 #: What a lower bound rests on, in words.
 BOUND_WORDS = {
@@ -104,6 +104,19 @@ def _why_words(result: SearchResult, best: RankedPlan) -> list[str]:
     if rival is not None and result.rival_waterfall:
         lines.append(change_words("The best step", rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s))
     return lines
+
+
+def waterfalls(result: SearchResult) -> list[tuple[str, list[Bar]]]:
+    """The bars to the best plan's step from the baseline's, and from that of the best plan of another family, each with its plan."""
+    best, rival = result.winner, next((plan for plan in result.plans if plan.plan == result.rival), None)
+    if best is None:
+        return []
+    drawn = []
+    if result.waterfall and result.baseline_step_s is not None:
+        drawn.append(("baseline", bars("baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s)))
+    if rival is not None and result.rival_waterfall:
+        drawn.append((rival.plan, bars(rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s)))
+    return drawn
 
 
 def _bound_words(result: SearchResult, best: RankedPlan) -> list[str]:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.canvas_payload import payloads_of_page
 from tests.support.cli_process import start
 from tests.support.page_samples import result
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.training_traces import TrainingJob
 from traces.comparison import Change
 from traces.diff_result import Diff
+from ui.reports.folders import DIFF
 from ui.reports.report import write_report
 
 JOB = TrainingJob()
@@ -59,8 +61,11 @@ def test_both_runs_on_one_axis_and_a_folder(stepcast, traces, tmp_path):
         assert done.status == 0
     events = json.loads(gzip.decompress(perfetto.read_bytes()))["traceEvents"]
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"A cuda:0", "A host", "B cuda:0", "B host"}
-    assert {path.name for path in out.iterdir()} == {"index.html", "diff.json", "waterfall.png", "perfetto.json.gz"}
-    assert "B is 0.60 ms slower than A" in (out / "index.html").read_text()
+    assert {path.name for path in out.iterdir()} == {*DIFF.files}
+    page = (out / "index.html").read_text()
+    assert "B is 0.60 ms slower than A" in page
+    (drawn,) = payloads_of_page(page)
+    assert [len(drawn.bars(panel=panel)) > 0 for panel in (0, 1)] == [True, True]
     assert Diff.load(out / "diff.json").a == "before.json.gz"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")

@@ -147,7 +147,7 @@ def test_a_page_has_one_script_that_needs_no_other(runs):
         script = assets.script(entry)
         assert not re.search(r"^\s*import\b|\bfetch\(|innerHTML|eval\(|</script", script, re.MULTILINE)
         assert not re.search(r"^export (?!default)", script, re.MULTILINE)
-    assert set(assets.MODULES) | {"streamlit", "page"} == {path.stem for path in assets.HERE.glob("*.js")}
+    assert {*assets.MODULES, "embedded", "streamlit", "page"} == {path.stem for path in assets.HERE.glob("*.js")}
     assert page.head().count("<script") == 1
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", assets.script("page"), re.MULTILINE)
     assert len(names) == len(set(names)), "all modules share one scope"

@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 
 from tests.support.canvas_payload import payloads_of_page
+from tests.support.html_pages import figures_of_page, written_words
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.memory_use import AtPeak
-from ui.figures.timeline_canvas.page import head
+from ui.figures.timeline_canvas import page as timelines_page
 from ui.reports import report
 from ui.reports.report import read_report, write_report
 from ui.text import sentences, tables, verdicts
@@ -40,11 +41,6 @@ def text_of(table, width=200):
     return console.export_text()
 
 
-def without_timelines(page):
-    """A page without the timelines' script and data, which tests of their own look at."""
-    return re.sub(r'<script type="application/octet-stream">[A-Za-z0-9+/=]*</script>', "", page.replace(head(), ""))
-
-
 def test_folder_has_every_part_and_nothing_else(folder):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
@@ -54,11 +50,12 @@ def test_folder_has_every_part_and_nothing_else(folder):
     assert json.loads(gzip.decompress((folder / "1f1b/perfetto.json.gz").read_bytes()))["traceEvents"]
 
 
-def test_page_links_only_to_files_that_exist_and_needs_no_network(folder):
-    page = without_timelines((folder / "index.html").read_text())
-    links = re.findall(r'(?:href|src)="([^"]+)"', page)
+def test_page_has_what_it_shows_and_needs_neither_a_network_nor_its_folder(folder):
+    page = written_words((folder / "index.html").read_text())
+    links = re.findall(r'href="([^"]+)"', page)
     assert links
-    assert all((folder / link).is_file() for link in links)
+    assert all(link.startswith("data:application/json;base64,") or (folder / link).is_file() for link in links)
+    assert 'src="' not in re.sub("<noscript>.*?</noscript>", "", page)
     assert "http" not in page
     assert "<script" not in page
     assert "predicted 51.3 ms, measured 52.4 ms: -2.0 %" in page
@@ -69,12 +66,22 @@ def test_page_holds_the_timelines_and_their_script_once(folder, runs):
     drawn = payloads_of_page(page)
     assert [len(timelines.bars(panel=1)) for timelines in drawn] == [len(run.measured.window()) for run in runs]
     assert page.count("export default") == 0
-    assert page.count('<script type="module">') == 1
+    assert page.count(timelines_page.head()) == 1
     assert '<noscript><img src="1f1b/timelines.png"' in page
 
 
-def test_a_page_without_timelines_has_no_script(tmp_path):
-    assert "<script" not in write_report(tmp_path / "r", [validation(result())]).read_text()
+def test_page_holds_the_charts_and_their_library_once(folder):
+    page = (folder / "index.html").read_text()
+    assert page.count('id="stepcast-plotly"') == 1
+    (chart, *others) = figures_of_page(page)
+    assert chart["layout"]["title"]["text"] == "turbodl is 1.42x as fast as plain PyTorch"
+    assert len(others) == 3 * 3, "phases, errors and memory of every strategy"
+    assert '<noscript><img src="summary.png"' in page
+
+
+def test_a_page_has_no_script_that_it_does_not_need(tmp_path):
+    assert timelines_page.head() not in write_report(tmp_path / "r", [validation(result())]).read_text()
+    assert "<script" not in write_report(tmp_path / "s", [validation(skipped())]).read_text()
 
 
 def test_reads_back_what_was_written(folder, runs):
@@ -105,7 +112,7 @@ def test_names_and_text_cannot_break_out(tmp_path):
     both = validation(hostile), validation(result("<script>../../etc", measured=0.05))
     second = Comparison(two_lanes(), two_lanes("measured"), both[1].results[0])
     write_report(tmp_path / "r", both, [comparison, second])
-    page = without_timelines((tmp_path / "r/index.html").read_text())
+    page = written_words((tmp_path / "r/index.html").read_text())
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     folders = sorted(path.name for path in (tmp_path / "r").iterdir() if path.is_dir())

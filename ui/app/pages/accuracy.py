@@ -1,10 +1,13 @@
 """The app's page of accuracy: measured steps in the intervals that were predicted for them, over the validations that are shipped."""
 
-import pandas as pd
+from dataclasses import asdict
+
 import streamlit as st
 
 from simulator.predict.coverage import by_strategy, coverage, judged
 from traces.shipped import shipped_validations
+from ui.app.share_parts import Download, csv, keep_link, share_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures.coverage_chart import coverage_figure
 from ui.text.labels import markdown_escaped
 
@@ -26,4 +29,8 @@ def page() -> None:
         {"strategy": markdown_escaped(name), "steps": len(own), "in the interval": f"{coverage(own):.0%}"}
         for name, own in by_strategy(steps).items()
     ]
-    st.dataframe(pd.DataFrame(table), hide_index=True)
+    table_ui(table)
+    formulas_ui("Coverage", "90 % interval", "Measured step")
+    keep_link("accuracy", {})
+    rows = [asdict(step) for step in steps]
+    share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(rows))])

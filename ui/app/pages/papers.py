@@ -13,6 +13,7 @@ from ui.app.command_run import CommandRun
 from ui.app.model import reports_folder
 from ui.app.share_parts import Download, keep_link, opened_by_link, share_ui
 from ui.app.state import select
+from ui.app.table_parts import table_ui
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_words
 from ui.text import sentences, tables
@@ -96,7 +97,7 @@ def paper_ui(paper: Paper, folder: Path) -> None:
     for measured in paper.measured:
         validation = Validation.model_validate(measured)
         st.markdown(f"Measured: {markdown_escaped(sentences.job_words(validation))}")
-        st.dataframe(tables.validation_cells(validation), hide_index=True)
+        table_ui(tables.validation_cells(validation))
     for note in paper.notes:
         st.caption(markdown_escaped(note))
 

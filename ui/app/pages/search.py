@@ -13,12 +13,13 @@ from ui.app.model import Request, Searched, find_predictor
 from ui.app.request_form import put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import BUTTON
+from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.figures.search_chart import search_figure
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.text import searches
+from ui.text.formulas import FORMULAS
 from ui.text.labels import markdown_escaped
-from ui.text.waterfalls import bars
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
@@ -84,7 +85,7 @@ def answer_ui(request: Request, answer: Searched) -> None:
     st.subheader("All plans", anchor=False)
     rows = searches.cells(result)
     every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
-    st.dataframe(rows if every else rows[:SHOWN], hide_index=True)
+    table_ui(rows if every else rows[:SHOWN])
     why_ui(answer)
     share_ui(command(request, name="search"), query_of(request), downloads(result))
 
@@ -95,31 +96,25 @@ def figures_ui(result: SearchResult) -> None:
     if best is None:
         return
     values = (
-        ("Best step", units.duration(best.step_s), f"90 %: {units.interval(best.interval_s)} ms"),
+        ("Step time", units.duration(best.step_s), f"90 %: {units.interval(best.interval_s)} ms"),
         ("Over the baseline", units.speedup(best.speedup), ""),
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
         ("Peak memory", units.memory(best.peak_bytes), ""),
         ("Above the lower bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
-        ("Tied plans", str(len(result.ties)), "within 2 %, or not told apart"),
+        ("Tied", str(len(result.ties)), "within 2 %, or not told apart"),
     )
     for column, (label, value, below) in zip(st.columns(len(values)), values, strict=True):
-        column.metric(label, value)
+        column.metric(label, value, help=FORMULAS.get(label))
         if below:
             column.caption(below)
 
 
 def why_ui(answer: Searched) -> None:
     """Show why the best plan is faster than the baseline, and than the best plan of another family, and their timelines."""
-    result, best = answer.result, answer.result.winner
-    if best is None or answer.best is None:
+    if answer.result.winner is None or answer.best is None:
         return
     st.subheader("Why it wins", anchor=False)
-    rival = next((plan for plan in result.plans if plan.plan == result.rival), None)
-    pairs = [("baseline", result.baseline_step_s, result.waterfall)] if result.waterfall else []
-    if rival is not None and result.rival_waterfall:
-        pairs.append((rival.plan, rival.step_s, result.rival_waterfall))
-    for name, step_s, changes in pairs:
-        waterfall = bars(name, step_s, changes, best.plan, best.step_s)
+    for name, waterfall in searches.waterfalls(answer.result):
         st.plotly_chart(waterfall_figure(waterfall, f"From {name} to the best plan"), key=f"search waterfall {name}")
     timelines_ui("search timeline", answer.best)
 

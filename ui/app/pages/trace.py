@@ -1,6 +1,5 @@
 """The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -17,12 +16,14 @@ from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
 from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select, text
+from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.text import replays as replay_words
 from ui.text import stragglers as straggler_words
+from ui.text.formulas import FORMULAS
 from ui.text.labels import markdown_escaped
 from ui.text.rules import changed_words
 
@@ -57,17 +58,18 @@ def page() -> None:
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
         diagnosis_ui(replay)
-        if len(chosen) > 1:
-            stragglers_ui(load_stragglers(*files), replay.result.gpu_period_simulated_s)
-        if rules:
-            answer_ui(replay, ask(replay, rules))
+        costs = load_stragglers(*files) if len(chosen) > 1 else ()
+        stragglers_ui(costs, replay.result.gpu_period_simulated_s)
+        answer = ask(replay, rules) if rules else None
+        if answer is not None:
+            answer_ui(replay, answer)
         ladder = load_ladder(*files)
         ladder_ui(ladder)
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
         summary_ui(replay)
         command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
-        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder))
+        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
 
@@ -77,12 +79,15 @@ def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]
     return {name: values for name, values in zip(LINKED, ([path.name for path in traces], list(rules)), strict=True) if values}
 
 
-def downloads(replay: Replayed, ladder: ReplayResult) -> list[Download]:
-    """The ranked changes, the document, and the drawn step."""
+def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, costs: Sequence[StragglerCost]) -> list[Download]:
+    """The ranked changes, the document of the command line (with rules, that of their answer), and the drawn step."""
+    result = ladder if answer is None else replay.result.model_copy(update={"what_if": answer.what_if})
+    if costs:
+        result = result.model_copy(update={"stragglers": costs})
     step = partial(one_step, replay.replay, replay.simulated, typical_step(replay.result), "replayed")
     return [
         Download("Changes (CSV)", "changes.csv", "text/csv", lambda: csv(replay_words.ladder_cells(ladder))),
-        Download("Replay (JSON)", "replay.json", "application/json", lambda: json.dumps(ladder.document(), allow_nan=False).encode()),
+        Download("Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(result.document())),
         Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
         Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
     ]
@@ -120,7 +125,7 @@ def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:
         st.subheader("Stragglers")
         st.write(markdown_escaped(" ".join(straggler_words.words(costs, step_s))))
         st.markdown(straggler_words.TITLE)
-        st.dataframe(straggler_words.cells(costs), hide_index=True)
+        table_ui(straggler_words.cells(costs))
 
 
 def rules_ui() -> list[str]:
@@ -139,10 +144,10 @@ def diagnosis_ui(replay: Replayed) -> None:
     """Show the step time, and where it goes."""
     result = replay.result
     left, middle, right = st.columns(3)
-    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s))
+    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s), help=FORMULAS["Step time (GPU)"])
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
-    right.metric("Error", units.percent(result.error))
-    st.dataframe(replay_words.diagnosis_cells(result), hide_index=True)
+    right.metric("Error", units.percent(result.error), help=FORMULAS["Error of a replay"])
+    table_ui(replay_words.diagnosis_cells(result))
 
 
 def summary_ui(replay: Replayed) -> None:
@@ -162,7 +167,7 @@ def summary_ui(replay: Replayed) -> None:
     ):
         if cells:
             with st.expander(title):
-                st.dataframe(cells, hide_index=True)
+                table_ui(cells)
 
 
 def ladder_ui(result: ReplayResult) -> None:
@@ -175,8 +180,7 @@ def ladder_ui(result: ReplayResult) -> None:
 
 def changes_table(cells: list[dict[str, str]]) -> None:
     """Show changes and their gains, with most of the width for the notes."""
-    widths = {"change": "medium", "note": "large"}
-    st.dataframe(cells, hide_index=True, column_config={name: st.column_config.TextColumn(width=width) for name, width in widths.items()})
+    table_ui(cells, columns={"change": {"width": "medium"}, "note": {"width": "large"}})
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
@@ -186,7 +190,7 @@ def answer_ui(replay: Replayed, answer: Answer) -> None:
     left, middle, right = st.columns(3)
     left.metric("Step time (GPU) before", units.duration(what_if.gpu_period_before_s))
     middle.metric("After", units.duration(what_if.gpu_period_after_s))
-    right.metric("Speed-up", units.speedup(what_if.speedup))
+    right.metric("Speed-up", units.speedup(what_if.speedup), help=FORMULAS["Speed-up"])
     changes_table(replay_words.answers_cells(what_if))
     changed = changes(replay.simulated, answer.timeline)
     number = typical_step(replay.result)

@@ -1,7 +1,5 @@
 """The app's page of reports and trainings: predicted above measured, with errors and their causes."""
 
-import json
-from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -11,8 +9,9 @@ from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.shipped import example_report
 from ui.app.model import report_places, reports_folder, start_arguments
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
 from ui.app.state import segments, select
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.training_parts import training_place, training_ui
 from ui.app.validation_run import validation_run_ui
@@ -52,10 +51,9 @@ def page() -> None:
 
 def downloads(validation: Validation) -> list[Download]:
     """The table and the document of a validation."""
-    document = partial(json.dumps, validation.document(), allow_nan=False)
     return [
         Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(tables.validation_cells(validation))),
-        Download("Validation (JSON)", "validation.json", "application/json", lambda: document().encode()),
+        Download("Validation (JSON)", "validation.json", "application/json", lambda: json_bytes(validation.document())),
     ]
 
 
@@ -116,11 +114,12 @@ def validation_summary_ui(validation: Validation) -> None:
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
-    st.dataframe(tables.validation_cells(validation), hide_index=True)
+    table_ui(tables.validation_cells(validation))
+    formulas_ui("Error", "Measured step", "A/A spread", "Drift", "Numbers")
     numerics = error_words.numerics_cells(validation)
     if numerics:
         with st.expander("Numbers: how far each strategy's results are from plain PyTorch's"):
-            st.dataframe(numerics, hide_index=True)
+            table_ui(numerics)
 
 
 def headline_ui(validation: Validation) -> None:
@@ -167,6 +166,7 @@ def task_errors_ui(comparison: Comparison) -> None:
     groups = grouped(errors, by)
     left, right = st.columns(2)
     left.plotly_chart(errors_figure(groups, by), key="errors")
-    right.dataframe(error_words.group_cells(groups, by), hide_index=True)
+    with right:
+        table_ui(error_words.group_cells(groups, by))
     st.write(markdown_escaped(error_words.cause_words(errors)))
-    st.dataframe(error_words.offender_cells(errors), hide_index=True)
+    table_ui(error_words.offender_cells(errors))

@@ -2,14 +2,6 @@
 
 const TYPES = { uint8: Uint8Array, uint32: Uint32Array, int32: Int32Array };
 
-/** The bytes of a text in base64; gzip is undone if they are compressed. */
-export async function bytesOf(base64) {
-  const bytes = Uint8Array.from(atob(base64.trim()), (letter) => letter.charCodeAt(0));
-  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
-  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(plain).arrayBuffer());
-}
-
 /** The header and the arrays of a payload (a Uint8Array). */
 export function decode(payload) {
   const bytes = payload.slice(); // in a buffer of its own, where the arrays are aligned

@@ -5,19 +5,24 @@ import gzip
 from collections.abc import Sequence
 from html import escape
 
+from markupsafe import Markup
+
 from traces.timeline import Timeline
 from ui.figures.timeline_canvas.assets import script, style
 from ui.figures.timeline_canvas.payload import timelines_payload
 
+#: How the element of timelines begins. No text of a user's can: its quotes are escaped.
+ELEMENT = '<div class="stepcast-payload"'
 
-def timelines_html(timelines: Sequence[Timeline], title: str | None = None, fallback: str = "") -> str:
+
+def timelines_html(timelines: Sequence[Timeline], title: str | None = None, fallback: str = "") -> Markup:
     """The element of one timeline. `fallback`: the address of a picture for browsers without scripts."""
     payload = gzip.compress(timelines_payload(timelines, title), mtime=0)
     picture = f'<noscript><img src="{escape(fallback)}" alt="Timelines"></noscript>' if fallback else ""
     data = base64.b64encode(payload).decode()
-    return f'<div class="stepcast-payload"><script type="application/octet-stream">{data}</script>{picture}</div>'
+    return Markup(f'{ELEMENT}><script type="application/octet-stream">{data}</script>{picture}</div>')
 
 
-def head() -> str:
+def head() -> Markup:
     """What a page with timelines carries once: the style, and the script that draws every timeline when the page is complete."""
-    return f'<style>\n{style()}</style>\n<script type="module">\n{script("page")}</script>'
+    return Markup(f'<style>\n{style()}</style>\n<script type="module">\n{script("page")}</script>')

@@ -1,0 +1,23 @@
+"""The section of a page about a search: the ranked plans, and why the best one wins."""
+
+from traces.search_result import SearchResult
+from ui.figures.charts_page.page import chart_html
+from ui.figures.search_chart import search_figure
+from ui.figures.waterfall_chart import waterfall_figure
+from ui.reports.page import Section, document_data, section
+from ui.text import searches
+
+
+def search_section(result: SearchResult) -> Section:
+    """Headline, chart, sentences, waterfalls to the best plan, and the table of all plans."""
+    size = f", image size {result.image_size}" if result.image_size else ""
+    job = f"{result.model}, batch {result.batch_size}{size}, {result.optimizer}, {result.precision}, {result.mode}"
+    why = [
+        chart_html(waterfall_figure(bars, f"From {name} to the best plan"), f"From {name} to the best plan, part by part")
+        for name, bars in searches.waterfalls(result)
+    ]
+    return section(
+        f"Search: {job}, on {result.machine}", searches.headline(result), "search.html", words=searches.words(result), why=why,
+        chart=chart_html(search_figure(result), "Step time and peak memory of every plan"), rows=searches.cells(result),
+        data=document_data(result),
+    )  # fmt: skip
