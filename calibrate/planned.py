@@ -19,7 +19,7 @@ from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import ValidationResult
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnusableFileError
 from traces.profile import Profile
 
 #: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
@@ -71,7 +71,7 @@ def plan_all(
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Plan the strategies. Returns forecasts by label, and a row for each strategy that cannot be planned or does not fit.
 
-    Raises StepcastError if the job itself is unusable.
+    Raises StepcastError if the job itself is unusable, or a file that a strategy should follow.
     """
     job.graph()
     forecasts: dict[str, Forecast] = {}
@@ -83,6 +83,8 @@ def plan_all(
             if not predicted.fits:
                 raise StepcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model, mode)))
             forecasts[label] = predicted
+        except UnusableFileError:  # the user named the file: this is a mistake of the request
+            raise
         except StepcastError as error:
             told = with_batch_words(error, job, label, shared_options, model, mode)
             skipped.append(skipped_row(strategy.name, option_values(options), str(told)))

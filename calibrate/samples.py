@@ -1,5 +1,6 @@
 """Samples of cost keys, and how they become costs in a profile."""
 
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from simulator.plan.task import Task
 from traces.errors import out_of_memory
 from traces.profile import KeyCost, Profile, Stats
 from traces.profile_files import append_samples
+
+#: Samples above this multiple of the median count as that, as in `traces.profile.Stats`: another thread took the core meanwhile.
+MOST_RELATIVE = 2.0
 
 
 @dataclass
@@ -31,6 +35,16 @@ class Samples:
     grid: int | None = None
     blocks_per_sm: int | None = None
     geometry_from: str = ""
+
+    def relative(self, numbers: frozenset[int]) -> dict[int, float]:
+        """By number, the pairs with the given numbers as multiples of their median; above `MOST_RELATIVE`, they count as that."""
+        pairs_s = {
+            number: cold_s + warm_s
+            for number, cold_s, warm_s in zip(self.numbers, self.cold_s, self.warm_s, strict=True)
+            if number in numbers
+        }
+        middle_s = statistics.median(pairs_s.values()) if pairs_s else 0.0
+        return {number: min(pair_s / middle_s, MOST_RELATIVE) for number, pair_s in pairs_s.items()} if middle_s else {}
 
 
 def reason(error: Exception) -> str:

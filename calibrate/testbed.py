@@ -92,10 +92,11 @@ class Testbed(Protocol):
     def monitor(self) -> Monitor:
         """Start watching this machine for disturbances."""
 
-    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
-        `loop_samples`: those of the keys of PyTorch's own loop, and the numbers of the co-runs.
+        `loop_samples`: those of the keys of PyTorch's own loop, and the numbers of the co-runs. Returns by key and number what each sample
+        is as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
         """
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:

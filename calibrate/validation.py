@@ -79,6 +79,7 @@ def validate(
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
         return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
+    sampled: dict[str, dict[int, float]] = {}
     interleaved = calibrate and testbed.interleaved
     require_memory_together([*planned.values(), planned[BASELINE]], interleaved)
     testbed.open(testbed.machine(profile))
@@ -99,12 +100,12 @@ def validate(
     times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, profile if interleaved else None, loop_plan)
     del plain
     if interleaved:
-        testbed.record(profile, times.key_samples, times.loop_samples)
+        sampled = testbed.record(profile, times.key_samples, times.loop_samples)
         profile.anchor_s = _median_s(times.anchor_in_samples_s) or profile.anchor_s
         if save_to is not None:
             profile.save(save_to)
     machine = testbed.machine(profile)
-    model = CostModel(machine, profile)
+    model = CostModel(machine, profile, sampled=sampled)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
     drift = _anchor_drift(times, profile)
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)

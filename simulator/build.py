@@ -19,6 +19,7 @@ from simulator.layers.clipping import clip_steps
 from simulator.layers.loss_scaling import GROWTH, SCALE, unscale_steps
 from simulator.machine.machine import Machine
 from simulator.options import option_values
+from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import (
     ACTIVATION,
@@ -203,6 +204,21 @@ class PlanBuilder:
                 layer_of[self.storage(self.gradient(parameter).value)] = layer
         last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.touched(task) if s in layer_of}
         return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
+
+    def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
+        """Return `tasks` with one update per layer as soon as the layer may be updated: backward-fusion.
+
+        A layer whose parameters lie on several devices has an update on each of them. `stream`: that of the updates.
+        """
+        updates = []
+        for layer, parameters in self.layers.items():
+            owned: dict[str, list[str]] = {}  # by device
+            for parameter in parameters:
+                owned.setdefault(self.place.home(parameter), []).append(parameter)
+            for number, own in enumerate(owned.values()):
+                name = f"{layer}/update/{number}" if number else f"{layer}/update"
+                updates.append(self.update(own, name, layer, stream=stream))
+        return fused(tasks, updates, self.tensors)
 
     def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the first task that reads its parameters. Layers are sorted by this index."""
@@ -433,15 +449,3 @@ class PlanBuilder:
 def _named(operand: Operand, value: str) -> Operand:
     """The same operand of another value, made without `replace`, which takes three times as long."""
     return Operand(value, operand.shape, operand.strides, operand.dtype, operand.views)
-
-
-def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list[Task]:
-    """Return `tasks` with each addition inserted before the task at its position; additions at one position keep their order."""
-    by_position: dict[int, list[Task]] = {}
-    for position, task in additions:
-        by_position.setdefault(position, []).append(task)
-    result: list[Task] = []
-    for index in range(len(tasks) + 1):
-        result += by_position.get(index, ())
-        result += tasks[index : index + 1]
-    return result

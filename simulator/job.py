@@ -9,6 +9,7 @@ from pathlib import Path
 from simulator.bodies.update import check_form, hyper_parameters
 from simulator.graph import TrainingGraph
 from simulator.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
+from simulator.plan.in_use import PlansInUse
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
@@ -50,6 +51,7 @@ class Job:
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
     _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
+    _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         try:
@@ -133,8 +135,14 @@ class Job:
         if self.autocast_dtype is None or self.autocast == kind:
             return self
         job = replace(self, autocast=kind)
-        object.__setattr__(job, "_graphs", self._graphs)
+        for shared in ("_graphs", "_plans"):
+            object.__setattr__(job, shared, getattr(self, shared))
         return job
+
+    @property
+    def plans(self) -> PlansInUse:
+        """The plans of this job that are in use."""
+        return self._plans
 
     def build(self, batch: int | None = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""

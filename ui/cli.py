@@ -57,7 +57,8 @@ SchedulePath = Annotated[
     typer.Option(
         "--schedule",
         metavar="FILE.csv",
-        help="The order of a pipeline's actions, as torch.distributed.pipelining writes it: read if the file exists, else written.",
+        help="The order of the strategy's tasks (of a pipeline's actions, as torch.distributed.pipelining writes it): read if the file"
+        " exists, else written.",
     ),
 ]
 

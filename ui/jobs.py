@@ -23,7 +23,6 @@ from simulator.job import LAYOUTS, PRECISIONS, Job
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.scaled import AS_IT_IS, scale_of
-from simulator.machine.this_cpu import available_cores
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.memory.needs import TooLargeError
 from simulator.models.usual_batch import source_file
@@ -42,8 +41,9 @@ from traces.errors import StepcastError, UnknownNameError
 from traces.profile import slug
 from traces.profile_files import list_profiles
 from ui.app.command_run import LINES, PROGRESS
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, Searched, start_models
-from ui.text.machines import precision_words
+from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Request, Searched, start_models, stored_profiles
+from ui.text import machine_facts
+from ui.text.machines import precision_words, specification_words
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
@@ -121,7 +121,7 @@ def choices() -> Choices:
         forms=_first("foreach", FORMS),
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
-        machines=_first(THIS_CPU, [*machine_names(), *([THIS_GPU] if own_gpu_profile() else [])]),
+        machines=_first(THIS_CPU, [*([THIS_GPU] if own_gpu_profile() else []), *stored_profiles(), *machine_names()]),
         layouts=LAYOUTS,
     )
 
@@ -133,7 +133,7 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 def facts(request: Request) -> MachineFacts:
     """What the controls show of the request's machine. Raises StepcastError if there is no such machine."""
     plain = replace(request, scale="", devices=None, partition=None, memory_limit_gb=None, mode="eager")
-    machine = _target(plain.precision, plain.machine, _placement(plain), _stamp())[0]
+    machine, model = _target(plain.precision, plain.machine, _placement(plain), _stamp())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
     precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
@@ -147,7 +147,17 @@ def facts(request: Request) -> MachineFacts:
     rates = [link.bandwidth_bytes_per_s for link in machine.links if HOST not in (link.source, link.target)]
     if rates and math.isfinite(max(rates)):
         figures["link"] = Figure(max(rates) / 1e9, "GB/s")
-    return MachineFacts(available_cores() if machine.name == THIS_CPU else len(machine.devices), figures)
+    is_cpu = device.kind == "cpu"
+    count = device.sms if is_cpu else len(machine.devices)
+    return MachineFacts(count, figures, is_cpu, specification_words(machine, precision), tuple(_cautions(model, request.machine)))
+
+
+def _cautions(model: CostModel, chosen: str) -> list[str]:
+    """How old the profile of a machine is, and what makes it less reliable. A profile chosen by its name may be another machine's."""
+    if model.profile is None:
+        return [machine_facts.NOT_CALIBRATED] if chosen == THIS_CPU else []
+    stranger = chosen in stored_profiles() and model.profile.identity.kind == "cpu"
+    return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
 
 
 def predict_many(request: Request) -> list[Forecast | Refusal]:
@@ -256,7 +266,8 @@ def _target(precision: str, name: str, placement: Placement, stamp: tuple) -> tu
     if placement.scale != AS_IT_IS:
         model = scaled_costs(_target(precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
         return model.machine, model
-    machine, model = costs_for(Job("", 1, precision=precision), None, name, placement)
+    profile = stored_profiles().get(name)
+    machine, model = costs_for(Job("", 1, precision=precision), profile, None if profile else name, placement)
     check_mode(machine, placement.mode)
     return machine, model
 
@@ -279,4 +290,5 @@ def _answer(name: str, forecast, base, plain, job: Job, model: CostModel) -> For
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
-    return Forecast(simulated.prediction(forecast, base, job.precision, plain), forecast.timeline, measured_here(model), name)
+    document = simulated.prediction(forecast, base, job.precision, plain)
+    return Forecast(document, forecast.timeline, measured_here(model), name, model.machine.name)

@@ -1,8 +1,9 @@
 """Times cost keys on one CPU worker, alone and while another worker runs other keys.
 
 The other worker runs the keys of one group in a loop, as a lane does, while this one takes a cold and a warm sample of each of its keys as
-a calibration does. Times alone and beside others come from the same rounds: the machine's speed changes from minute to minute, but the
-ratio of the two does not.
+a calibration does. The two work on different tensors, as lanes do: with tensors in common, each worker would find in the shared cache what
+the other has just read, and some ops would run faster beside others than alone. Times alone and beside others come from the same rounds:
+the machine's speed changes from minute to minute, but the ratio of the two does not.
 """
 
 import threading
@@ -52,19 +53,19 @@ def run_rounds(run_round: Callable[[int], None]) -> tuple[list[int], bool]:
     return (quiet, False) if len(quiet) >= FEWEST else (list(range(number)), True)
 
 
-def time_groups(sampler: Sampler, groups: Sequence[KeyGroup], pairs: set[tuple[str, str]], number: int) -> None:
-    """Time every key alone and beside each group that it pairs with, as round `number`."""
+def time_groups(sampler: Sampler, beside: Sampler, groups: Sequence[KeyGroup], pairs: set[tuple[str, str]], number: int) -> None:
+    """Time every key alone and beside each group that it pairs with, as round `number`. `beside` has the same keys, with other tensors."""
     for group in groups:
-        for key, seconds in _time_keys(sampler, group.keys, [], number).items():
+        for key, seconds in _time_keys(sampler, beside, group.keys, [], number).items():
             group.alone_s.setdefault(key, {})[number] = seconds
         for other in groups:
             if (group.group, other.group) in pairs and other.held_out == group.held_out:
-                for key, seconds in _time_keys(sampler, group.keys, other.keys, number).items():
+                for key, seconds in _time_keys(sampler, beside, group.keys, other.keys, number).items():
                     group.beside_s.setdefault((key, other.group), {})[number] = seconds
 
 
-def _time_keys(sampler: Sampler, keys: Sequence[str], other_keys: Sequence[str], number: int) -> dict[str, float]:
-    """Cold plus warm seconds of each key on one worker, while another worker runs `other_keys` in a loop.
+def _time_keys(sampler: Sampler, beside: Sampler, keys: Sequence[str], other_keys: Sequence[str], number: int) -> dict[str, float]:
+    """Cold plus warm seconds of each key on one worker, while another worker runs `other_keys` of `beside` in a loop.
 
     The two workers swap places from one round `number` to the next.
     """
@@ -82,7 +83,7 @@ def _time_keys(sampler: Sampler, keys: Sequence[str], other_keys: Sequence[str],
                     seconds[key] = sum(sampler.timed(key, undisturbed_s))
                 return
             for i in count(number):
-                sampler.run(other_keys[i % len(other_keys)])
+                beside.run(other_keys[i % len(other_keys)])
                 begun.set()
                 if over.is_set():
                     return

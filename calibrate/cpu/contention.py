@@ -54,9 +54,9 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
 class CoRuns:
     """Co-runs of the pairs of groups that meet in some plans, taken in rounds."""
 
-    def __init__(self, sampler: Sampler, pairs: set[tuple[str, str]], model: CostModel):
-        """`sampler`: with samples of each group's keys. `model`: without multipliers."""
-        self._sampler, self._pairs, self._model = sampler, pairs, model
+    def __init__(self, sampler: Sampler, beside: Sampler, pairs: set[tuple[str, str]], model: CostModel):
+        """`sampler`: with samples of each group's keys. `beside`: of the worker beside it. `model`: without multipliers."""
+        self._sampler, self._beside, self._pairs, self._model = sampler, beside, pairs, model
         self._groups = _key_groups(sampler, model.machine, pairs)
 
     @staticmethod
@@ -76,14 +76,15 @@ class CoRuns:
         backend = CpuBackend(machine) if pairs else None
         if backend is None or len(backend.workers.cores) < 2:
             return None
-        sampler = _warm_sampler([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, Sampler(backend, pool))
-        return CoRuns(sampler, pairs, model)
+        samplers = Sampler(backend, pool), Sampler(backend, OperandPool(seed=1))
+        _warm([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, samplers)
+        return CoRuns(*samplers, pairs, model)
 
     def run_round(self, number: int) -> None:
         """Time the keys alone and beside others once, or a few times if they are short. Each time counts as the same round."""
         begin = time.monotonic()
         for again in range(TIMES):
-            time_groups(self._sampler, self._groups, self._pairs, TIMES * number + again)
+            time_groups(self._sampler, self._beside, self._groups, self._pairs, TIMES * number + again)
             if time.monotonic() - begin > SHORT_S:
                 return
 
@@ -100,14 +101,14 @@ class CoRuns:
         profile.contention = fitted.model_copy(update={"disturbed": disturbed, "unmeasured": unmeasured})
 
 
-def _warm_sampler(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, sampler: Sampler) -> Sampler:
-    """The sampler, with two samples of a few keys of every group; the first sample is not a typical one."""
-    for group in sorted({group for pair in pairs for group in pair}):
-        for candidate in _spread(_candidates(plans, model, group), 2 * KEYS):
+def _warm(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, samplers: Sequence[Sampler]) -> None:
+    """Give each sampler a few keys of every group, and take two samples of them; the first sample is not a typical one."""
+    chosen = [c for group in sorted({g for pair in pairs for g in pair}) for c in _spread(_candidates(plans, model, group), 2 * KEYS)]
+    for sampler in samplers:
+        for candidate in chosen:
             sampler.add(candidate.plan, {candidate.key: candidate.task})
-    for number in range(2):
-        sampler.sample(list(sampler.samples), number)
-    return sampler
+        for number in range(2):
+            sampler.sample(list(sampler.samples), number)
 
 
 def _candidates(plans: Sequence[Plan], model: CostModel, group: str) -> list[_Candidate]:

@@ -31,3 +31,8 @@ class KeySampler:
     def store(self, profile: Profile, numbers: Collection[int]) -> None:
         """Write each key's costs, computed from its samples with the given numbers, into the profile."""
         store_samples(self._sampler.samples, self._sampler.failures, profile, numbers)
+
+    def relative(self, numbers: Collection[int]) -> dict[str, dict[int, float]]:
+        """By key and number, the samples with the given numbers as multiples of the key's median (`Samples.relative`)."""
+        wanted = frozenset(numbers)
+        return {key: own for key, samples in self._sampler.samples.items() if (own := samples.relative(wanted))}

@@ -118,12 +118,13 @@ class CpuTestbed:
         """Watch for other work on this machine."""
         return CpuMonitor()
 
-    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
-        """Store the costs of the samplers' keys."""
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
+        """Store the costs of the samplers' keys, and return the samples of all but the loop's."""
         for sampler, numbers in ((self._loop_sampler, loop_samples), (self._sampler, samples)):
             sampler.store(profile, numbers)
         if self._co_runs is not None:
             self._co_runs.store(profile, loop_samples)
+        return self._sampler.relative(samples)
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""

@@ -245,8 +245,9 @@ class GpuTestbed:
         """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
 
-    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
-        """Do nothing: keys are measured before the rounds."""
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
+        """Do nothing, and return nothing: keys are measured before the rounds."""
+        return {}
 
     def time_plain(self, plain: Reference, steps: int) -> list[float]:
         """Issue the steps back to back on a stream of the whole GPU; each has the mean length."""

@@ -93,10 +93,11 @@ class CpuGroupTestbed(CpuTestbed):
         """An empty list: one process's anchor would make the others wait for a time that no process knows."""
         return []
 
-    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> None:
-        """Store the costs of keys and collectives."""
-        super().record(profile, samples, loop_samples)
+    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
+        """Store the costs of keys and collectives, and return the samples of the keys."""
+        relative = super().record(profile, samples, loop_samples)
         self._collectives.store(profile, samples)
+        return relative
 
     def about(self) -> dict[str, object]:
         """The CPU, with the number of processes and their library."""

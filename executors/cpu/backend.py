@@ -112,7 +112,7 @@ class CpuExecutable:
         self.backend, self.plan = backend, plan
         self.tasks = plan.tasks
         self.binding = Binding(plan, tensors, backend.device, seed, carried=start.carried)
-        self.dependencies = Dependencies(plan, machine=backend.machine)
+        self.dependencies = Dependencies(plan, receives=backend.machine.receives)
         compile_by_kind = handlers()
         self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
         self._transfers = [transfer_of(task, backend.machine) for task in self.tasks]

@@ -13,13 +13,9 @@ one core, sums of medians 5.3 %.) Copies between memories and collectives of a l
 says how much concurrent tasks slow each other down (`pair_multipliers`).
 """
 
-import math
-import re
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,43 +23,15 @@ from simulator.costs import efficiencies
 from simulator.costs.autograd import with_assumed_loop, with_loop
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
-from simulator.costs.efficiencies import Site, precision_of
-from simulator.costs.relatives import Relatives, scaling_error
-from simulator.costs.roofline import Fit, Point, fit, fit_scale
+from simulator.costs.efficiencies import precision_of
+from simulator.costs.fits import ProfileFits
+from simulator.costs.issue import IssueTimes
+from simulator.costs.sites import Sites
 from simulator.machine.machine import Machine
-from simulator.plan.keys import cost_key
+from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from traces.profile import KeyCost, Profile
-
-#: Op classes whose tasks are issued by one call, however many launches they have.
-SINGLE_CALL = frozenset({"scan.linear"})
-#: Most keys in a fit; more of them only take time.
-_MOST_POINTS = 400
-_NUMBERS = re.compile(r"[\d.]+")
-
-
-class _ProfileKey(NamedTuple):
-    """A key of the profile that a fit can use."""
-
-    op_class: str
-    family: str
-    sms: int
-    cost: KeyCost
-
-
-class Issue(NamedTuple):
-    """The host's time to issue a task that was estimated from others, and one standard deviation of its logarithm; None: unknown."""
-
-    seconds: float | None
-    error: float
-
-    @staticmethod
-    def of(samples_s: Sequence[float]) -> "Issue":
-        """The median of some positive times, and the root mean square of their logarithms' distances from it."""
-        middle_s = statistics.median(samples_s)
-        logs = [math.log(sample / middle_s) for sample in samples_s if sample and middle_s]
-        return Issue(middle_s, math.sqrt(statistics.fmean(x * x for x in logs)) if logs else 0.0)
 
 
 def linked(task: Task) -> bool:
@@ -76,29 +44,32 @@ def measurable(task: Task) -> bool:
     return task.body.resource is Resource.COMPUTE
 
 
-def family(key: str) -> str:
-    """The family of a key: the key without its numbers, shared by the same op with the same arguments at any size."""
-    return _NUMBERS.sub("", key.rpartition("@")[0])
-
-
 class CostModel:
     """Costs on one machine.
 
     `precision`: the one that dense kernels use on float32 operands, `fp32` or `tf32` (default: the profile's).
     `own_loop`: the costs are those of PyTorch's own loop (`for_pytorch`), which adds to every task.
+    `sampled`: by key and by the number of a sampling, what a sample is as a multiple of the key's median.
     """
 
-    def __init__(self, machine: Machine, profile: Profile | None = None, precision: str | None = None, own_loop: bool = False):
+    def __init__(
+        self,
+        machine: Machine,
+        profile: Profile | None = None,
+        precision: str | None = None,
+        own_loop: bool = False,
+        sampled: Mapping[str, Mapping[int, float]] | None = None,
+    ):
         """Without a profile every cost comes from the table."""
-        self._own_loop = own_loop
+        self._own_loop, self._sampled = own_loop, sampled or {}
         self.machine = machine
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
         self._costs: dict[tuple[str, str], Cost] = {}
         self._equal_to = _first_equal_devices(machine)
-        self._fits: dict[tuple[str, int, bool], Fit | None] = {}
-        self._sites: dict[tuple[str, int], Site] = {}
-        self._issues: dict[tuple[str, str], Issue | None] = {}
+        self._sites = Sites(machine)
+        self._fits = ProfileFits(machine, self._sites, profile, self.precision) if profile is not None else None
+        self._issues = IssueTimes(profile)
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
@@ -133,11 +104,26 @@ class CostModel:
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
-        return [self.cost(task) for task in plan.tasks]
+        return [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
+
+    def samplings(self, costs: Sequence[Cost]) -> list[list[Cost]]:
+        """The `costs` of a plan's tasks as each sampling has them that has all sampled keys of the plan."""
+        sampled = [self._sampled[key] for key in {cost.key for cost in costs} if key in self._sampled]
+        numbers = sorted(set.intersection(*map(set, sampled))) if sampled else []
+        drawn = []
+        for number in numbers:
+            factors = {key: own[number] for key, own in self._sampled.items() if number in own}
+            scaled = {id(cost): _scaled(cost, factors.get(cost.key, 1.0)) for cost in costs}  # tasks that share one cost still do
+            drawn.append([scaled[id(cost)] for cost in costs])
+        return drawn
 
     def cost(self, task: Task) -> Cost:
         """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""
-        key = cost_key(task, self.machine)
+        return self._cost(task, task.body.key(task))
+
+    def _cost(self, task: Task, body_key: str) -> Cost:
+        """The cost of a task whose body has this part of its key."""
+        key = keyed(body_key, task, self.machine)
         device = self._equal_to.get(task.device, task.device)
         cost = self._costs.get((device, key))
         if cost is None:
@@ -156,7 +142,7 @@ class CostModel:
 
         `fast`: as `efficiencies.fast` says of them.
         """
-        site = self._site(task.device)
+        site = self._sites.of(task.device)
         precision = precision_of(task, op_class, self.precision)
         row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
         return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs)
@@ -180,7 +166,7 @@ class CostModel:
         body = task.body
         if linked(task):
             op_class = body.work(task).op_class
-            issue = self._issue_s(key, op_class) or Issue(None, 0.0)
+            issue = self._issues.per_launch(key, op_class)
             cost = Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class)
             return replace(cost, issue_s=issue.seconds, issue_error=issue.error)
         if body.resource is Resource.HOST:
@@ -191,13 +177,13 @@ class CostModel:
         elif body.inner_ops:
             cost = self._summed(task, device, key)
         else:
-            fitted = self._fitted(task, device, key) if self.profile is not None else None
+            fitted = self._fits.cost(task, device, key) if self._fits is not None else None
             cost = fitted or self._guessed(task, device, key)
         return self._with_shares(cost, task, device)
 
     def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:
         cold = measured.cold or measured.warm
-        grid, blocks = efficiencies.geometry(task, self._site(device))
+        grid, blocks = efficiencies.geometry(task, self._sites.of(device))
         if self._kind(device) == "gpu":
             grid, blocks = measured.grid or grid, measured.blocks_per_sm or blocks
         warm_s, cold_s = measured.warm.median_s, cold.median_s
@@ -206,32 +192,9 @@ class CostModel:
         spread = max(measured.warm.spread, cold.spread)
         return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=measured.issue_s)
 
-    def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
-        work = task.body.work(task)
-        site = self._site(device)
-        laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
-        if laws[0] is None or laws[1] is None:
-            return None
-        precision = precision_of(task, work.op_class, self.precision)
-        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
-        points = [self._point(site, work.flops, work.bytes, seconds) for seconds in (table.warm, table.cold)]
-        relative = self._relatives.nearest(family(key), key) if site.kind == "gpu" else None
-        if relative is None:
-            (warm_s, warm_error), (cold_s, cold_error) = (law.at(point) for law, point in zip(laws, points, strict=True))
-            error = max(warm_error, cold_error)
-        else:
-            name, factor_log = relative
-            measured = self.profile.costs[name]
-            others = [self._own_point(site, measured, warm) for warm in (True, False)]
-            ratios = [law.ratio(*pair) for law, *pair in zip(laws, points, others, strict=True)]
-            warm_s, cold_s = (other.seconds * ratio for other, (ratio, _) in zip(others, ratios, strict=True))
-            error = max(scaling_error(max(error for _, error in ratios), factor_log), measured.warm.spread)
-        grid, blocks = efficiencies.geometry(task, site)
-        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=error)
-
     def _guessed(self, task: Task, device: str, key: str) -> Cost:
         work = task.body.work(task)
-        site = self._site(device)
+        site = self._sites.of(device)
         precision = precision_of(task, work.op_class, self.precision)
         moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
         row = efficiencies.row_class(task, work.op_class, precision)
@@ -266,7 +229,7 @@ class CostModel:
             memory = 0.0
         group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
         issue_s, issue_error = cost.issue_s, 0.0
-        if issue_s is None and (each := self._issue_s(cost.key, work.op_class)) is not None:
+        if issue_s is None and (each := self._issues.per_launch(cost.key, work.op_class)).seconds is not None:
             issue_s = each.seconds * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
             issue_error = each.error
         priced = replace(
@@ -287,97 +250,12 @@ class CostModel:
             return priced if host is None else with_assumed_loop(priced, task, host)
         return priced if self.profile.loop is None else with_loop(priced, task, self.profile.loop, host is not None)
 
-    def _issue_s(self, key: str, op_class: str) -> Issue | None:
-        """Issue time per launch: the median over the profile's keys of the same family, else of the class, else of all keys."""
-        name = (family(key), op_class)
-        if name not in self._issues:
-            by_family, by_class, every = self._issued
-            samples = by_family.get(name[0]) or by_class.get(op_class) or every
-            self._issues[name] = Issue.of(samples) if samples else None
-        return self._issues[name]
-
-    @cached_property
-    def _issued(self) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
-        """The profile's issue times per launch: by family, by op class, and all of them."""
-        by_family: dict[str, list[float]] = {}
-        by_class: dict[str, list[float]] = {}
-        every: list[float] = []
-        for key, cost in self.profile.costs.items() if self.profile is not None else ():
-            if cost.issue_s is not None:
-                for samples in (by_family.setdefault(family(key), []), by_class.setdefault(cost.op_class, []), every):
-                    samples.append(cost.issue_s / (1 if cost.op_class in SINGLE_CALL else cost.launches))
-        return by_family, by_class, every
-
-    def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
-        """The fit for a key: the better one of its family and its op class at this SM count, else that of its class at any SM count.
-
-        If there is neither, one factor fitted on all keys of the profile scales the whole table.
-        """
-        key_family = family(key)
-        name = (key_family, sms, warm)
-        if name not in self._fits:
-            same_class = [item for item in self._profile_keys if item.op_class == op_class]
-            same_sms = [item for item in same_class if item.sms == sms]
-            same_family = [item for item in same_sms if item.family == key_family]
-            fits = [fit(self._points(items, warm)) for items in (same_family, same_sms)]
-            best = min((f for f in fits if f is not None), key=lambda f: f.error, default=None)
-            self._fits[name] = best or fit(self._points(same_class, warm)) or self._pooled(warm)
-        return self._fits[name]
-
-    def _pooled(self, warm: bool) -> Fit | None:
-        name = ("", 0, warm)
-        if name not in self._fits:
-            self._fits[name] = fit_scale(self._points(list(self._profile_keys), warm))
-        return self._fits[name]
-
-    @cached_property
-    def _profile_keys(self) -> tuple[_ProfileKey, ...]:
-        keys, threads = [], {d.share_name for d in self.machine.devices if d.threads > 1}  # costs on several threads say little of one
-        for key, cost in self.profile.costs.items() if self.profile is not None else ():
-            share = key.rpartition("@")[2]
-            sms = share if not threads else "1" if share in threads else ""
-            if cost.op_class and sms.isdecimal() and int(sms) > 0:
-                keys.append(_ProfileKey(cost.op_class, family(key), int(sms), cost))
-        return tuple(keys)
-
-    def _points(self, keys: list[_ProfileKey], warm: bool) -> list[Point]:
-        step = len(keys) // _MOST_POINTS + 1
-        return [self._measured_point(item, warm) for item in keys[::step]]
-
-    def _measured_point(self, item: _ProfileKey, warm: bool) -> Point:
-        return self._own_point(self._site(self.machine.devices[0].name, item.sms), item.cost, warm)
-
-    def _own_point(self, site: Site, cost: KeyCost, warm: bool) -> Point:
-        """The point of a measured key."""
-        precision = self.precision if cost.op_class in efficiencies.DENSE else "fp32"
-        table = efficiencies.seconds(site, cost.op_class, cost.flops, cost.bytes, precision, cost.launches)
-        measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
-        return self._point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)
-
-    @cached_property
-    def _relatives(self) -> Relatives:
-        """The keys with a time."""
-        costs = self.profile.costs.items() if self.profile is not None else ()
-        return Relatives((family(key), key) for key, cost in costs if cost.op_class and cost.warm.median_s > 0)
-
-    @staticmethod
-    def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:
-        """A point with FLOPs per SM. On a CPU a task runs on one core, however many the device has."""
-        return Point(flops / (site.sms if site.kind == "gpu" else 1), moved_bytes, table_s, measured_s)
-
-    def _site(self, device: str, sms: int | None = None) -> Site:
-        """The site of a task on a device, or on the same device with `sms` SMs."""
-        whole = self.machine.device(device)
-        name = (device, sms or whole.sms)
-        if name not in self._sites:
-            factor = name[1] / whole.sms
-            total = sum(d.sms for d in self.machine.devices if d.memory == whole.memory)
-            scaled = replace(whole, sms=name[1], peak_flops={p: flops * factor for p, flops in whole.peak_flops.items()})
-            self._sites[name] = Site.of(scaled, self.machine.memory(device), min(1.0, name[1] / total))
-        return self._sites[name]
-
     def _kind(self, device: str) -> str:
         return self.machine.device(device).kind
+
+
+def _scaled(cost: Cost, factor: float) -> Cost:
+    return replace(cost, warm_s=cost.warm_s * factor, cold_s=cost.cold_s * factor)
 
 
 def _first_equal_devices(machine: Machine) -> dict[str, str]:

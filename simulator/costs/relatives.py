@@ -11,6 +11,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 _NUMBERS = re.compile(r"\d+\.?\d*")
+_DIGITS = re.compile(r"[\d.]+")
+
+
+def family(key: str) -> str:
+    """The family of a key: the key without its numbers, shared by the same op with the same arguments at any size."""
+    return _DIGITS.sub("", key.rpartition("@")[0])
 
 
 class Relatives:

@@ -62,8 +62,14 @@ class Cache:
 
 def resident_shares(plan: Plan, machine: Machine) -> list[float]:
     """Per task, the share of the bytes it reads and mutates that is in the cache; 1 for a task that reads nothing."""
-    caches = {memory.name: Cache(memory.cache_bytes) for memory in machine.memories}
-    cache_of = {device.name: caches[device.memory] for device in machine.devices}
+    capacities = tuple((memory.name, memory.cache_bytes) for memory in machine.memories)
+    return plan.derived(_walked, capacities, tuple((device.name, device.memory) for device in machine.devices))
+
+
+def _walked(plan: Plan, capacities: tuple[tuple[str, int], ...], memories: tuple[tuple[str, str], ...]) -> list[float]:
+    """`resident_shares`, with the bytes of the cache by memory, and the memory by device."""
+    caches = {memory: Cache(capacity) for memory, capacity in capacities}
+    cache_of = {device: caches[memory] for device, memory in memories}
     counts = access_counts(plan)
     number = {name: position for position, name in enumerate(plan.storages)}
     count = len(number)

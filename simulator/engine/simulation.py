@@ -24,7 +24,7 @@ from simulator.engine.world import World
 from simulator.machine.machine import Machine
 from simulator.memory.over_time import memory_over_time, peaks
 from simulator.memory.workspaces import workspace_bytes
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 from traces.garbage import gc_paused
@@ -61,12 +61,15 @@ def simulate(
 
 
 def simulated_step_s(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
 ) -> float:
-    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for choosing among many plans."""
+    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
     _check(plan, machine, costs, EAGER, None)
     with gc_paused():
-        simulation = Simulation(plan, machine, costs, EAGER, None, Dependencies(plan, machine=machine), True, pair_multipliers)
+        simulation = Simulation(plan, machine, costs, EAGER, None, dependencies_of(plan, machine), True, pair_multipliers)
         simulation.play()
         return simulation.step_s
 
@@ -91,7 +94,7 @@ def _run(
     plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge=True
 ) -> tuple[Timeline, float, tuple[float, ...]]:
     _check(plan, machine, costs, mode, iterations)
-    dependencies = dependencies or Dependencies(plan, machine=machine)
+    dependencies = dependencies or dependencies_of(plan, machine)
     with gc_paused():
         begin = time.perf_counter()
         simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)

@@ -167,6 +167,17 @@ class Machine:
         return self
 
     @cached_property
+    def layout(self) -> tuple:
+        """What a plan that does not use costs may depend on. Machines that differ in rates and times alone have equal ones."""
+        return (
+            tuple((d.name, d.kind, d.sms, d.memory, d.priority_levels, d.threads, d.workspace_bytes) for d in self.devices),
+            tuple((memory.name, memory.size_bytes, memory.cache_bytes) for memory in self.memories),
+            tuple((host.name, host.devices) for host in self.hosts),
+            tuple((link.source, link.target, link.duplex, link.channel, link.alias) for link in self.links),
+            (self.library, self.receives),
+        )
+
+    @cached_property
     def _by_name(self) -> dict[str, Device]:
         return {device.name: device for device in self.devices}
 

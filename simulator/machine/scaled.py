@@ -11,14 +11,14 @@ from traces.errors import StepcastError, UnknownNameError
 #: Factors further from 1 than this are refused.
 MOST = 1000.0
 #: The times of a host and of a CPU's device that `Scale.launch` multiplies.
-_HOST_TIMES = ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s", "call_s")
+_HOST_TIMES = ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s", "call_s", "loop_s")
 _DEVICE_TIMES = ("task_overhead_s", "shared_overhead_s", "wake_s")
 #: What the names of `Scale` mean, for people.
 ABOUT: Mapping[str, str] = MappingProxyType({
     "sms": "SMs of a GPU or cores of a CPU, at the same clock: FLOP/s grow with them",
     "flops": "FLOP/s of each SM or core, in every precision",
     "memory": "bandwidth of the memory",
-    "launch": "time of the host to launch a kernel, record an event or wait for one; on a CPU, the executor's time per task",
+    "launch": "time of the host per op: PyTorch's own loop, launches, events and waits; on a CPU, the executor's time per task",
     "link": "bandwidth of the links",
 })  # fmt: skip
 

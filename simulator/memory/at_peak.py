@@ -22,8 +22,8 @@ def at_peak(
 
     `memory`: the result of `memory_over_time` for the timeline's spans and `kept_bytes`, which count as scratch.
     """
-    instances, kinds, layers = lifetimes(plan, timeline.spans), storage_kinds(plan), _layers(plan)
-    copies = _copies(plan)
+    instances, kinds, layers = lifetimes(plan, timeline.spans), plan.derived(storage_kinds), plan.derived(_layers)
+    copies = plan.derived(_copies)
     peaks = []
     for device in plan.devices:
         moment_s = _peak_time(memory[device], timeline.window_s)

@@ -39,7 +39,7 @@ def memory_by_kind(
 
     If there are more than `most` instants, those at which the device holds the most are kept.
     """
-    instances, kinds = lifetimes(plan, spans), storage_kinds(plan)
+    instances, kinds = lifetimes(plan, spans), plan.derived(storage_kinds)
     devices = dict.fromkeys((*plan.devices, *(plan.storages[name].device for name in (*plan.carried, *instances.names))))
     sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
     place = np.array([(plan.storages[name].device, kinds[name]) for name in instances.names] or [("", "")])

@@ -9,6 +9,7 @@ memory of the first, which is held until neither is accessed any more.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,19 +68,9 @@ def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
 
     An instance whose last access is not among the spans is never freed.
     """
-    owner, carried = owners(plan), plan.carried
-    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
-    names = tuple(name for name in dict.fromkeys(name for accessed in used for name in accessed) if name not in carried)
+    names, task_of, border, is_fed = plan.derived(_accesses)
     if not names or not spans:
         return Lifetimes(names, np.empty(0, np.int64), np.empty(0), np.empty(0))
-    # All accesses of one iteration, storage by storage, so that reduceat finds first starts and last ends in one pass.
-    number = {name: position for position, name in enumerate(names)}
-    accesses = sorted((number[name], index) for index, accessed in enumerate(used) for name in accessed if name in number)
-    storage_of = np.array([storage for storage, _ in accesses])
-    task_of = np.array([index for _, index in accesses])
-    border = np.searchsorted(storage_of, np.arange(len(names)))
-    fed = {value.storage for value in plan.values.values() if value.kind == INPUT}
-    is_fed = np.array([name in fed for name in names])
     begins, ends = [], []
     for started, ended in _by_iteration(plan, spans):
         first = np.minimum.reduceat(started[task_of], border)
@@ -87,6 +78,31 @@ def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
         begins.append(first)
         ends.append(np.maximum.reduceat(ended[task_of], border))
     return Lifetimes(names, np.tile(np.arange(len(names)), len(begins)), np.concatenate(begins), np.concatenate(ends))
+
+
+class _Accesses(NamedTuple):
+    """All accesses of one iteration, storage by storage, so that `reduceat` finds first starts and last ends in one pass.
+
+    `names`: the per-iteration storages. `task_of`: by access, the index of the task. `border`: by storage, its first access. `is_fed`: by
+    storage, whether it is an input's.
+    """
+
+    names: tuple[str, ...]
+    task_of: np.ndarray
+    border: np.ndarray
+    is_fed: np.ndarray
+
+
+def _accesses(plan: Plan) -> _Accesses:
+    owner, carried = owners(plan), plan.carried
+    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
+    names = tuple(name for name in dict.fromkeys(name for accessed in used for name in accessed) if name not in carried)
+    number = {name: position for position, name in enumerate(names)}
+    accesses = sorted((number[name], index) for index, accessed in enumerate(used) for name in accessed if name in number)
+    storage_of = np.array([storage for storage, _ in accesses], np.int64)
+    border = np.searchsorted(storage_of, np.arange(len(names)))
+    fed = {value.storage for value in plan.values.values() if value.kind == INPUT}
+    return _Accesses(names, np.array([index for _, index in accesses], np.int64), border, np.array([name in fed for name in names], bool))
 
 
 def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str, int] = MappingProxyType({})) -> dict[str, Steps]:

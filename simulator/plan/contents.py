@@ -1,11 +1,13 @@
 """The fields of a plan, and what follows from them without a machine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage, Task, Value
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,34 @@ class PlanContents:
     options: Mapping[str, object] = field(default_factory=dict)
     semantics: Mapping[str, object] = field(default_factory=dict)
 
+    def derived(self, make: "Callable[..., T]", *arguments: object) -> T:
+        """Return `make(self, *arguments)`, which is computed once and kept as long as the plan.
+
+        For what follows from the plan and hashable arguments alone, so that a machine with other figures need not derive it again. Callers
+        do not change the result.
+        """
+        key = (make, *arguments)
+        if key not in self._derived:
+            self._derived[key] = make(self, *arguments)
+        return self._derived[key]
+
+    @cached_property
+    def _derived(self) -> dict[tuple, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone, for other processes: they derive what they need."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """The tasks of the last segment's period, in issue order; of most plans all tasks."""
         return self.segments[-1].tasks
+
+    @cached_property
+    def body_keys(self) -> tuple[str, ...]:
+        """Per task, the body's part of its cost key."""
+        return tuple(task.body.key(task) for task in self.tasks)
 
     @cached_property
     def every_task(self) -> tuple[Task, ...]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from simulator.machine.machine import Machine
+from simulator.machine.machine import FREE, Machine
 from simulator.plan.messages import blocking_pairs
 from simulator.plan.pieces import Box, covers
 from simulator.plan.plan import Plan, program
@@ -76,14 +76,14 @@ class Dependencies:
     `edges` and `waits` return the same list object for all periods of one kind, so that callers can key their own tables on it.
     """
 
-    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None, machine: Machine | None = None):
+    def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None, receives: str = FREE):
         """Derive the edges of `tasks` (default: the plan's last segment).
 
-        If receives block on `machine`, a message between two devices also comes after the message before it (`plan.messages`).
+        `receives`: as in `Machine`. If receives block, a message between two devices also comes after the one before it (`plan.messages`).
         """
         self.plan = plan
         self.tasks = plan.tasks if tasks is None else tasks
-        self._pairs = blocking_pairs(self.tasks, machine)
+        self._pairs = blocking_pairs(self.tasks, receives)
         self.largest_lag = plan.largest_lag if tasks is None else max((task.lag for task in tasks), default=0)
         #: From this period on the lists repeat: every task has run in the period before.
         self.steady = self.largest_lag + 1
@@ -119,6 +119,11 @@ class Dependencies:
             with gc_paused():
                 self._derived[iterations] = _derive(self.plan, self.tasks, iterations, self.largest_lag, self._pairs)
         return self._derived[iterations]
+
+
+def dependencies_of(plan: Plan, machine: Machine) -> Dependencies:
+    """Return the dependencies of `plan` on `machine`, which are derived once for all machines that receive messages in one way."""
+    return plan.derived(Dependencies, None, machine.receives)
 
 
 def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: tuple[str, int], lanes: list[tuple[str, int]]) -> tuple[Edge, ...]:

@@ -32,4 +32,9 @@ def threads_of(key: str) -> int:
 
 def cost_key(task: Task, machine: Machine) -> str:
     """The name under which a profile stores the task's cost: body, operand geometry, and the SMs (or threads) that run it."""
-    return f"{task.body.key(task)}@{machine.device(task.device).share_name}"
+    return keyed(task.body.key(task), task, machine)
+
+
+def keyed(body_key: str, task: Task, machine: Machine) -> str:
+    """The `cost_key` of a task whose body has this part of it."""
+    return f"{body_key}@{machine.device(task.device).share_name}"

@@ -29,9 +29,9 @@ def between_devices(task: Task) -> bool:
     return ends is not None and HOST not in ends and ends[0] != ends[1]
 
 
-def blocking_pairs(tasks: Sequence[Task], machine: Machine | None) -> dict[int, tuple[str, str]]:
+def blocking_pairs(tasks: Sequence[Task], receives: str) -> dict[int, tuple[str, str]]:
     """By index of each message that occupies streams of two devices, the two devices in order. Empty if receives do not block."""
-    if machine is None or machine.receives == FREE:
+    if receives == FREE:
         return {}
     return {index: _pair(task) for index, task in enumerate(tasks) if between_devices(task) and not task.body.aliases}
 
@@ -52,7 +52,7 @@ def deadlocks(plan: PlanContents, tasks: Sequence[Task], machine: Machine) -> It
     """The pairs of devices that wait for each other because they issue the messages between them in different orders."""
     if machine.receives != LATE:
         return
-    pairs = blocking_pairs(tasks, machine)
+    pairs = blocking_pairs(tasks, machine.receives)
     issued = _issued(plan, tasks, pairs)
     for pair in dict.fromkeys(pairs.values()):
         orders = [issued[pair, device] for device in pair]

@@ -7,6 +7,7 @@ sequential program (`program`), and any execution that respects its hazards (`si
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from simulator.machine.machine import Machine
 from simulator.plan.check import check
@@ -29,7 +30,14 @@ class Plan(PlanContents):
 
     def validate(self, machine: Machine) -> None:
         """Raise PlanError, with a drawing of the lanes around the fault, if the plan cannot run on `machine`."""
-        check(self, machine)
+        checked = (tuple((device.name, device.priority_levels) for device in machine.devices), machine.receives)  # what `check` reads of it
+        if checked not in self._valid_on:
+            check(self, machine)
+            self._valid_on.add(checked)
+
+    @cached_property
+    def _valid_on(self) -> set[tuple]:
+        return set()
 
 
 def program(tasks: tuple[Task, ...], iterations: int, periods: int | None = None) -> Iterator[tuple[int, int, Task]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.costs.cost import Cost
@@ -14,12 +14,13 @@ from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
 from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
 from simulator.memory.workspaces import workspace_bytes
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
 from simulator.predict.intervals import Interval, Sensitivity, faster_probability, speedup_interval, step_interval
 from simulator.predict.parts import StepParts, step_parts, task_seconds
 from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.rounds import mean_and_error, steps_in_rounds
 from simulator.predict.segments import WeightedSensitivity, highest, most, weighted_parts, weighted_shares
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
@@ -38,7 +39,8 @@ class Forecast:
     `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
     its devices hold together at one moment. `parts`: where the time of a step goes. `phases`: of a plan of several segments, the first
-    iteration and the seconds per step of each.
+    iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of the step time, if that is a mean over
+    several samplings of the costs (see `rounds`).
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Forecast:
     at_peak: tuple[AtPeak, ...] = ()
     parts: StepParts | None = None
     phases: tuple[tuple[int, float], ...] = ()
+    rounds_error: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -68,7 +71,7 @@ class Forecast:
         """The 90 % interval of the step time."""
         processes = bool(self.machine.library) and len(self.plan.devices) > 1
         discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes)
-        return step_interval(self.sensitivity, discrepancy, self.from_specifications * step_accuracy())
+        return step_interval(self.sensitivity, math.hypot(discrepancy, self.rounds_error), self.from_specifications * step_accuracy())
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -98,26 +101,29 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
     return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
 
 
-def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager", dependencies: Dependencies | None = None) -> Forecast:
+def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
     """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
 
     If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is
-    predicted in eager mode, with the costs of PyTorch's own loop. `dependencies`: those of a plan of one segment, if derived before.
-    Raises PlanError if the plan cannot run on the machine.
+    predicted in eager mode, with the costs of PyTorch's own loop. Raises PlanError if the plan cannot run on the machine.
     """
     machine, model, mode = as_run(plan, machine, model, mode)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(machine)
         if len(plan.segments) == 1:
-            return _forecast(plan, machine, model, mode, dependencies)
+            return _forecast(plan, machine, model, mode)
         return _forecast_segments(plan, machine, model, mode)
 
 
-def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str, dependencies: Dependencies | None = None) -> Forecast:
+def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
     """Predict a plan of one segment."""
-    dependencies = dependencies or Dependencies(plan, machine=machine)
+    dependencies = dependencies_of(plan, machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
+    rounds_error, steps_s = 0.0, steps_in_rounds(plan, machine, model, costs, dependencies)
+    if steps_s:
+        step_s, rounds_error = mean_and_error(steps_s)
+        timeline = replace(timeline, step_s=step_s)
     shares = Shares(**model.shares(plan, costs))
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
@@ -125,7 +131,8 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str, depende
     kept = workspace_bytes(plan, machine)
     peak = at_peak(plan, timeline, memory, kept)
     timeline = _with_kinds(timeline, plan, machine, kept)
-    return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, bytes_by_memory(memory, machine), peak, parts)
+    held = bytes_by_memory(memory, machine)
+    return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error)
 
 
 def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
@@ -151,6 +158,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         highest([own.at_peak for own in forecasts]),
         weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
         phases(segments),
+        max(own.rounds_error for own in forecasts),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from simulator.engine.steady import AGREE
 from simulator.memory.words import holders_words, shortfall_words
 from simulator.options import option_values
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import family, shipped_discrepancy, shipped_speedup_discrepancy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
 from simulator.predict.intervals import Interval, Sensitivity, factors, step_interval
@@ -132,18 +132,13 @@ def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
         begun = begun.bounded(bound).model_copy(update={"work_s": bound.step_s})
         if prunes(bound.step_s, most_s):
             return begun
-        hazards = [Dependencies(part, machine=machine) for _, part, _ in parts]
         bound = together(
-            [
-                (count, lower_bound(part, machine, costs, mode, dependencies, multipliers))
-                for (count, part, costs), dependencies in zip(parts, hazards, strict=True)
-            ]
+            [(count, lower_bound(part, machine, costs, mode, dependencies_of(part, machine), multipliers)) for count, part, costs in parts]
         )
         begun = begun.bounded(bound)
         if prunes(bound.step_s, most_s):
             return begun
-        only = hazards[0] if len(hazards) == 1 else None
-        return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode, only))})
+        return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
     except StepcastError as error:
         return Evaluation.refused(text, strategy.name, options, str(error))
 

@@ -127,10 +127,27 @@ class Pieces:
         tasks = []
         for device, pieces in by_device.items():
             groups = [pieces] if self.job.form != "for" else [[piece] for piece in pieces]
-            tasks += [self._update(group, device, "" if len(groups) == 1 else group[0].operand.value, lag) for group in groups]
+            for group in groups:
+                first = group[0].operand.value
+                alone = len(groups) == 1
+                name = f"update{self.suffix(device)}" if alone else f"{first}/update"
+                layer = "optimizer" if alone else self.graph.layers[self.tensors.values[first].source.value]
+                tasks.append(self._update(group, device, name, layer, lag))
         return tasks
 
-    def _update(self, pieces: Sequence[Piece], device: str, of: str, lag: int) -> Task:
+    def updates_of_layers(self, lag: int = 0, stream: int = COMPUTE) -> list[Task]:
+        """Each layer's updates, one for its pieces on each device."""
+        of_layers: dict[tuple[str, str], list[Piece]] = {}
+        for parameter in self.graph.parameters:
+            for piece in self.of[parameter]:
+                of_layers.setdefault((self.graph.layers[parameter], piece.device), []).append(piece)
+        updates = []
+        for (layer, device), pieces in of_layers.items():
+            task = self._update(pieces, device, f"{layer}/update{self.suffix(device)}", layer, lag)
+            updates.append(replace(task, stream=stream))
+        return updates
+
+    def _update(self, pieces: Sequence[Piece], device: str, name: str, layer: str, lag: int) -> Task:
         job, mutates = self.job, []
         for piece in pieces:
             value = self.tensors.values[piece.operand.value]
@@ -138,8 +155,6 @@ class Pieces:
             mutates += [self._state(value, state) for state in STATE[job.optimizer]]
         names = tuple(piece.operand.value for piece in pieces)
         body = Update(job.optimizer, job.form, names, job.hyper, job.rates)
-        layer = self.graph.layers[self.tensors.values[of].source.value] if of else "optimizer"
-        name = f"{of}/update" if of else f"update{self.suffix(device)}"
         reads = tuple(self.gradients[each] for each in names)
         return Task(name, body, device, COMPUTE, reads=reads, mutates=tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
 

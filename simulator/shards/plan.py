@@ -4,20 +4,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from simulator.collectives.sending import COMPUTE, Sender, fetches
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.options import option_values
+from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
 from simulator.plan.tensors import PlanTensors
 from simulator.shards.boxes import Box, overlap, shape_of, whole
 from simulator.shards.configuration import Configuration
 from simulator.shards.fetching import Fetcher
+from simulator.shards.lanes import Lanes
 from simulator.shards.local import LocalOp, shard
 from simulator.shards.network import Network
+from simulator.shards.options import StepOptions
 from simulator.shards.parameters import Pieces, Reduction
 from simulator.shards.regions import name_of
 from simulator.shards.strides import cut, dense
@@ -40,50 +42,6 @@ class Placed:
     devices: tuple[str, ...]
 
 
-#: Options that a search tries with every division of layers.
-STEP_CANDIDATES = (
-    "update=asynchronous", "server=distributed", "server=distributed,update=asynchronous", "batch_norm=synchronized",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """What strategies of shards have in common."""
-
-    overlap: bool = True
-    """Sum the gradients of replicas while backward runs; off: after backward."""
-    server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
-    """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
-    update: Literal["baseline", "asynchronous"] = "baseline"
-    """When to update parameters: after backward; asynchronous: a step late, so that gradients are summed beside the next step."""
-    batch_norm: Literal["separate", "synchronized"] = "separate"
-    """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
-    fetch: bool = True
-    """Copy each device's part of the batch from the host; off: the part is on the device already."""
-
-    @property
-    def lag(self) -> int:
-        """How many steps late a gradient is applied: one rule for all parameters, so that numbers do not depend on the division."""
-        return int(self.update == "asynchronous")
-
-
-def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -> None:
-    """Raise StepcastError if shards of the job cannot run on the machine."""
-    devices = machine.devices
-    if len(devices) < 2:
-        do = "split the GPU with --partition 2, or use a machine with several" if devices[0].kind == "gpu" else "use --devices 2"
-        raise StepcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}")
-    if job.accumulate > 1:
-        raise StepcastError(f"{strategy} divides the whole batch: it has no micro-batches; use --accumulate 1")
-    if job.needs_all_gradients:
-        raise StepcastError(f"{strategy} cannot {job.needs_all_gradients}: no device has all gradients")
-    if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in devices):
-        raise StepcastError(
-            f"{strategy}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
-            " host memory; use server=distributed, which sums on the devices"
-        )
-
-
 class ShardedStep:
     """Builds the plan of a job whose layers are divided as `placed` says."""
 
@@ -102,12 +60,9 @@ class ShardedStep:
         #: By value: the last op that changes it in place.
         self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
         self._reduced: list[Task] = []
-        own, urgent = self.sender.streams, 1 - min(device.priority_levels for device in machine.devices)
-        #: The lane of sums of gradients. Sums that nothing in their step waits for must not hold up what comes after them.
-        self._sum_lane = (own, urgent) if options.overlap or options.lag else (COMPUTE, 0)
-        #: The lane of sums of statistics, which the step waits for, though gradients of the step before may still be under way.
-        statistics = (own + options.lag, urgent) if options.overlap else (COMPUTE, 0)
-        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, *statistics)
+        levels = min(device.priority_levels for device in machine.devices)
+        self._lanes = Lanes(options, self.sender.streams, levels)
+        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, *self._lanes.statistics)
         self._check_memory()
 
     def plan(self) -> Plan:
@@ -121,8 +76,7 @@ class ShardedStep:
             self._reduce_after(index)
         self._hold_unused()
         self.tasks += self._reduced
-        self.tasks += self.pieces.updates(self.options.lag)
-        tasks = self.tasks
+        tasks = self._with_updates()
         if self.options.fetch:
             copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
             tasks = [task for at in range(max(map(len, copies), default=0)) for own in copies for task in own[at : at + 1]] + tasks
@@ -138,8 +92,16 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": self.options.lag, "divided": self._division(), **self._statistics()},
+            semantics={"staleness": self.options.lag, "divided": self._division(), **self._statistics(), **self.options.notes},
         )
+
+    def _with_updates(self) -> list[Task]:
+        """The tasks of forward, backward and sums, and the updates where the options put them."""
+        if self.options.update == "forward-fusion":
+            return delayed(self.tasks, self.pieces.updates_of_layers(lag=1), self.tensors)
+        if self.options.update == "backward-fusion":
+            return fused(self.tasks, self.pieces.updates_of_layers(stream=self._lanes.updates), self.tensors)
+        return self.tasks + self.pieces.updates(self.options.lag)
 
     def _check_memory(self) -> None:
         """Refuse values that share memory with others, of which one would have to follow the changes of the other."""
@@ -341,12 +303,19 @@ class ShardedStep:
         done = self._completed_by.get(index)
         if not done:
             return
-        how = Reduction(self.options.server, *self._sum_lane)
         self.fetcher.phase = BACKWARD
         for layer, parameters in done.items():
             self.fetcher.layer = layer
+            how = Reduction(self.options.server, *self._sum_lanes[layer])
             tasks = self.pieces.reduce(parameters, self.values, self.fetcher, f"reduce {layer}", how)
             (self.tasks if self.options.overlap else self._reduced).extend(tasks)
+
+    @cached_property
+    def _sum_lanes(self) -> dict[str, tuple[int, int]]:
+        """By layer, the stream and the priority of the sums of its gradients."""
+        replicated = {name for name, pieces in self.pieces.of.items() if len({piece.box for piece in pieces}) < len(pieces)}
+        others = {self.graph.layers[name]: (COMPUTE, 0) for name in self.graph.parameters}  # these have nothing to sum
+        return others | self._lanes.sums(self.graph, {self.graph.layers[name] for name in replicated & self.graph.layers.keys()})
 
     @cached_property
     def _completed_by(self) -> dict[int, dict[str, list[str]]]:

@@ -1,8 +1,8 @@
 """Coarse plans of pipelines: one task for each action of a stage, in the place of a task for each op.
 
-The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op: a list ends
-with each op whose result is sent, so that transfers begin when they would. Values that no other task uses live inside the list; one scratch
-value of the task stands for the most bytes that they hold at once.
+The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op, or if it
+updates a layer before it: a list ends with each op whose result is sent, so that transfers begin when they would, and before each update.
+Values that no other task uses live inside the list; one scratch value of the task stands for the most bytes that they hold at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,11 +55,14 @@ def _units(plan: Plan) -> list[str]:
     }
     ends = {last_change[storage] for storage in sent if storage in last_change}
     parts: dict[str, int] = {}
-    names = []
+    names, action = [], ""
     for index, task in enumerate(plan.tasks):
         if not task.action or task.phase in (TRANSFER, UPDATE):
             names.append(task.name)
+            if task.phase == UPDATE and action:
+                parts[action] += 1
             continue
+        action = task.action
         part = parts.setdefault(task.action, 0)
         names.append(f"{task.action}/{part}" if part else task.action)
         parts[task.action] += index in ends

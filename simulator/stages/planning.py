@@ -31,6 +31,8 @@ _PER_DEVICE = 2
 MOST_MICRO_BATCHES = 4096
 #: Samples of a micro-batch at least, by default: batch-norm cannot train on one.
 _SAMPLES = 2
+#: What a search tries with pipelines that drain: backward-fusion.
+FUSED = ("update=backward-fusion",)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,16 @@ class StageOptions:
 
 
 @dataclass(frozen=True)
-class ScheduledOptions(StageOptions):
+class DrainingOptions(StageOptions):
+    """The options of pipelines that drain in every step."""
+
+    update: Literal["baseline", "backward-fusion"] = "baseline"
+    """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
+    complete."""
+
+
+@dataclass(frozen=True)
+class ScheduledOptions(DrainingOptions):
     """The options of pipelines that follow a schedule and drain in every step."""
 
     schedule: str = ""
@@ -238,6 +249,7 @@ def scheduled(
         pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
+        fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
         forwards = Rematerialization(pipeline) if isinstance(options, ScheduledOptions) and options.rematerialize else None
         instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
         for number, action in enumerate(actions):
@@ -246,8 +258,10 @@ def scheduled(
                 again, instead[work] = forwards.forward(*work)
                 tasks += again
             tasks += pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)
-            if last[action.stage] == number:
+            if last[action.stage] == number and not fused:
                 tasks += pipeline.updates(action.stage)
+        if fused:
+            tasks = pipeline.build.with_fused_updates(tasks)
         plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
         return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder, insert
+from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import Machine
@@ -28,9 +28,4 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     build = PlanBuilder(job, machine.devices[0].name)
     build.refuse_clipping(NAME, "forward-fusion")
-    tasks = build.step()
-    stream = int(options.update_stream)
-    updates = [
-        (last + 1, build.update(build.layers[layer], f"{layer}/update", layer, stream=stream)) for layer, last in build.ready(tasks).items()
-    ]
-    return build.plan(NAME, insert(tasks, updates), options)
+    return build.plan(NAME, build.with_fused_updates(build.step(), int(options.update_stream)), options)

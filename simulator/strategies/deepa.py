@@ -15,7 +15,8 @@ from simulator.shards import search
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import place, read_configurations
 from simulator.shards.network import Network
-from simulator.shards.plan import STEP_CANDIDATES, ShardedStep, StepOptions, check_job
+from simulator.shards.options import STEP_CANDIDATES, StepOptions, check_job
+from simulator.shards.plan import ShardedStep
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 

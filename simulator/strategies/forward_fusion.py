@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder, insert
+from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.plan.fusion import delayed
 from simulator.plan.plan import Plan
 
 NAME = "forward-fusion"
@@ -25,6 +26,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     build = PlanBuilder(job, machine.devices[0].name)
     tasks = build.step()
-    first = build.first_use(tasks)
-    updates = [(first[layer], build.update(owned, f"{layer}/update", layer, lag=1)) for layer, owned in build.layers.items()]
-    return build.plan(NAME, insert(tasks, updates), options, {"updates": "delayed to the next forward; sync() flushes them"})
+    updates = [build.update(owned, f"{layer}/update", layer, lag=1) for layer, owned in build.layers.items()]
+    return build.plan(
+        NAME, delayed(tasks, updates, build.tensors), options, {"updates": "delayed to the next forward; sync() flushes them"}
+    )

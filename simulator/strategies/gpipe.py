@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import gpipe
-from simulator.stages.planning import ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "gpipe"
 ABOUT = "pipeline of stages: all forwards of the micro-batches, then all backwards, then the update"
@@ -21,8 +21,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, and forwards that are repeated."""
-    return combined(micro_batch_texts(job, machine), ("rematerialize=on",))
+    """Numbers of micro-batches, forwards that are repeated, and backward-fusion."""
+    return combined(micro_batch_texts(job, machine), ("rematerialize=on",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -11,14 +11,17 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal
 
-from simulator.build import PlanBuilder, Share, insert
+from simulator.build import PlanBuilder, Share
 from simulator.collectives.rounds import ALGORITHM_OF
 from simulator.collectives.tasks import Group
+from simulator.collectives.urgency import URGENCIES, priority_of, urgencies
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import HOST, Machine
+from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
+from simulator.plan.tensors import merged
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
@@ -37,8 +40,6 @@ CANDIDATES = tuple(
 
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
-#: Number of urgencies that transfers are divided into.
-URGENCIES = 4
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Replicas:
         if options.update in ("baseline", "asynchronous"):
             tasks += self._interleaved(builder.updates(options.lag) for builder in builders)
         elif options.update == "forward-fusion":
-            tasks = self._with_delayed_updates(tasks)
+            tasks = delayed(tasks, self._delayed_updates(), merged(builder.tensors for builder in builders))
         return tasks
 
     def _interleaved(self, lists: Iterable[Sequence[Task]]) -> list[Task]:
@@ -194,10 +195,7 @@ class Replicas:
         first = self.builders[0]
         use = {layer: index for index, layer in enumerate(first.first_use(self._passes[0]))}
         layer_of = {first.storage(first.gradient(p).value): layer for layer, owned in first.layers.items() for p in owned}
-        distances = [min(use[layer_of[storage]] for storage in bucket.storages) for bucket in buckets]
-        ranks = {distance: rank for rank, distance in enumerate(sorted(set(distances)))}
-        count = min(URGENCIES, max(1, self._levels - 1), len(ranks))
-        return [ranks[distance] * count // len(ranks) for distance in distances]
+        return urgencies([min(use[layer_of[storage]] for storage in bucket.storages) for bucket in buckets], self._levels)
 
     @property
     def _levels(self) -> int:
@@ -207,7 +205,7 @@ class Replicas:
     def _reduced(self, bucket: _Bucket, urgency: int) -> list[Task]:
         """The tasks that sum a bucket over the devices."""
         options = self.options
-        stream, priority = (TRANSFERS + urgency, max(1 - self._levels, urgency - URGENCIES)) if options.aside else (COMPUTE, 0)
+        stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
         root = HOST if options.server == "host" else ""
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
@@ -241,15 +239,8 @@ class Replicas:
             )
         return updates
 
-    def _with_delayed_updates(self, tasks: list[Task]) -> list[Task]:
-        """`tasks` with each layer's update (lag 1) inserted before the first task that reads its parameters."""
-        positions: dict[str, list[int]] = {}
-        for index, task in enumerate(tasks):
-            positions.setdefault(task.device, []).append(index)
-        additions = []
-        for builder in self.builders:
-            own = positions[builder.device]
-            first = builder.first_use([tasks[index] for index in own])
-            for layer, owned in builder.layers.items():
-                additions.append((own[first[layer]], builder.update(owned, f"{layer}/update", layer, lag=1)))
-        return insert(tasks, additions)
+    def _delayed_updates(self) -> list[Task]:
+        """Each device's update of each layer, with the gradients of the step before."""
+        return [
+            builder.update(owned, f"{layer}/update", layer, lag=1) for builder in self.builders for layer, owned in builder.layers.items()
+        ]

@@ -7,7 +7,7 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import interleaved
-from simulator.stages.planning import ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 from traces.errors import StepcastError
 
 NAME = "interleaved-1f1b"
@@ -31,8 +31,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, and of stages on each device."""
-    return combined(micro_batch_texts(job, machine), ("per_device=4",))
+    """Numbers of micro-batches, and of stages on each device, and backward-fusion."""
+    return combined(micro_batch_texts(job, machine), ("per_device=4",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

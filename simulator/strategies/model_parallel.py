@@ -7,17 +7,18 @@ from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import gpipe
-from simulator.stages.planning import StageOptions, synchronous
+from simulator.stages.planning import FUSED, DrainingOptions, synchronous
 from traces.errors import StepcastError
 
 NAME = "model-parallel"
 ABOUT = "stages on several devices, one after another: the whole batch goes forward and back, and one device works at a time"
 USES_COSTS = True
 LEAST_DEVICES = 2
+CANDIDATES = FUSED
 
 
 @dataclass(frozen=True)
-class Options(StageOptions):
+class Options(DrainingOptions):
     """How the model is cut."""
 
     microbatches: int = 1

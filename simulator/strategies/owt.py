@@ -15,7 +15,8 @@ from simulator.plan.plan import Plan
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import nearest, place
 from simulator.shards.network import Network
-from simulator.shards.plan import STEP_CANDIDATES, ShardedStep, StepOptions, check_job
+from simulator.shards.options import STEP_CANDIDATES, StepOptions, check_job
+from simulator.shards.plan import ShardedStep
 from traces.garbage import gc_paused
 
 NAME = "owt"

@@ -3,7 +3,7 @@
 A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Options` with a docstring per field, and a function `plan` of type
 `PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
 
-- `USES_COSTS = True`: the plan depends on the costs, so its keys are measured before the plan is made final.
+- `USES_COSTS = True`: the plan depends on the costs, or on rates and times of the machine. Its keys are measured before it is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
 - `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
 - `EXECUTED = False`: it is only predicted; no executor runs it (plain PyTorch).
@@ -15,13 +15,14 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.board import order_csv
 from simulator.costs.cost import PlanCosts
 from simulator.discovery import modules
 from simulator.job import Job
@@ -105,12 +106,38 @@ class Strategy:
             raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
 
 
-def _on_machine(plan: PlanFunction) -> PlanFunction:
-    """The same function for a job that runs as the machine's devices run it."""
+#: The option by which every strategy follows a file: the order of its plan's tasks, or a pipeline's actions.
+SCHEDULE = "schedule"
+
+
+def _following(plan: PlanFunction, path: str) -> PlanFunction:
+    """The same function for a strategy whose tasks run in the order of the file at `path`, which is read now."""
+    order = order_csv.read(path)
+
+    @wraps(plan)
+    def following(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
+        return order_csv.followed(plan(job, machine, costs, options), machine, order, path)
+
+    return following
+
+
+def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:
+    """The same function for a job that runs as the machine's devices run it.
+
+    An equal plan that is still in use is returned again, with what was derived from it. If the plan does not use costs, no other is made.
+    """
 
     @wraps(plan)
     def on_machine(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
-        return plan(job.on(machine.devices[0].kind), machine, costs, options)
+        job = job.on(machine.devices[0].kind)
+        key = (name, options, job.autocast, machine.layout)
+        before = job.plans.get(key)
+        if before is not None and not uses_costs:
+            return before
+        made = plan(job, machine, costs, options)
+        if made != before:
+            job.plans[key] = before = made
+        return before
 
     return on_machine
 
@@ -122,9 +149,10 @@ def _discover() -> dict[str, Strategy]:
         if not hasattr(module, "NAME"):
             continue
         defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
-        optional = (getattr(module, name, default) for name, default in defaults.items())
+        optional = [getattr(module, name, default) for name, default in defaults.items()]
+        plan = _on_machine(module.NAME, module.plan, uses_costs=optional[0])
         candidates = getattr(module, "candidates", getattr(module, "CANDIDATES", None))
-        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, _on_machine(module.plan), *optional, candidates)
+        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, plan, *optional, candidates)
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 
@@ -162,7 +190,9 @@ def get(name: str) -> Strategy:
 def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
-    Options in `shared` that the strategy has serve as defaults. Raises StepcastError for an unknown strategy or an unusable option.
+    Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
+    order of the file (`board.order_csv`); pipelines also read the order of their actions. Raises StepcastError for an unknown strategy, an
+    unusable option or an unusable file.
     """
     name, _, tail = spec.partition(":")
     strategy = get(name)
@@ -172,6 +202,8 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
         if not equals:
             raise StepcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
         texts[key.strip()] = value.strip()
+    if texts.get(SCHEDULE) and (SCHEDULE not in strategy.option_names or order_csv.names_tasks(texts[SCHEDULE])):
+        strategy = replace(strategy, plan=_following(strategy.plan, texts.pop(SCHEDULE)))
     return strategy, strategy.options(texts)
 
 

@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.bodies.host import Host
-from simulator.build import PlanBuilder, insert
+from simulator.build import PlanBuilder
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.layers.graph import DX, LayerGraph
 from simulator.layers.grouped import split_groups
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
+from simulator.plan.fusion import insert
 from simulator.plan.order import by_rank
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

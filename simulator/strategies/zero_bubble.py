@@ -12,6 +12,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.stages.orders import zero_bubble
 from simulator.stages.planning import (
+    FUSED,
     ScheduledOptions,
     combined,
     cut,
@@ -45,8 +46,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, the memory, and the shape."""
-    return combined(micro_batch_texts(job, machine), ("memory=free",), ("shape=v",))
+    """Numbers of micro-batches, the memory, the shape, and backward-fusion."""
+    return combined(micro_batch_texts(job, machine), ("memory=free",), ("shape=v",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -24,7 +24,8 @@ def choices():
 
 
 def facts(request):
-    return MachineFacts(4, {"memory": Figure(100.0, "GB/s")})
+    about = f"132 SMs, 66.9 TFLOP/s ({request.precision})"
+    return MachineFacts(4, {"memory": Figure(100.0, "GB/s")}, about=about, cautions=("The device throttled while it was measured: power.",))
 
 
 def largest_batch(request, strategy):

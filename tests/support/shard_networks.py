@@ -8,7 +8,8 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.shards.configurations import place
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions
+from simulator.shards.options import StepOptions
+from simulator.shards.plan import ShardedStep
 
 _HEAD = """
 import torch

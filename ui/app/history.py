@@ -30,12 +30,16 @@ def tried() -> tuple[Tried, ...]:
 
 
 def remember(words: str, outcomes: Sequence[Outcome]) -> None:
-    """Keep what was predicted. The same job again replaces what was kept of it, with the outcomes of strategies that are not repeated."""
+    """Keep what was predicted, `words` being the job. The same job again keeps the outcomes of strategies that are not repeated."""
     own = {each.strategy: each for entry in tried() if entry.words == words for each in entry.outcomes}
     own |= {each.strategy: each for each in outcomes}
     others = tuple(entry for entry in tried() if entry.words != words)
     st.session_state[_KEY] = (*others, Tried(words, tuple(own.values())))[-MOST:]
-    st.session_state[_NEW] = words
+
+
+def pin(words: str) -> None:
+    """Show a job that was predicted side by side with the others that are pinned, until the user takes it away."""
+    st.session_state[_NEW] = [*st.session_state.get(_NEW, ()), words]
 
 
 def history_ui() -> None:
@@ -45,9 +49,8 @@ def history_ui() -> None:
         return
     st.subheader("Tried in this session", anchor=False)
     words = [entry.words for entry in kept]
-    new = st.session_state.pop(_NEW, None)  # a job is pinned when it has been predicted, and can be unpinned
-    if new is not None:
-        st.session_state[_PINNED] = list(dict.fromkeys([*st.session_state.get(_PINNED, ()), new]))
+    new = st.session_state.pop(_NEW, ())  # set before the box is drawn, which holds what the user changes afterwards
+    st.session_state[_PINNED] = list(dict.fromkeys([*st.session_state.get(_PINNED, ()), *new]))
     pinned = several(st, "Side by side", words, _PINNED, words)
     if st.button("Clear", icon=":material/delete:", help="Forgets what was tried in this session."):
         st.session_state[_KEY] = ()

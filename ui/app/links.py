@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ui.app.model import Request
+from ui.app.model import Request, stored_profiles
 
 #: Options of a request by the name of its field, in the order to show them. The form is a part of the optimizer's option.
 _OPTIONS = {
@@ -45,7 +45,10 @@ def options_of(request: Request) -> list[tuple[str, str]]:
 
 def command(request: Request, *more: str, name: str = "predict") -> str:
     """The command line that gives the same answers: stepcast predict --model resnet50 ... `name`: the command's."""
-    words = [word for option, value in options_of(request) for word in (f"--{option}", value)]
+    profile = stored_profiles().get(request.machine)
+    words = []
+    for option, value in options_of(request):
+        words += ["--profile", str(profile)] if option == "machine" and profile is not None else [f"--{option}", value]
     return shlex.join(["stepcast", name, *words, *more])
 
 

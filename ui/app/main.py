@@ -4,16 +4,22 @@ The app offers built-in models, the models and traces named at start, and the re
 runs uploaded code.
 """
 
+from pathlib import Path
+
 import streamlit as st
 
 from ui.app import ahead
 from ui.app.navigation import pages, streamlit_page
 from ui.app.state import keep_widgets
 
+#: What Streamlit's own look leaves no other way to change.
+STYLE = Path(__file__).with_name("style.css")
+
 
 def main() -> None:
     """Draw the page that the address names; without a name, the first."""
     st.set_page_config(page_title="Stepcast", layout="wide")
+    st.html(STYLE)
     keep_widgets()
     st.navigation([streamlit_page(page) for page in pages()], position="top").run()
     ahead.start()

@@ -12,12 +12,15 @@ from platformdirs import user_data_path
 from calibrate.placement import DEFAULT_PLACEMENT
 from traces.comparison import Prediction
 from traces.errors import StepcastError
+from traces.profile_files import list_profiles
 from traces.search_result import SearchResult
 from traces.timeline import Timeline
 
 PREDICTOR_MODULE = "ui.jobs"
 #: Prefixes of a trace's path and of a model's name among the app's arguments.
 TRACE, MODEL = "--trace=", "--model="
+#: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
+PROFILE = "profile "
 #: Starts Streamlit in such a way that it runs no code of the current folder.
 LAUNCHER = Path(__file__).with_name("launch.py")
 SERVER = Path(__file__).with_name("served") / "server.py"
@@ -42,8 +45,8 @@ class Request:
     """A request for predictions: a model on a machine, under some strategies.
 
     The fields are those of `Job` and `Placement`. `strategies`: texts NAME[:option=value,...]. `image_size`: None for the model's own.
-    `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them. `settings`: (option, value) pairs for every
-    strategy that has the option.
+    `machine`: the name of a machine, or PROFILE and the name of a stored profile. `scale`: factors of the machine's figures, as
+    `simulator.machine.scaled` reads them. `settings`: (option, value) pairs for every strategy that has the option.
     """
 
     model: str
@@ -76,23 +79,31 @@ class Figure:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What the controls show of a machine. `devices`: most that a job can use. `figures`: by the names of `machine.scaled.ABOUT`."""
+    """What the controls show of a machine.
+
+    `devices`: most that a job can use; `is_cpu`: they are groups of a CPU's cores. `figures`: by the names of `machine.scaled.ABOUT`.
+    `about`: the specification in words. `cautions`: sentences on its profile, or that it has none.
+    """
 
     devices: int
     figures: Mapping[str, Figure]
+    is_cpu: bool = False
+    about: str = ""
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Forecast:
     """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
 
-    `text`: the strategy as it was asked for.
+    `text`: the strategy as it was asked for. `machine`: the name of the machine.
     """
 
     prediction: Prediction
     timeline: Timeline
     measured_here: bool = True
     text: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,11 @@ class Predictor(Protocol):
 
     def search(self, request: Request, progress: Callable[[int, int, str], None]) -> Searched:
         """Rank everything that the request's strategies (none: all) offer. `progress(done, total, text)` is called after each plan."""
+
+
+def stored_profiles() -> dict[str, Path]:
+    """The profiles of the data folder, by their names among the machines."""
+    return {f"{PROFILE}{path.name}": path for path in list_profiles()}
 
 
 def find_predictor() -> Predictor | None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from calibrate.placement import DEFAULT_PLACEMENT
-from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
 from traces.errors import StepcastError
@@ -54,7 +54,8 @@ def request_ui(predictor: Predictor, every: bool = False) -> Request:
     choices = predictor.choices()
     model = select(st, "Model", choices.models, "model", words=_short)
     batch = _batch_ui()
-    machine = select(st, "Machine", choices.machines, "machine")
+    machine = select(st, "Machine or profile", choices.machines, "machine", words=_short)
+    about = st.container()
     if every:
         texts = tuple(several(st, "Strategies", choices.strategies, "searched strategies", (), placeholder="all"))
     else:
@@ -68,11 +69,20 @@ def request_ui(predictor: Predictor, every: bool = False) -> Request:
         facts = predictor.facts(known)
     except StepcastError:
         facts = MachineFacts(1, {})  # the answers say what is wrong
-    counted = _devices_ui(devices, known, facts)
+    _about_ui(about, facts)
+    counted = _devices_ui(devices, facts)
     scale = _figures_ui(facts)
     if not texts and not every:
         raise StepcastError("no strategy chosen; choose at least one")
     return Request(model, batch, **job, **place, machine=machine, strategies=texts, devices=counted, scale=scale)
+
+
+def _about_ui(place: DeltaGenerator, facts: MachineFacts) -> None:
+    """Show the specification of the machine, how old its profile is, and what makes it less reliable."""
+    if facts.about:
+        place.caption(markdown_escaped(facts.about))
+    for caution in facts.cautions:
+        place.caption(f":material/info: {markdown_escaped(caution)}")
 
 
 def _short(model: str) -> str:
@@ -117,16 +127,14 @@ def _place_ui() -> dict[str, Any]:
         }
 
 
-def _devices_ui(place: Any, request: Request, facts: MachineFacts) -> int | None:
-    """The number of devices; None for all of a named machine, or one group of this CPU's cores. No control where there is no choice."""
-    usual = 1 if request.machine == THIS_CPU else facts.devices
+def _devices_ui(place: DeltaGenerator, facts: MachineFacts) -> int | None:
+    """The number of devices; None for all of a named machine, or one group of a CPU's cores. No control where there is no choice."""
+    usual = 1 if facts.is_cpu else facts.devices
     if facts.devices < 2:
         return None
     kept = st.session_state.get("devices")
     st.session_state["devices"] = kept if isinstance(kept, int) and not isinstance(kept, bool) and 1 <= kept <= facts.devices else usual
-    about = "Devices that strategies for several may use; all others use one." + (
-        " On a CPU, groups of its cores." if request.machine == THIS_CPU else ""
-    )
+    about = "Devices that strategies for several may use; all others use one." + (" On a CPU, groups of its cores." if facts.is_cpu else "")
     count = place.select_slider("Devices", range(1, facts.devices + 1), key="devices", help=about)
     return None if count == usual else count
 

@@ -1,5 +1,6 @@
 """The part at the end of each page that takes its answer elsewhere: as a command, as a link, as files."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,15 @@ class Download:
 
 
 def share_ui(command: str, query: Mapping[str, Sequence[str]], downloads: Sequence[Download] = ()) -> None:
-    """Show the command line that gives the same answer, the link that opens the same page, and the files. Both texts have a copy button."""
-    with st.expander("Take it along: command line, link, files", icon=":material/ios_share:"):
-        st.caption("Command line")
-        st.code(command, language="bash", wrap_lines=True)
+    """Show the command line that gives the same answer, the link that opens the same page, and the files. Both texts have a copy button.
+
+    `command`: empty if no command gives the same answer.
+    """
+    parts = ["command line"] * bool(command) + ["link"] + ["files"] * bool(downloads)
+    with st.expander(f"Take it along: {', '.join(parts)}", icon=":material/ios_share:"):
+        if command:
+            st.caption("Command line")
+            st.code(command, language="bash", wrap_lines=True)
         st.caption("Link to this page")
         st.code(link(query), language=None, wrap_lines=True)
         with st.container(horizontal=True):
@@ -55,6 +61,11 @@ def csv(rows: Sequence[Mapping[str, object]]) -> bytes:
     import pandas as pd
 
     return pd.DataFrame(list(rows)).to_csv(index=False).encode()
+
+
+def json_bytes(document: Mapping[str, object]) -> bytes:
+    """A document as a file of JSON."""
+    return json.dumps(document, allow_nan=False).encode()
 
 
 def opened_by_link(page: str, names: Sequence[str]) -> dict[str, list[str]] | None:

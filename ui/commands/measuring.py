@@ -96,6 +96,7 @@ def validate(
     job = job.on(testbed.identity.kind)
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     order = schedules.opened(schedule, texts, shared)
+    chosen = order.texts or chosen
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*requests.inputs(job.model, profile_path), *order.inputs])
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
@@ -105,7 +106,9 @@ def validate(
         check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    outcome = run_validation(job, chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True)
+    outcome = run_validation(
+        job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True
+    )
     notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
     _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
 

@@ -20,14 +20,13 @@ from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
-from traces.predictions import Predictions
 from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
 from ui.text import fits, labels, sentences, tables, waterfalls
 from ui.text.machines import partition_words
-from ui.text.predictions import predictions_table
+from ui.text.predictions import place, predictions_document, predictions_table
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Answer:
     @property
     def place(self) -> dict[str, object]:
         """Which combination this is."""
-        return {"model": self.job.model, "batch": self.job.batch, "machine": self.machine.name}
+        return place(self.job.model, self.job.batch, self.machine.name)
 
 
 def predict(
@@ -103,7 +102,7 @@ def predict(
     if order.writes and not len(jobs) == len(names) == 1:
         raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
     check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
-    shared = order.options
+    texts, shared = list(order.texts), order.options
     targets = [target(jobs[0], profile, name, placement) for name in names]
     answers = [
         Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
@@ -168,10 +167,8 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
-        print_document(
-            {"schema": Predictions.schema_name, "predictions": [answer.place | answer.document(show_plan) for answer in predicted],
-             "refused": [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]}
-        )  # fmt: skip
+        refusals = [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]
+        print_document(predictions_document([answer.place | answer.document(show_plan) for answer in predicted], refusals))
         return
     console = Console(width=max(120, Console().width))
     console.print(predictions_table([(answer.job.batch, answer.machine.name, answer.prediction) for answer in predicted]))

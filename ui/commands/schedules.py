@@ -1,4 +1,8 @@
-"""`--schedule FILE`: a file that the order of a pipeline's actions is read from or, if it does not exist, written to."""
+"""`--schedule FILE`: a file that a schedule is read from or, if it does not exist, written to.
+
+A file holds either the order of a pipeline's actions (`stages.grid_csv`) or the order of the tasks of any strategy's plan
+(`board.order_csv`). Its first line says which.
+"""
 
 import os
 import sys
@@ -6,29 +10,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulator.board import order_csv
+from simulator.board.order import Order
 from simulator.predict.forecast import Forecast
 from simulator.stages import grid_csv
 from simulator.stages.of_plan import schedule_of
 from simulator.stages.schedule import Schedule
 from simulator.strategies import registry as strategies
+from simulator.strategies.registry import SCHEDULE
 from traces.errors import StepcastError
 from traces.files import write_atomic
-
-#: The option of strategies that can follow a file.
-_OPTION = "schedule"
 
 
 @dataclass(frozen=True)
 class ScheduleFile:
     """The file of --schedule. It is read if it holds a schedule (`read`), and else written. Without the option, `path` is None.
 
-    `strategy` is the text of the strategy that it belongs to, `options` the options of --set with the file among them if it is read.
+    `asked` is the text of the strategy that it belongs to, `strategy` the text that makes this follow an order of tasks. `texts` are all
+    strategies asked for, with this one in place, and `options` those of --set, with the file among them if it is read as actions.
     """
 
     path: Path | None
-    strategy: str
+    texts: tuple[str, ...]
     options: dict[str, str]
-    read: Schedule | None = None
+    asked: str = ""
+    strategy: str = ""
+    read: Schedule | Order | None = None
 
     @property
     def writes(self) -> bool:
@@ -50,38 +57,82 @@ class ScheduleFile:
         return [] if self.path is None else [lambda: self._write(forecasts.get(self.strategy)) if self.writes else self._say_read()]
 
     def _say_read(self) -> None:
-        print(f"stepcast: {self.strategy} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)
+        print(f"stepcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)
 
     def _write(self, forecast: Forecast | None) -> None:
         """Write the schedule of a plan. Raises StepcastError if there is none."""
         if forecast is None:
-            raise StepcastError(f"--schedule {self.path} was not written: {self.strategy} has no plan")
-        schedule = schedule_of(forecast.plan)
-        write_atomic(self.path, grid_csv.write(schedule))
-        print(f"stepcast: wrote the schedule of {self.strategy} to {self.path}: {_size(schedule)}", file=sys.stderr)
+            raise StepcastError(f"--schedule {self.path} was not written: {self.asked} has no plan")
+        if _orders_actions(self.asked, self.options):
+            schedule = schedule_of(forecast.plan)
+            text = grid_csv.write(schedule)
+        else:
+            schedule = Order.of(forecast.plan)
+            text = order_csv.write(schedule)
+        write_atomic(self.path, text)
+        print(f"stepcast: wrote the schedule of {self.asked} to {self.path}: {_size(schedule)}", file=sys.stderr)
 
 
 def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -> ScheduleFile:
     """Check the file of --schedule, and say whether it is read. `texts`: the strategies asked for, `shared`: the options of --set.
 
-    Raises StepcastError unless one of the strategies can follow a file, and for a file whose schedule cannot run.
+    Raises StepcastError unless one of the strategies can follow the file, and for a file whose schedule cannot run.
     """
+    texts, shared = tuple(texts), dict(shared)
     if path is None:
-        return ScheduleFile(None, "", dict(shared))
-    able = [text for text in texts if _OPTION in strategies.parse(text, shared)[0].option_names]
-    if len(able) != 1:
-        known = ", ".join(strategy.name for strategy in strategies.every() if _OPTION in strategy.option_names)
-        given = " and ".join(able) + " do" if able else f"{', '.join(texts)} cannot" if texts else "none is given"
-        raise StepcastError(f"--schedule {path} needs one --strategy that follows a schedule ({known}): {given}")
-    if strategies.parse(able[0], shared)[1].schedule:
-        raise StepcastError(f"--schedule {path} and the option schedule of {able[0]} are the same; leave out one of the two")
+        return ScheduleFile(None, texts, shared)
+    able = [text for text in texts if _orders_actions(text, shared)]
+    if os.path.exists(path) and (order_csv.names_tasks(path) or (not able and len(texts) == 1)):
+        return _tasks_in(path, texts, shared)
+    (asked,) = able if len(able) == 1 else texts if len(texts) == 1 else [None]
+    if asked is None:
+        known = ", ".join(strategy.name for strategy in strategies.every() if SCHEDULE in strategy.option_names)
+        given = " and ".join(able) + " do" if able else "none is given" if not texts else f"{', '.join(texts)} are {len(texts)}"
+        raise StepcastError(f"--schedule {path} needs one --strategy, or one of those that order a pipeline's actions ({known}): {given}")
+    if _named_in(asked, shared):
+        raise _twice(path, asked)
     if not os.path.exists(path):
-        return ScheduleFile(path, able[0], dict(shared))
-    return ScheduleFile(path, able[0], {**shared, _OPTION: str(path)}, grid_csv.read(path))
+        return ScheduleFile(path, texts, shared, asked, asked)
+    return ScheduleFile(path, texts, {**shared, SCHEDULE: str(path)}, asked, asked, grid_csv.read(path))
 
 
-def _size(schedule: Schedule) -> str:
+def _tasks_in(path: Path, texts: tuple[str, ...], shared: dict[str, str]) -> ScheduleFile:
+    """The file of --schedule that holds the order of the tasks of one strategy's plan."""
+    if len(texts) != 1:
+        given = f"{len(texts)} are given" if texts else "none is given"
+        raise StepcastError(f"--schedule {path} orders the tasks of one strategy: {given}; name the file as in NAME:{SCHEDULE}={path}")
+    (asked,) = texts
+    if _named_in(asked, shared):
+        raise _twice(path, asked)
+    if "," in str(path):
+        raise StepcastError(f"--schedule {path} has a comma in its name, which ends an option of a strategy; rename the file")
+    order = order_csv.read(path)
+    strategy = f"{asked}{',' if ':' in asked else ':'}{SCHEDULE}={path}"
+    return ScheduleFile(path, (strategy,), shared, asked, strategy, order)
+
+
+def _orders_actions(text: str, shared: Mapping[str, str]) -> bool:
+    """Whether a strategy is a pipeline that can follow an order of actions."""
+    return SCHEDULE in strategies.parse(text, shared)[0].option_names
+
+
+def _named_in(text: str, shared: Mapping[str, str]) -> bool:
+    """Whether a strategy follows a file already."""
+    given = {part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")}
+    return SCHEDULE in given or bool(shared.get(SCHEDULE))
+
+
+def _twice(path: Path, text: str) -> StepcastError:
+    return StepcastError(f"--schedule {path} and the option {SCHEDULE} of {text} are the same; leave out one of the two")
+
+
+def _size(schedule: Schedule | Order) -> str:
+    if isinstance(schedule, Order):
+        counts = (len(schedule.entries), "task"), (len({entry.lane for entry in schedule.entries}), "lane")
+        return " on ".join(_counted(*count) for count in counts)
     ranks, stages, micro_batches = len(schedule.ranks), schedule.stages, schedule.micro_batches
-    counts = ((ranks, "rank"), (stages, "stage"), (micro_batches, "micro-batch"))
-    texts = [f"{count} {noun if count == 1 else f'{noun}es' if noun.endswith('h') else f'{noun}s'}" for count, noun in counts]
-    return f"{texts[0]}, {texts[1]} and {texts[2]}"
+    return f"{_counted(ranks, 'rank')}, {_counted(stages, 'stage')} and {_counted(micro_batches, 'micro-batch')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else f'{noun}es' if noun.endswith('h') else f'{noun}s'}"

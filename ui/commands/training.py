@@ -72,6 +72,7 @@ def run(
     chosen, shared = _chosen(text, beside, pairs)
     shared = {"iterations": str(steps), **shared}  # of strategies that plan the whole run
     order = schedules.opened(schedule, chosen, shared)
+    text, chosen = order.texts[0], list(order.texts)
     outputs = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
     check_outputs(outputs, [*requests.inputs(job.model, profile_path), *order.inputs])
     profile = Profile.load(profile_path) if profile_path is not None else None

@@ -25,17 +25,34 @@ def diff_bars(diff: Diff) -> list[Bar]:
 
 def headline(diff: Diff) -> str:
     """By how much B is slower, and because of what: B is 11.0 ms slower than A (95.6 to 106.6 ms): launches +7.0, kernels +3.0, ..."""
+    because = reason_words(diff)
+    return f"{change_words(diff)}: {because}." if because else f"{change_words(diff)}."
+
+
+def change_words(diff: Diff) -> str:
+    """By how much B is slower: B is 11.0 ms slower than A (95.6 to 106.6 ms)."""
     a, b = labels(diff)
-    first, *parts, last = diff_bars(diff)
-    decimals = _decimals(first)
-    change = f"{abs(diff.difference_s) * 1e3:.{decimals}f}"
+    first, *_, last = diff_bars(diff)
+    change = _change(diff, first)
     if not float(change):
-        return f"{b} takes as long as {a}: {last.ms} ms."
+        return f"{b} takes as long as {a}: {last.ms} ms"
     how = "slower" if diff.difference_s > 0 else "faster"
+    return f"{b} is {change} ms {how} than {a} ({first.ms} to {last.ms} ms)"
+
+
+def reason_words(diff: Diff) -> str:
+    """Why B is slower: launches +7.0, kernels +3.0, ... Empty if both take as long."""
+    first, *parts, _ = diff_bars(diff)
+    if not float(_change(diff, first)):
+        return ""
     terms = {term.part: term for term in diff.terms}
     told = [bar for bar in parts if bar.ms != "0" and bar.label != SMALLER][:NAMED_TERMS]
-    words = [f"{bar.label} {bar.ms}{_largest(terms[bar.label], decimals)}" for bar in told]
-    return f"{b} is {change} ms {how} than {a} ({first.ms} to {last.ms} ms): {', '.join(words) or 'in small parts'}."
+    words = [f"{bar.label} {bar.ms}{_largest(terms[bar.label], _decimals(first))}" for bar in told]
+    return ", ".join(words) or "in small parts"
+
+
+def _change(diff: Diff, first: Bar) -> str:
+    return f"{abs(diff.difference_s) * 1e3:.{_decimals(first)}f}"
 
 
 def _decimals(bar: Bar) -> int:

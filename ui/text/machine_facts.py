@@ -14,6 +14,7 @@ from traces.profile import Identity, Profile
 SHOWN = 15
 #: Days after which a profile is called old.
 OLD_DAYS = 90
+NOT_CALIBRATED = "This machine is not calibrated: costs are from specifications; stepcast calibrate measures them."
 #: What fields of a profile's dispatch costs, of its loop and of a host lane mean.
 HOST_WORDS = MappingProxyType({
     "task_overhead_s": "executor's own time per task",
@@ -28,6 +29,7 @@ HOST_WORDS = MappingProxyType({
     "launch_gap_s": "a kernel launched by itself takes longer by",
     "callback_s": "a host function stops a stream for",
     "call_s": "to issue a host function",
+    "loop_s": "PyTorch's own loop: per op",
     "forward_s": "PyTorch's own loop: per op of the forward pass",
     "backward_s": "PyTorch's own loop: per op of the backward pass",
     "view_s": "PyTorch's own loop: per view",

@@ -3,6 +3,18 @@
 from collections.abc import Iterable
 
 from simulator.machine.machine import Machine
+from traces import units
+
+
+def specification_words(machine: Machine, precision: str) -> str:
+    """What a machine is: 8 GPUs, each with 132 SMs, 66.9 TFLOP/s (fp32) and 80 GiB at 3350 GB/s. `precision`: of the FLOP/s."""
+    device, memory, count = machine.devices[0], machine.memories[0], len(machine.devices)
+    several = f"{count} GPUs, each with " if count > 1 else ""
+    parts = "SMs" if device.kind == "gpu" else "core" if device.sms == 1 else "cores"
+    named = precision if precision in device.peak_flops else "fp32"
+    flops = f"{units.digits(device.peak_flops[named] / 1e12)} TFLOP/s ({named})"
+    rate = f"{memory.bandwidth_bytes_per_s / 1e9:.0f} GB/s"
+    return f"{several}{device.sms} {parts}, {flops}, {units.capacity(memory.size_bytes)} at {rate}"
 
 
 def partition_words(machine: Machine) -> str:

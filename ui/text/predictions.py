@@ -1,11 +1,13 @@
-"""Predictions of several jobs on several machines as one table."""
+"""Predictions of several jobs on several machines as one table and as one document."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from traces.comparison import Prediction
+from traces.predictions import Predictions
 from ui.text.tables import prediction_rows
 
 #: The columns of `prediction_rows` that are shown, after machine and batch.
@@ -34,3 +36,13 @@ def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Tab
         before = batch, machine
         table.add_row(*map(Text, row.values()), style=None if prediction.fits else "red")
     return table
+
+
+def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The JSON document of several predictions, and of the strategies that were refused. `place` names the combination of each."""
+    return {"schema": Predictions.schema_name, "predictions": list(predicted), "refused": list(refused)}
+
+
+def place(model: str, batch: int, machine: str) -> dict[str, Any]:
+    """Which combination a prediction or a refusal is about, in such a document."""
+    return {"model": model, "batch": batch, "machine": machine}

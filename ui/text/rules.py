@@ -41,7 +41,7 @@ def match_words(matches: KernelMatches) -> str:
 def match_cells(matches: KernelMatches) -> list[dict[str, str]]:
     """One row per kernel name, the longest first."""
     return [
-        {"kernel": name, "in a step": units.digits(count / matches.steps), "ms of a step": units.ms(seconds / matches.steps)}
+        {"kernel": name, "in a step": f"{count / matches.steps:.3g}", "ms of a step": units.ms(seconds / matches.steps)}
         for name, count, seconds in matches.names[:SHOWN]
     ]
 

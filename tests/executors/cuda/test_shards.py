@@ -23,8 +23,11 @@ LATE = [
 ]
 
 
+FUSED = [(41, "eager", "synchronized", "forward-fusion"), (43, "graph", "separate", "backward-fusion")]
+
+
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), CASES + LATE)
+@pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), CASES + LATE + FUSED)
 def test_numbers_are_those_of_the_reference_trainer(seed, count, mode, batch_norm, update, tmp_path):
     job, draw = random_job(seed, tmp_path, norms=seed > 40)
     machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()

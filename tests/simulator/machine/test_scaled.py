@@ -22,7 +22,7 @@ def test_each_factor_scales_its_figures_alone():
         ("sms", ("sms", "peak_flops", "saturation_share")),
         ("flops", ("peak_flops",)),
         ("memory", ("bandwidth_bytes_per_s", "saturation_share")),
-        ("launch", ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s")),
+        ("launch", ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s", "loop_s")),
         ("link", ("link",)),
     ):
         after = scaled(before, Scale(**{field: 0.5}))
@@ -83,6 +83,17 @@ def test_costs_follow_what_bounds_them(machine):
 def test_a_step_waits_for_a_slow_host():
     slow, fast = (costs_by_class("h100", Scale(launch=factor))[0] for factor in (20, 10))
     assert fast.timeline.step_s < slow.timeline.step_s
+
+
+def test_the_host_of_plain_pytorch_is_as_much_faster_as_that_of_a_plan():
+    steps = {}
+    for strategy in ("pytorch", "baseline"):
+        for factor in (8, 4):  # the step waits for the host
+            job = Job("lenet5", 64)
+            machine, model = costs_for(job, None, "h100", Placement(scale=Scale(launch=factor)))
+            steps[strategy, factor] = forecast(plan_strategy(strategy, {}, job, machine, model), machine, model).timeline.step_s
+    for strategy in ("pytorch", "baseline"):
+        assert steps[strategy, 8] == pytest.approx(2 * steps[strategy, 4], rel=0.02)
 
 
 def test_plain_pytorch_and_partitions_are_scaled_too():

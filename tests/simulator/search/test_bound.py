@@ -19,7 +19,7 @@ from traces.errors import StepcastError
 
 
 def bound_of(plan, costs, machine, mode="eager", multipliers=None):
-    return lower_bound(plan, machine, costs, mode, Dependencies(plan, machine=machine), multipliers)
+    return lower_bound(plan, machine, costs, mode, Dependencies(plan, receives=machine.receives), multipliers)
 
 
 def test_a_stream_takes_what_its_tasks_take():

@@ -21,7 +21,8 @@ from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import place
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions
+from simulator.shards.options import StepOptions
+from simulator.shards.plan import ShardedStep
 from simulator.stages.staleness import staleness
 from simulator.strategies import registry as strategies
 from tests.support import mlp, norm_models

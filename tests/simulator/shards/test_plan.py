@@ -16,7 +16,8 @@ from simulator.plan.task import COLLECTIVE, INPUT, TRANSFER
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import place
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions
+from simulator.shards.options import StepOptions
+from simulator.shards.plan import ShardedStep
 from tests.support.applicable import core_groups
 from tests.support.shard_networks import random_job, random_plan
 

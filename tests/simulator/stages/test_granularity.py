@@ -41,7 +41,7 @@ def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
     assert load(dump(plan)).tasks == plan.tasks
 
 
-@pytest.mark.parametrize("strategy", ["gpipe:", "1f1b:", "zero-bubble:", "gpipe:rematerialize=on,"])
+@pytest.mark.parametrize("strategy", ["gpipe:", "1f1b:", "zero-bubble:", "gpipe:rematerialize=on,", "1f1b:update=backward-fusion,"])
 @pytest.mark.parametrize("model", ["residual", "chain"])
 def test_numbers_do_not_change(strategy, model):
     """The residual model has dropout, batch-norm and ops in place."""

@@ -9,7 +9,8 @@ from simulator.machine.presets import load_machine
 from simulator.predict.forecast import plan_strategy
 from simulator.shards.configurations import place
 from simulator.shards.network import Network
-from simulator.shards.plan import ShardedStep, StepOptions
+from simulator.shards.options import StepOptions
+from simulator.shards.plan import ShardedStep
 from simulator.shards.search import candidates, cost_tables
 from traces.errors import StepcastError
 

@@ -10,7 +10,7 @@ from simulator.engine.simulation import simulate
 from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.plan.task import TRANSFER, UPDATE
+from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
 from simulator.stages.orders import gpipe, one_f_one_b
 from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
@@ -18,7 +18,8 @@ from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, planned
 from traces.errors import StepcastError
 
-SYNCHRONOUS = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
+FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
+SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(f"{text}{',' if ':' in text else ':'}update=backward-fusion" for text in FUSED))
 STALE = (
     "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
     "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",
@@ -39,6 +40,23 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
     plan = planned(strategy, training, machine)
     numerics = compare(training, built, plan, backend, References(training, built, 6, backend).of(plan), 6)
     assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("strategy", FUSED)
+def test_backward_fusion_updates_each_layer_during_the_last_backward_of_its_stage(strategy):
+    """Each layer's update comes right after the last task that uses its gradients or parameters, and most come before a stage's last op."""
+    training, machine = job("chain"), devices(2)
+    plan = planned(f"{strategy}{',' if ':' in strategy else ':'}update=backward-fusion", training, machine)
+    order = {task.name: number for number, task in enumerate(plan.tasks)}
+    updates = [task for task in plan.tasks if task.phase == UPDATE]
+    assert sorted(name for task in updates for name in task.body.parameters) == sorted(training.graph().parameters)
+    for update in updates:
+        used = {plan.storage_of(operand) for operand in (*update.reads, *update.mutates)}
+        users = [task for task in plan.tasks if task is not update and used & {plan.storage_of(o) for o in (*task.inputs, *task.writes)}]
+        assert order[update.name] == max(order[task.name] for task in users) + 1
+    last = {task.device: order[task.name] for task in plan.tasks if task.phase == BACKWARD}
+    early = [task for task in updates if order[task.name] < last[task.device]]
+    assert {task.device for task in early} == set(last), "every stage updates some layer before its backward ends"
 
 
 def test_the_reference_with_stale_weights_is_not_plain_training():

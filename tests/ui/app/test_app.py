@@ -139,7 +139,7 @@ def test_what_if_answers_at_once_and_explains(start):
 
 def test_a_moved_slider_is_answered_without_a_button(start):
     app = what_if(start, strategies=["turbodl"])
-    assert not app.button
+    assert [button.label for button in app.button] == ["Pin"]
     app.select_slider(key="batch slider").set_value(64).run()
     assert "batch 64" in app.subheader[0].value
     assert app.number_input(key="batch").value == 64
@@ -149,6 +149,12 @@ def test_a_moved_slider_is_answered_without_a_button(start):
     app.select_slider(key="devices").set_value(2).run()
     assert "2 devices" in app.subheader[0].value
     assert not app.exception
+
+
+def test_the_machine_is_described_where_it_is_chosen(start):
+    app = what_if(start, precision="bf16")
+    captions = [caption.value.replace("\\", "") for caption in app.sidebar.caption]
+    assert captions[:2] == ["132 SMs, 66.9 TFLOP/s (bf16)", ":material/info: The device throttled while it was measured: power."]
 
 
 def test_a_link_reproduces_the_page_and_names_its_command(start):
@@ -163,6 +169,28 @@ def test_a_link_reproduces_the_page_and_names_its_command(start):
     assert again.subheader[0].value == app.subheader[0].value
     assert again.selectbox(key="option turbodl alpha").value == "2"
     assert again.code[0].value == app.code[0].value
+
+
+def test_what_was_predicted_is_pinned_side_by_side(start):
+    app = what_if(start, strategies=["turbodl"])
+    app.button(key="button pin").click().run()
+    app.select_slider(key="batch slider").set_value(64).run()
+    app.button(key="button pin").click().run()
+    app.select_slider(key="batch slider").set_value(128).run()  # kept, and not pinned
+    go_to(app, "compare").run()
+    assert not app.exception
+    assert [words.split(", ")[1] for words in app.dataframe[-1].value.columns[1:]] == ["batch 32", "batch 64"]
+    assert [words.split(", ")[1] for words in app.multiselect(key="pinned").options] == ["batch 32", "batch 64", "batch 128"]
+
+
+def test_only_another_batch_waits_for_the_next_click(start, monkeypatch):
+    waits = []
+    app = what_if(start)
+    monkeypatch.setattr("ui.app.pages.what_if.time", types.SimpleNamespace(sleep=waits.append))
+    app.select_slider(key="times memory").set_value(2.0).run()
+    assert waits == []
+    app.number_input(key="batch").set_value(33).run()
+    assert len(waits) == 1
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "1e999", "nan", "turbodl:alpha", "a\0b", "9" * 400, "[$]"])
@@ -279,7 +307,7 @@ def test_two_traces_are_compared(start, trace, tmp_path):
     assert titles(app) == ["From A to B", "One step of A above one of B"]
     assert next(iter(app.dataframe[0].value["what makes the difference"])) == "Python between launches"
     app.sidebar.selectbox[0].set_value(after).run()
-    assert app.subheader[0].value == r"B takes as long as A\: 1.74 ms."
+    assert app.subheader[0].value == r"B takes as long as A\: 1.74 ms"
     app = open_compare(start, before, trace)
     assert not app.exception
     assert "of their device time in common" in app.error[0].value

@@ -4,10 +4,12 @@ import sys
 
 import pytest
 
+from calibrate.identity import comparable_cpu
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at
 from traces import units
 from traces.comparison import Prediction
+from traces.profile import Dispatch, Profile
 from ui.text.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
@@ -52,6 +54,27 @@ def test_the_number_on_the_page_is_that_of_the_command_line(page, stepcast, stra
     assert app.metric[0].value == units.duration(printed.step_s)
     assert app.metric[1].value == units.speedup(printed.against_pytorch)
     assert app.code[0].value.endswith(f"--scale memory=2 --strategy {strategy}")
+
+
+def test_a_stored_profile_is_chosen_as_a_machine_is(page, stepcast, monkeypatch):
+    """Two profiles of one CPU, one of which throttled, are two choices; each answer is the command line's with `--profile`."""
+    folder = stepcast.folder / "data" / "profiles"
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    for name, overhead_s in (("cool", 1e-5), ("hot", 1e-3)):
+        identity = comparable_cpu().model_copy(update={"throttle": {"power": name == "hot"}})
+        Profile(identity=identity, dispatch=Dispatch(task_overhead_s=overhead_s)).save(folder / f"{name}.json")
+    shown = {}
+    for name in ("cool", "hot"):
+        app = page(model="lenet5", batch="16", strategy="baseline", machine=f"profile {name}.json")
+        app.selectbox(key="looked at").set_value("baseline").run()
+        captions = " ".join(caption.value for caption in app.sidebar.caption)
+        assert ("throttled" in captions) == (name == "hot")
+        command = app.code[0].value.split()
+        assert command[command.index("--profile") + 1] == str(folder / f"{name}.json")
+        printed = Prediction.model_validate(stepcast.call(*command[1:], "--json").document)
+        shown[name] = app.metric[0].value
+        assert shown[name] == units.duration(printed.step_s)
+    assert shown["cool"] != shown["hot"]
 
 
 def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):

@@ -1,4 +1,4 @@
-"""`--schedule FILE`: the order of a pipeline's actions is read from a file, or written to it if it does not exist."""
+"""`--schedule FILE`: the order of tasks, or of a pipeline's actions, is read from a file, or written to it if it does not exist."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,6 +49,76 @@ def test_a_validation_follows_a_schedule(stepcast, file):
     assert rows["1f1b"]["options"]["schedule"] == str(file)
 
 
+TASKS = ("--model", f"{SUPPORT / 'mlp.py'}:make", "--batch", 8, "--optimizer", "momentum:for")
+
+
+def edited(file, before: str, after: str) -> None:
+    """Move the line of the task `after` right before that of the task `before`."""
+    lines = file.read_text().splitlines(keepends=True)
+    (moved,) = (line for line in lines if line.startswith(f"{after},"))
+    lines.remove(moved)
+    place = next(number for number, line in enumerate(lines) if line.startswith(f"{before},"))
+    file.write_text("".join([*lines[:place], moved, *lines[place:]]))
+
+
+def test_the_tasks_of_any_strategy_are_written_once_and_then_followed(stepcast, file):
+    job = (*TASKS, "--machine", "h100", "--strategy", "baseline", "--schedule", file)
+    written = stepcast.call("predict", *job, "--json")
+    assert written.err.splitlines()[-1] == f"stepcast: wrote the schedule of baseline to {file}: 18 tasks on 1 lane"
+    edited(file, before="1/threshold_backward.dX", after="2.bias/update")
+    followed = stepcast.call("predict", *job, "--json")
+    assert followed.status == 0, followed.err
+    assert f"stepcast: baseline followed the schedule in {file}: 18 tasks on 1 lane" in followed.err
+    assert (followed.document["strategy"], followed.document["options"]) == ("baseline", {"schedule": str(file)})
+    assert followed.document["baseline_step_s"] == written.document["step_s"]
+
+
+def test_a_validation_and_a_run_follow_an_order_of_tasks(stepcast, file):
+    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+    edited(file, before="1/threshold_backward.dX", after="2.bias/update")
+    job = (*TASKS, "--strategy", "baseline", "--schedule", file, "--json")
+    done = stepcast.call("validate", *job, "--quick")
+    assert done.status == 0, done.err
+    own, followed = done.document["results"]
+    assert (own["options"], followed["options"]) == ({}, {"schedule": str(file)})
+    assert followed["status"] == "ok"
+    assert followed["max_param_error"] == own["max_param_error"]
+    done = stepcast.call("run", *job, "--steps", 3)
+    assert done.status == 0, done.err
+    assert done.document["options"] == {"schedule": str(file)}
+
+
+def test_an_order_of_tasks_that_breaks_a_hazard(stepcast, file):
+    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+    edited(file, before="2/mm.dX", after="2.weight/update")
+    for command in ("predict", "run", "validate"):
+        done = stepcast.call(command, *TASKS, "--strategy", "baseline", "--schedule", file)
+        refused(
+            done,
+            f"schedule {file}: line 10: 2.weight/update must come after 2/mm.dX: it changes the parameter 2.weight, which 2/mm.dX reads",
+        )
+
+
+def test_orders_of_tasks_that_do_not_fit_the_request(stepcast, file, tmp_path):
+    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+    comma = tmp_path / "a,b.csv"
+    comma.write_text(file.read_text())
+    both = ("--strategy", "baseline", "--strategy", "turbodl")
+    for more, expected in {
+        (*both, "--schedule", file): "orders the tasks of one strategy: 2 are given; name the file as in NAME:schedule=",
+        ("--schedule", file): "none is given",
+        ("--strategy", f"baseline:schedule={file}", "--schedule", file): "leave out one of the two",
+        ("--strategy", "baseline", "--schedule", comma): "rename the file",
+        (
+            "--strategy",
+            "backward-fusion",
+            "--schedule",
+            file,
+        ): "18 tasks, but backward-fusion's plan has 16: it lacks '2/update' and 1 more",
+    }.items():
+        refused(stepcast.call("predict", *TASKS, *more), expected)
+
+
 def test_an_order_that_cannot_run_is_drawn_with_an_arrow_at_the_fault(stepcast, file):
     file.write_text(LYING)
     for command in ("predict", "run", "validate"):
@@ -64,8 +134,8 @@ def test_files_that_do_not_fit_the_request(stepcast, file, tmp_path):
     file.write_text(SPLIT)
     predict = ("predict", *JOB, "--schedule", file, "--strategy")
     for more, expected in {
-        ("pipedream",): "needs one --strategy that follows a schedule (1f1b, gpipe, interleaved-1f1b, zero-bubble): pipedream cannot",
-        ("baseline",): "baseline cannot",
+        ("pipedream",): "expected the line task,device,stream,priority",
+        ("baseline", "--strategy", "turbodl"): "a pipeline's actions (1f1b, gpipe, interleaved-1f1b, zero-bubble): baseline, turbodl are 2",
         ("gpipe", "--strategy", "1f1b"): "gpipe and 1f1b do",
         ("gpipe", "--set", "microbatches=4"): f"microbatches is 4, but schedule {file} has 2; leave out microbatches",
         ("gpipe:stages=3",): f"stages is 3, but schedule {file} has 2",

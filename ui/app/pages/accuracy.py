@@ -1,9 +1,12 @@
 """The app's page of accuracy: measured steps in the intervals that were predicted for them, over the validations that are shipped."""
 
+from dataclasses import asdict
+
 import streamlit as st
 
 from simulator.predict.coverage import by_strategy, coverage, judged
 from traces.shipped import shipped_validations
+from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures.coverage_chart import coverage_figure
 from ui.text.labels import markdown_escaped
@@ -28,3 +31,6 @@ def page() -> None:
     ]
     table_ui(table)
     formulas_ui("Coverage", "90 % interval", "Measured step")
+    keep_link("accuracy", {})
+    rows = [asdict(step) for step in steps]
+    share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(rows))])

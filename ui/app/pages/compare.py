@@ -10,7 +10,7 @@ from simulator.predict.sweep import Axis, Outcome, points
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 from ui.app.background import BackgroundRun
-from ui.app.history import history_ui, remember
+from ui.app.history import history_ui, pin, remember
 from ui.app.links import OPTIONS, query_of, request_fields
 from ui.app.model import Predictor, Request, find_predictor
 from ui.app.request_form import put_fields, request_ui, request_words
@@ -97,16 +97,14 @@ def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
     """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
     offered = {parameter.name: parameter for parameter in parameters(request)}
-    columns = st.columns([3, 3, 1.3], vertical_alignment="top")
-    for number, column in enumerate(columns[:2]):
+    for number, column in enumerate(st.columns(2)):
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
         name = select(column, "and over" if number else "Compare over", names, _parameter_key(number))
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)
         chosen.append((offered[name], text(column.text_input, f"Values of {name}", _values_key(number, name), usual)))
-    columns[2].markdown("&nbsp;")  # the button stands beside the boxes, below their labels
-    return chosen, columns[2].button("Compare", type="primary", width="stretch")
+    return chosen, st.button("Compare", type="primary", icon=":material/play_arrow:")
 
 
 def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Parameter, str]]) -> None:
@@ -133,7 +131,8 @@ def sweep_ui(sweep: Sweep) -> None:
     if not running and not sweep.remembered:
         sweep.remembered = True
         if not sweep.axes:
-            remember(request_words(sweep.request), run.results)
+            remember(words := request_words(sweep.request), run.results)
+            pin(words)
 
 
 def progress_ui(sweep: Sweep) -> None:

@@ -1,6 +1,5 @@
 """The app's page of two recorded traces: why one is slower than the other."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import streamlit as st
 from simulator.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError
 from traces.shipped import example_traces
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -50,15 +49,17 @@ def page() -> None:
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
         return
-    st.subheader(markdown_escaped(diff_words.headline(compared.diff)), anchor=False)
+    st.subheader(markdown_escaped(diff_words.change_words(compared.diff)), anchor=False)
+    because = diff_words.reason_words(compared.diff)
+    if because:
+        st.markdown(f"**{markdown_escaped(because)}**")
     st.write(markdown_escaped(" ".join(diff_words.words(compared.diff))))
     st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
     timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
     table_ui(diff_words.cells(compared.diff))
-    document = json.dumps(compared.diff.document(), allow_nan=False).encode()
     table = csv(diff_words.cells(compared.diff))
     files = [Download("Table (CSV)", "diff.csv", "text/csv", lambda: table)]
-    files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: document))
+    files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: json_bytes(compared.diff.document())))
     share_ui(shlex.join(["stepcast", "diff", str(first), str(second)]), query, files)
 
 

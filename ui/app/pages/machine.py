@@ -1,6 +1,5 @@
 """The app's page of a machine: its figures, the roofline of a job, what was measured on it, and what makes that less reliable."""
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from simulator.predict.forecast import plan_strategy
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Identity, Profile
-from traces.profile_files import list_profiles
 from ui.app.links import command, query_of, request_fields
-from ui.app.model import Request, find_predictor
+from ui.app.model import PROFILE, Request, find_predictor, stored_profiles
 from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
@@ -55,17 +53,16 @@ def page() -> None:
     linked = opened_by_link("machine", LINKED)
     if linked is not None:
         put_fields(request_fields(linked))
-        st.session_state["shown machine"] = linked.get("machine", [""])[-1]
     first, second, third, fourth = st.columns(4)
-    kept = {f"profile {path.name}": path for path in list_profiles()}
-    chosen = select(first, "Machine or profile", [*choices.machines, *kept], "shown machine")
+    chosen = select(first, "Machine or profile", choices.machines, "machine")
     name = select(second, "Model", choices.models, "model")
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
     request = Request(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
     keep_link("machine", query_of(request))
     try:
-        shown = load_machine_of_job(chosen, str(kept.get(chosen, "")), name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
+        profile_path = str(stored_profiles().get(chosen, ""))
+        shown = load_machine_of_job(chosen, profile_path, name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
         return
@@ -75,7 +72,7 @@ def page() -> None:
         for warning in machine_facts.warnings(profile, identity_to_compare(chosen, profile)):
             st.warning(markdown_escaped(warning))
     elif chosen == _THIS_CPU:
-        st.warning("This machine is not calibrated: costs are from specifications. `stepcast calibrate` measures them.")
+        st.warning(markdown_escaped(machine_facts.NOT_CALIBRATED))
         if own_profile_differs():
             st.caption("A profile of this machine exists, but with other software; `stepcast profiles` lists it.")
     own_roof = roof(shown.model)
@@ -85,21 +82,18 @@ def page() -> None:
     figures_ui(shown.model)
     if profile is not None:
         profile_ui(profile)
-    words = command(request)
-    if chosen in kept:
-        words = words.replace(shlex.quote(chosen), shlex.quote(str(kept[chosen]))).replace("--machine", "--profile", 1)
     ops = machine_facts.op_cells(shown.points, own_roof, len(shown.points))
-    share_ui(words, query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
+    share_ui(command(request), query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
 
 
 def identity_to_compare(chosen: str, profile: Profile) -> Identity | None:
     """This machine's identity for a CPU profile that the user chose by name; None for others, which need not be of this machine."""
-    return comparable_cpu() if chosen.startswith("profile ") and profile.identity.kind == "cpu" else None
+    return comparable_cpu() if chosen.startswith(PROFILE) and profile.identity.kind == "cpu" else None
 
 
 def own_profile_differs() -> bool:
     """Whether there is a profile of this CPU's name that does not fit its software."""
-    return own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in list_profiles())
+    return own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in stored_profiles().values())
 
 
 @st.cache_resource(max_entries=8, show_spinner="Planning the job")

@@ -1,6 +1,5 @@
 """The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
 from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select, text
 from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -59,17 +58,18 @@ def page() -> None:
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
         diagnosis_ui(replay)
-        if len(chosen) > 1:
-            stragglers_ui(load_stragglers(*files), replay.result.gpu_period_simulated_s)
-        if rules:
-            answer_ui(replay, ask(replay, rules))
+        costs = load_stragglers(*files) if len(chosen) > 1 else ()
+        stragglers_ui(costs, replay.result.gpu_period_simulated_s)
+        answer = ask(replay, rules) if rules else None
+        if answer is not None:
+            answer_ui(replay, answer)
         ladder = load_ladder(*files)
         ladder_ui(ladder)
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
         summary_ui(replay)
         command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
-        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder))
+        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
 
@@ -79,12 +79,15 @@ def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]
     return {name: values for name, values in zip(LINKED, ([path.name for path in traces], list(rules)), strict=True) if values}
 
 
-def downloads(replay: Replayed, ladder: ReplayResult) -> list[Download]:
-    """The ranked changes, the document, and the drawn step."""
+def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, costs: Sequence[StragglerCost]) -> list[Download]:
+    """The ranked changes, the document of the command line (with rules, that of their answer), and the drawn step."""
+    result = ladder if answer is None else replay.result.model_copy(update={"what_if": answer.what_if})
+    if costs:
+        result = result.model_copy(update={"stragglers": costs})
     step = partial(one_step, replay.replay, replay.simulated, typical_step(replay.result), "replayed")
     return [
         Download("Changes (CSV)", "changes.csv", "text/csv", lambda: csv(replay_words.ladder_cells(ladder))),
-        Download("Replay (JSON)", "replay.json", "application/json", lambda: json.dumps(ladder.document(), allow_nan=False).encode()),
+        Download("Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(result.document())),
         Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
         Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
     ]

@@ -1,7 +1,5 @@
 """The app's page of reports and trainings: predicted above measured, with errors and their causes."""
 
-import json
-from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -11,7 +9,7 @@ from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.shipped import example_report
 from ui.app.model import report_places, reports_folder, start_arguments
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -53,10 +51,9 @@ def page() -> None:
 
 def downloads(validation: Validation) -> list[Download]:
     """The table and the document of a validation."""
-    document = partial(json.dumps, validation.document(), allow_nan=False)
     return [
         Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(tables.validation_cells(validation))),
-        Download("Validation (JSON)", "validation.json", "application/json", lambda: document().encode()),
+        Download("Validation (JSON)", "validation.json", "application/json", lambda: json_bytes(validation.document())),
     ]
 
 

@@ -1,19 +1,22 @@
 """The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change."""
 
-import json
+import time
 from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
 
+from simulator.predict.sweep import outcome
 from traces import units
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
+from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import Forecast, Predictor, Refusal, Request, find_predictor
-from ui.app.request_form import put_fields, request_ui, title
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, picture, share_ui
+from ui.app.navigation import link_ui
+from ui.app.request_form import put_fields, request_ui, request_words, title
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
@@ -23,10 +26,14 @@ from ui.figures.memory_chart import memory_figure
 from ui.text import odds, sentences, tables
 from ui.text.formulas import FORMULAS, PREDICTED
 from ui.text.labels import markdown_escaped
+from ui.text.predictions import place, predictions_document
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
 #: Rows of the table of the critical path's longest tasks.
 LONGEST = 12
+#: Seconds after a change of the batch in which another change may follow.
+SETTLE_S = 0.4
+_SETTLED = "settled batch"
 
 
 def page() -> None:
@@ -42,6 +49,7 @@ def page() -> None:
         with st.sidebar:
             request = request_ui(predictor)
         keep_link("what if", query_of(request))
+        settle(request.batch)
         with st.spinner("Predicting", show_time=True):
             answers = tuple(predictor.predict_many(request))
     except StepcastError as error:
@@ -49,6 +57,25 @@ def page() -> None:
         return
     st.subheader(title(request), anchor=False)
     answers_ui(predictor, request, answers)
+    outcomes = [outcome(each.text, (), each.prediction) for each in answers if isinstance(each, Forecast)]
+    remember(request_words(request), outcomes)
+
+
+def settle(batch: int) -> None:
+    """Wait a moment after the batch has changed: another batch is captured anew, and the one after the next click may be what is wanted."""
+    if st.session_state.get(_SETTLED, batch) != batch:
+        time.sleep(SETTLE_S)
+        st.empty()  # a newer change ends this run here
+    st.session_state[_SETTLED] = batch
+
+
+def pin_ui(request: Request) -> None:
+    """Offer to keep these answers beside those of other requests."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Pin", icon=":material/keep:", key=f"{BUTTON}pin", help="Keeps these answers side by side with others you pin."):
+            pin(request_words(request))
+            st.toast("Pinned. Compare shows what is pinned side by side.")
+        link_ui("compare", "Compare what is pinned")
 
 
 def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecast | Refusal]) -> None:
@@ -59,6 +86,7 @@ def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecas
     if not forecasts:
         return
     verdicts_ui(predictor, request, forecasts)
+    pin_ui(request)
     labels = [tables.prediction_label(answer.prediction) for answer in forecasts]
     fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
     fastest = labels[min(fitting, key=lambda number: forecasts[number].prediction.step_s)]
@@ -68,7 +96,7 @@ def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecas
     predictions = [answer.prediction for answer in forecasts]
     predictions_table_ui(predictions, chosen.measured_here)
     st.plotly_chart(charts.predictions_figure(predictions, labels), key="predictions")
-    share_ui(command(request), query_of(request), downloads(forecasts, chosen))
+    share_ui(command(request), query_of(request), downloads(request, answers, chosen))
 
 
 def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Forecast]) -> None:
@@ -128,15 +156,25 @@ def figures_ui(answer: Forecast) -> None:
     formulas_ui(*PREDICTED)
 
 
-def downloads(forecasts: Sequence[Forecast], chosen: Forecast) -> list[Download]:
-    """The table of all answers, and the document, the timeline and its pictures of the chosen one."""
-    rows = partial(tables.prediction_rows, [answer.prediction for answer in forecasts], chosen.measured_here)
+def document(request: Request, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
+    """What the command line prints with `--json`: one strategy's own document, or that of several."""
+    forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
+    if len(request.strategies) == 1:
+        return forecasts[-1].prediction.document()
+    where = place(request.model, request.batch, machine)
+    refused = [where | {"strategy": answer.strategy, "why": answer.why} for answer in answers if isinstance(answer, Refusal)]
+    return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
+
+
+def downloads(request: Request, answers: Sequence[Forecast | Refusal], chosen: Forecast) -> list[Download]:
+    """The table and the document of all answers, and pictures of the chosen one's timeline."""
+    predictions = [answer.prediction for answer in answers if isinstance(answer, Forecast)]
+    rows = partial(tables.prediction_rows, predictions, chosen.measured_here)
     name = chosen.prediction.strategy
+    made = partial(document, request, answers, chosen.machine)
     return [
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
-        Download(
-            f"{name} (JSON)", f"{name}.json", "application/json", lambda: json.dumps(chosen.prediction.document(), allow_nan=False).encode()
-        ),
+        Download("Predictions (JSON)", "predictions.json", "application/json", lambda: json_bytes(made())),
         Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(chosen.timeline, ".png")),
         Download("Timeline (SVG)", f"{name}.svg", "image/svg+xml", lambda: picture(chosen.timeline, ".svg")),
     ]

@@ -1,0 +1,21 @@
+"""Co-runs: what one worker is timed on, and what the other worker runs meanwhile."""
+
+from calibrate.cpu.contention import CoRuns
+from calibrate.identity import this_cpu
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.strategies import registry as strategies
+from tests.support import mlp
+from traces.profile import Profile
+
+
+def test_the_workers_of_a_co_run_have_no_tensors_in_common(two_cores):
+    """Otherwise one would find in the shared cache what the other has read, as lanes of a plan do not."""
+    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=this_cpu())
+    strategy, options = strategies.parse("turbodl", {})
+    plan = strategy.plan(job, two_cores, CostModel(two_cores, profile), options)
+    co_runs = CoRuns.of([plan], two_cores, profile)
+    timed, other = ({t.data_ptr() for t in sampler._pool._tensors.values()} for sampler in (co_runs._sampler, co_runs._beside))
+    assert len(timed) == len(other) > 0
+    assert not timed & other
+    assert co_runs._sampler.samples.keys() == co_runs._beside.samples.keys()

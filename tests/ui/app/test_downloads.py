@@ -1,0 +1,98 @@
+"""The files that pages offer: they are what they say, and documents are those of the command line."""
+
+import csv
+import io
+import json
+import shlex
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import streamlit
+from matplotlib import image
+
+from tests.support.app_pages import app_at
+from traces.shipped import example_report, example_traces
+from ui import jobs
+
+
+@pytest.fixture
+def files(monkeypatch, stepcast):
+    """Opens a page by a link, and returns its files and the first text with a copy button: name to bytes, and the command line."""
+
+    def of(address, **query):
+        made = {}
+        monkeypatch.setattr(sys, "argv", ["app.py"])
+        monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
+        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+        monkeypatch.setenv("XDG_DATA_HOME", str(stepcast.folder / "home"))
+        monkeypatch.setattr(streamlit, "download_button", lambda _, make, name, *rest, **how: made.update({name: make}))
+        app = app_at(address)
+        app.query_params.update(query)
+        app.run()
+        assert not app.exception
+        commands = [code.value for code in app.code if code.value.startswith("stepcast")]
+        return {name: make() for name, make in made.items()}, commands[-1] if commands else ""
+
+    return of
+
+
+def rows_of(content):
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def without_wall_time(document):
+    """A document without the time that it took to make it."""
+    if isinstance(document, list):
+        return [without_wall_time(each) for each in document]
+    if isinstance(document, dict):
+        return {name: without_wall_time(value) for name, value in document.items() if name != "simulate_wall_s"}
+    return document
+
+
+def printed(stepcast, command):
+    """What a command prints with --json."""
+    return without_wall_time(stepcast.call(*shlex.split(command)[1:], "--json").document)
+
+
+@pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa:config=x=1"]])
+def test_the_document_of_a_prediction_is_that_of_the_command_line(files, stepcast, strategies):
+    made, command = files("what-if", model="lenet5", batch="16", machine="h100", strategy=strategies)
+    assert without_wall_time(json.loads(made["predictions.json"])) == printed(stepcast, command)
+    assert [row["strategy"] for row in rows_of(made["predictions.csv"])] == ["plain PyTorch", "turbodl"]
+
+
+def test_pictures_of_a_prediction_open(files):
+    made, _ = files("what-if", model="lenet5", batch="16", machine="h100", strategy="baseline")
+    assert image.imread(io.BytesIO(made["baseline.png"])).shape[1] > 1000
+    assert ElementTree.fromstring(made["baseline.svg"]).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("rules", [[], ["host 2x faster"]])
+def test_the_document_of_a_trace_is_that_of_the_command_line(files, stepcast, rules):
+    made, command = files("trace", **({"what-if": rules, "trace": example_traces()[0].name} if rules else {}))
+    assert shlex.split(command) == ["stepcast", "replay", str(example_traces()[0]), *(["--what-if", *rules] if rules else [])]
+    assert json.loads(made["replay.json"]) == printed(stepcast, command)
+    assert set(rows_of(made["changes.csv"])[0]) >= {"change", "speed-up", "note"}
+    assert ElementTree.fromstring(made["step.svg"]).tag.endswith("svg")
+
+
+def test_the_document_of_a_difference_is_that_of_the_command_line(files, stepcast):
+    made, command = files("differences")
+    assert json.loads(made["diff.json"]) == printed(stepcast, command)
+    assert rows_of(made["diff.csv"])[-1]["what makes the difference"] == "one step"
+
+
+def test_the_document_of_a_report_is_what_was_measured(files):
+    made, _ = files("validate")
+    document, measured = json.loads(made["validation.json"]), json.loads(example_report().read_text())["results"]
+    assert [row["measured_step_s"] for row in document["results"]] == [row["measured_step_s"] for row in measured]
+    assert [row["strategy"] for row in rows_of(made["validation.csv"])][1:] == [row["strategy"] for row in measured]
+
+
+def test_tables_of_machines_and_of_accuracy_have_every_row(files):
+    made, _ = files("machine", machine="h100", model="lenet5")
+    assert any(row["op"].endswith("convolution") for row in rows_of(made["ops.csv"]))
+    made, command = files("accuracy")
+    assert {"measured_s", "predicted_s"} <= set(rows_of(made["steps.csv"])[0])
+    assert command == ""
