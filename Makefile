@@ -25,7 +25,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test quick lint fuzz bench gpu-report gpu-first ui clean
+.PHONY: demo test quick lint fuzz bench pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
@@ -59,6 +59,10 @@ fuzz: $(READY)
 
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)
+
+# The README's pictures of the app and of a report. Needs Chromium; takes three minutes.
+pictures: $(READY)
+	$(RUN)/python -m tests.pictures $(ARGS)
 
 $(READY): pyproject.toml constraints.txt
 	@$(IS_NEW)

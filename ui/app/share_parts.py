@@ -11,6 +11,7 @@ import streamlit as st
 
 from traces.timeline import Timeline
 from ui.app.state import BUTTON
+from ui.reports.page import Section, page
 from ui.text.labels import markdown_escaped
 
 
@@ -54,6 +55,15 @@ def picture(timeline: Timeline, suffix: str) -> bytes:
 
     with TemporaryDirectory() as folder:
         return timelines_picture(Path(folder) / f"picture{suffix}", timeline).read_bytes()
+
+
+def one_page(sections: Callable[[], Sequence[Section]]) -> Download:
+    """The answer as one page for a colleague, which stands alone: what `stepcast report` makes of the answer's documents."""
+
+    def make() -> bytes:
+        return page("Stepcast report", sections()).encode()
+
+    return Download("One page for a colleague (HTML)", "report.html", "text/html", make)
 
 
 def csv(rows: Sequence[Mapping[str, object]]) -> bytes:

@@ -12,6 +12,7 @@ import streamlit
 from matplotlib import image
 
 from tests.support.app_pages import app_at
+from tests.support.html_pages import figures_of_page, written_words
 from traces.shipped import example_report, example_traces
 from ui import jobs
 
@@ -66,6 +67,22 @@ def test_pictures_of_a_prediction_open(files):
     made, _ = files("what-if", model="lenet5", batch="16", machine="h100", strategy="baseline")
     assert image.imread(io.BytesIO(made["baseline.png"])).shape[1] > 1000
     assert ElementTree.fromstring(made["baseline.svg"]).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("address", "query", "words"),
+    [
+        ("what-if", {"model": "lenet5", "batch": "16", "machine": "h100", "strategy": ["turbodl"]}, "Predicted: turbodl"),
+        ("validate", {}, "lenet5, batch 256"),
+        ("differences", {}, "B is 0.60 ms faster than A"),
+    ],
+)
+def test_an_answer_is_one_page_for_a_colleague(files, address, query, words):
+    made, _ = files(address, **query)
+    page = made["report.html"].decode()
+    assert words in written_words(page)
+    assert 'src="' not in written_words(page)
+    assert figures_of_page(page)
 
 
 @pytest.mark.parametrize("rules", [[], ["host 2x faster"]])

@@ -8,12 +8,13 @@ import streamlit as st
 from simulator.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError
 from traces.shipped import example_traces
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.figures.waterfall_chart import waterfall_figure
+from ui.reports.diff import diff_section
 from ui.text import diffs as diff_words
 from ui.text.labels import markdown_escaped
 
@@ -58,7 +59,8 @@ def page() -> None:
     timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
     table_ui(diff_words.cells(compared.diff))
     table = csv(diff_words.cells(compared.diff))
-    files = [Download("Table (CSV)", "diff.csv", "text/csv", lambda: table)]
+    files = [one_page(lambda: [diff_section(compared.diff, compared.one_step())])]
+    files.append(Download("Table (CSV)", "diff.csv", "text/csv", lambda: table))
     files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: json_bytes(compared.diff.document())))
     share_ui(shlex.join(["stepcast", "diff", str(first), str(second)]), query, files)
 

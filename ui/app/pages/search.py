@@ -1,8 +1,5 @@
 """The app's page of searches: every strategy with its options and combinations on one job and machine, ranked."""
 
-import json
-from functools import partial
-
 import streamlit as st
 
 from traces import units
@@ -11,12 +8,13 @@ from traces.search_result import SearchResult
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import Request, Searched, find_predictor
 from ui.app.request_form import put_fields, request_ui, title
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import BUTTON
 from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.figures.search_chart import search_figure
 from ui.figures.waterfall_chart import waterfall_figure
+from ui.reports.search import search_section
 from ui.text import searches
 from ui.text.formulas import FORMULAS
 from ui.text.labels import markdown_escaped
@@ -120,9 +118,9 @@ def why_ui(answer: Searched) -> None:
 
 
 def downloads(result: SearchResult) -> list[Download]:
-    """The table and the document."""
-    document = partial(json.dumps, result.document(), allow_nan=False)
+    """The page, the table and the document."""
     return [
+        one_page(lambda: [search_section(result)]),
         Download("Table (CSV)", "search.csv", "text/csv", lambda: csv(searches.cells(result))),
-        Download("Search (JSON)", "search.json", "application/json", lambda: document().encode()),
+        Download("Search (JSON)", "search.json", "application/json", lambda: json_bytes(result.document())),
     ]

@@ -1,5 +1,6 @@
 """The app's page of reports and trainings: predicted above measured, with errors and their causes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -9,7 +10,7 @@ from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.shipped import example_report
 from ui.app.model import report_places, reports_folder, start_arguments
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -20,6 +21,7 @@ from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
 from ui.figures.task_errors_chart import errors_figure
 from ui.reports.report import Report, read_report
+from ui.reports.validations import Shown, validation_section
 from ui.text import sentences, tables, verdicts
 from ui.text import task_errors as error_words
 from ui.text.labels import markdown_escaped, row_labels
@@ -46,12 +48,13 @@ def page() -> None:
     if chosen is not None:
         comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
     validation = report.validations[number]
-    share_ui(tables.validation_command(validation), {"report": [place.name]}, downloads(validation))
+    share_ui(tables.validation_command(validation), {"report": [place.name]}, downloads(validation, comparisons))
 
 
-def downloads(validation: Validation) -> list[Download]:
-    """The table and the document of a validation."""
+def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list[Download]:
+    """The page, the table and the document of a validation."""
     return [
+        one_page(lambda: [validation_section(validation, [Shown(each) for each in comparisons])]),
         Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(tables.validation_cells(validation))),
         Download("Validation (JSON)", "validation.json", "application/json", lambda: json_bytes(validation.document())),
     ]

@@ -1,28 +1,33 @@
 """The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
 from simulator.predict.sweep import outcome
 from traces import units
-from traces.comparison import PYTORCH
+from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
+from traces.predictions import Predictions
 from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import Forecast, Predictor, Refusal, Request, find_predictor
 from ui.app.navigation import link_ui
 from ui.app.request_form import put_fields, request_ui, request_words, title
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, picture, share_ui
 from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
 from ui.figures.memory_chart import memory_figure
+from ui.reports.page import Section
+from ui.reports.predictions import prediction_section, predictions_sections
+from ui.reports.timelines import timeline_section
 from ui.text import odds, sentences, tables
 from ui.text.formulas import FORMULAS, PREDICTED
 from ui.text.labels import markdown_escaped
@@ -166,13 +171,23 @@ def document(request: Request, answers: Sequence[Forecast | Refusal], machine: s
     return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
 
 
+def page_sections(document: Mapping[str, Any], chosen: Forecast) -> list[Section]:
+    """What a page for a colleague says: the answers in `document`, and the timeline of the chosen one."""
+    if "predictions" in document:
+        answers = predictions_sections(Predictions.model_validate(document))
+    else:
+        answers = [prediction_section(Prediction.model_validate(document))]
+    return [*answers, timeline_section(chosen.timeline, f"of {chosen.text}")]
+
+
 def downloads(request: Request, answers: Sequence[Forecast | Refusal], chosen: Forecast) -> list[Download]:
-    """The table and the document of all answers, and pictures of the chosen one's timeline."""
+    """The page, the table and the document of all answers, and pictures of the chosen one's timeline."""
     predictions = [answer.prediction for answer in answers if isinstance(answer, Forecast)]
     rows = partial(tables.prediction_rows, predictions, chosen.measured_here)
     name = chosen.prediction.strategy
     made = partial(document, request, answers, chosen.machine)
     return [
+        one_page(lambda: page_sections(made(), chosen)),
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
         Download("Predictions (JSON)", "predictions.json", "application/json", lambda: json_bytes(made())),
         Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(chosen.timeline, ".png")),
