@@ -21,7 +21,6 @@ from ui.app.state import BUTTON, select
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
-from ui.figures.memory_chart import memory_figure
 from ui.text import odds, sentences, tables
 from ui.text.formulas import formulas_markdown
 from ui.text.labels import markdown_escaped
@@ -128,8 +127,6 @@ def details_ui(answer: Forecast) -> None:
     timelines_ui("forecast", answer.timeline)
     prediction_waterfall_ui(prediction)
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
-    if answer.timeline.memory:
-        st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
 
