@@ -15,13 +15,20 @@ from ui.app.model import start_command
 
 @contextmanager
 def running_app(
-    home: Path, reports: Sequence[Path] = (), traces: Sequence[Path] = (), server: Path = SUPPORT / "browser_server.py"
+    home: Path,
+    reports: Sequence[Path] = (),
+    traces: Sequence[Path] = (),
+    server: Path = SUPPORT / "browser_server.py",
+    models: Sequence[str] = (),
 ) -> Iterator[int]:
-    """The port of the app, which shows `reports` and `traces`. `home` receives its log and its data. `server` serves the pages."""
+    """The port of the app, which offers `reports`, `traces` and users' `models`.
+
+    `home` receives its log and its data. `server` serves the pages.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = start_command(port, reports, server, traces)
+    command = start_command(port, reports, server, traces, models)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home)}
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

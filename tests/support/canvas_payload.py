@@ -24,6 +24,16 @@ class Payload:
             self._bar(bar, each) for each in (rows if row is None else [rows[row]]) for bar in range(each["tracks"][0], each["tracks"][-1])
         ]
 
+    def memory(self, panel: int = 0, strip: int = 0) -> tuple[list[float], dict[str, list[float]]]:
+        """The instants of a strip in ms, and the bytes that each kind holds from each instant on."""
+        entry = self.header["panels"][panel]["memory"][strip]
+        begin, end = entry["times"]
+        held = {}
+        for number, kind in enumerate(entry["kinds"]):
+            first = entry["held"] + number * (end - begin)
+            held[self.header["memory_kinds"][kind]["name"]] = self.arrays["memory_held"][first : first + end - begin].tolist()
+        return [float(tick * self.header["tick_ms"]) for tick in self.arrays["memory_time"][begin:end]], held
+
     def _bar(self, bar: int, row: dict[str, Any]) -> dict[str, Any]:
         names, tick_ms = self.header["names"], self.header["tick_ms"]
         cause = int(self.arrays["cause"][bar])

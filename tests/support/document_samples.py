@@ -30,7 +30,6 @@ from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction
 from traces.timeline import Timeline
 from traces.training import TrainingRun
 from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
-from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_canvas.payload import timelines_payload
 from ui.figures.training_chart import training_figure
 from ui.figures.training_curves import measures
@@ -57,7 +56,6 @@ def use_timeline(path: Path) -> None:
     timeline = Timeline.load(path)
     json.dumps(trace_document({"predicted": timeline, "measured": timeline}), allow_nan=False)
     timelines_payload([timeline, timeline])
-    memory_figure(timeline, timeline)
     comparison = Comparison(timeline, timeline, result())
     phases_figure(comparison)
     printed(sentences.phase_words(comparison), phase_seconds(timeline), overlapped_kernel_seconds(timeline), phase_stretches(timeline))

@@ -5,14 +5,14 @@ import streamlit as st
 from traces.comparison import Prediction, ValidationResult
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.text import waterfalls
-from ui.text.labels import markdown_escaped
+from ui.text.labels import markdown_escaped, strategy_name
 
 
 def prediction_waterfall_ui(prediction: Prediction) -> None:
     """Show why a strategy is faster or slower than the baseline; nothing for the baseline itself."""
     if prediction.waterfall:
         st.write(markdown_escaped(" ".join(waterfalls.prediction_words(prediction))))
-        title = f"From the baseline to {prediction.strategy}"
+        title = f"From the baseline to {strategy_name(prediction.strategy)}"
         st.plotly_chart(waterfall_figure(waterfalls.prediction_bars(prediction), title), key="waterfall")
 
 

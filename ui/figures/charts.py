@@ -131,13 +131,16 @@ def phases_figure(comparison: Comparison) -> go.Figure:
     return finished(figure, "Task time per phase", drawn_px=240, barmode="group")
 
 
-def finished(figure: go.Figure, title: str, drawn_px: int, **layout) -> go.Figure:
-    """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins."""
-    margin = {"l": 10, "r": 20, "t": 96, "b": 50}
+def finished(figure: go.Figure, title: str, drawn_px: int, legend: bool = True, **layout) -> go.Figure:
+    """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
+
+    `legend`: whether there is a legend, which takes room.
+    """
+    margin = {"l": 10, "r": 20, "t": 96 if legend else 44, "b": 50}
     height = drawn_px + margin["t"] + margin["b"]
-    legend = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - 36 / height, "xanchor": "left", "x": 0}
+    place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - 36 / height, "xanchor": "left", "x": 0}
     heading = {"text": plotly_escaped(title), "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
     return figure.update_layout(
-        title=heading, height=height, legend=legend, showlegend=True, margin=margin, hovermode="closest", **clear, **layout
+        title=heading, height=height, legend=place, showlegend=legend, margin=margin, hovermode="closest", **clear, **layout
     )

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import STACKED
 from traces import units
+from traces.memory_use import HeldByKind
 from traces.timeline import Timeline
 
 #: Devices drawn at most. Replicas look alike, so the first ones stand for all.
 MOST_DEVICES = 8
 #: A limit more than this many times as high as the peak is named in the heading instead of drawn: a line would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
+#: The kind of all bytes of a device, where a timeline does not say what they are.
+IN_USE = "in use"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Row:
 
 def rows(timelines: Sequence[Timeline]) -> tuple[Row, ...]:
     """One row per device whose memory is known in any of the timelines, of which the first has the limits."""
-    devices = dict.fromkeys(device for timeline in timelines for device in timeline.memory_kinds if device != HOST)
+    known = (device for timeline in timelines for device in (*timeline.memory_kinds, *timeline.memory))
+    devices = dict.fromkeys(device for device in known if device != HOST)
     return tuple(_row(timelines, device) for device in tuple(devices)[:MOST_DEVICES])
 
 
@@ -71,18 +75,30 @@ def _row(timelines: Sequence[Timeline], device: str) -> Row:
 
 
 def panel(timeline: Timeline, device: str) -> Panel | None:
-    """A timeline's panel of a device. None if the timeline does not say what the device's memory holds."""
-    kinds = timeline.memory_kinds.get(device)
+    """A timeline's panel of a device. Bytes whose kind the timeline does not say are IN_USE; None if it says nothing of the device."""
+    kinds = timeline.memory_kinds.get(device) or _in_use(timeline, device)
     if kinds is None:
         return None
     start, end = timeline.window_s
     times_ms = (*((time_s - start) * 1e3 for time_s in kinds.time_s), (end - start) * 1e3)
-    held = {kind: kinds.held_bytes[kind] for kind in STACKED if any(kinds.held_bytes.get(kind, ()))}
+    held = {kind: kinds.held_bytes[kind] for kind in (*STACKED, IN_USE) if any(kinds.held_bytes.get(kind, ()))}
     shown = Panel(device, times_ms, {kind: (*counts, counts[-1]) for kind, counts in held.items()}, 0)
     peak = max((held_bytes for _, held_bytes in timeline.memory.get(device, ())), default=0)
     stated = next((use.peak_bytes for use in timeline.devices if use.name == device), 0)
     measured = timeline.kind == "measured"
     return replace(shown, peak_bytes=max(peak, shown.highest_bytes), allocator_bytes=stated if measured else 0)
+
+
+def _in_use(timeline: Timeline, device: str) -> HeldByKind | None:
+    """The bytes that a device holds within the step, without what they are."""
+    start, end = timeline.window_s
+    steps = timeline.memory.get(device, ())
+    if not steps:
+        return None
+    before = [held for time_s, held in steps if time_s <= start]
+    inside = [(start, before[-1] if before else 0), *((time_s, held) for time_s, held in steps if start < time_s < end)]
+    times_s, held = zip(*inside, strict=True)
+    return HeldByKind(times_s, {IN_USE: held})
 
 
 def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
@@ -93,7 +109,13 @@ def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
 
 def heading(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
     """The heading of a panel: the device, whether it is predicted or measured, the peak, and a limit that is not drawn."""
-    peak = f", peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
+    words = peak_words(timeline, shown, limit_bytes)
+    return f"{shown.device} {timeline.kind}{', ' if shown.peak_bytes else ''}{words}"
+
+
+def peak_words(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
+    """The peak of a panel, and the limit of a prediction: peak 2.78 GiB of 80 GiB. Of a measurement, the allocator's own peak."""
+    peak = f"peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
     limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind == "predicted" else ""
     allocator = f"; the allocator's, in a run of its own: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
-    return f"{shown.device} {timeline.kind}{peak}{limit}{allocator}"
+    return f"{peak}{limit}{allocator}"

@@ -10,8 +10,8 @@ from simulator.predict.sweep import Axis, Outcome, at_point, fastest, pareto
 from traces import units
 from ui.figures import palette
 from ui.figures.charts import finished
-from ui.text.labels import plotly_escaped
-from ui.text.sweeps import strategy_name, value_text
+from ui.text.labels import plotly_escaped, strategy_name
+from ui.text.sweeps import value_text
 
 #: What a sweep can show, with the label of its axis.
 SPEEDUP, STEP, RATE, MEMORY = "speed-up over plain PyTorch", "step time", "samples per second", "peak memory"

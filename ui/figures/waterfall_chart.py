@@ -30,4 +30,4 @@ def waterfall_figure(waterfall: Sequence[Bar], title: str) -> go.Figure:
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
     figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
-    return finished(figure, title, drawn_px=40 + 30 * len(waterfall)).update_layout(showlegend=False)
+    return finished(figure, title, drawn_px=40 + 30 * len(waterfall), legend=False)

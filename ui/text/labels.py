@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from traces import units
-from traces.comparison import Shares, Validation, ValidationResult
+from traces.comparison import PYTORCH, Shares, Validation, ValidationResult
 
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
@@ -19,6 +19,11 @@ _SIGNS = re.compile(r"[\\`*_{}\[\]<>#$~|:&]")
 _JOINED = re.compile(r":(?=\S)|www(?=\.)|@(?=\w)", re.IGNORECASE)
 #: What starts a list, a rule or a heading at the start of a line.
 _LIST = re.compile(r"^(\d*)([-+=.)])")
+
+
+def strategy_name(strategy: str) -> str:
+    """What people call a strategy."""
+    return PLAIN if strategy == PYTORCH else strategy
 
 
 def lane_label(device: str, lane: str) -> str:

@@ -58,4 +58,6 @@ def memory_words(prediction: Prediction) -> str:
 def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:
     """What is known of a speed-up besides its value: its 90 % interval and how likely the step is shorter."""
     parts = [f"90 %: {units.factors(interval)}"] if interval is not None else []
-    return "; ".join([*parts, f"faster with {units.percent(probability, signed=False)}"] if probability is not None else parts)
+    if probability is not None:
+        parts.append(f"faster with a probability of {units.percent(probability, signed=False)}")
+    return "; ".join(parts)

@@ -5,12 +5,7 @@ from collections.abc import Iterable, Sequence
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, stretches
 from traces import units
 from traces.comparison import PYTORCH
-from ui.text.labels import PLAIN
-
-
-def strategy_name(strategy: str) -> str:
-    """What people call a strategy of a sweep."""
-    return PLAIN if strategy == PYTORCH else strategy
+from ui.text.labels import PLAIN, strategy_name
 
 
 def value_text(value: float) -> str:

@@ -10,7 +10,7 @@ from simulator.predict.parts import COMMUNICATION, CONTENTION, IDLE, LAUNCHES
 from simulator.predict.waterfall import UNEXPLAINED, WAITING, overlap_of
 from traces import units
 from traces.comparison import Change, Prediction, Validation, ValidationResult
-from ui.text.labels import row_labels
+from ui.text.labels import row_labels, strategy_name
 
 #: Parts below this share of the first step are shown together.
 LEAST_SHARE = 0.005
@@ -71,7 +71,7 @@ def bars(
 
 def prediction_bars(prediction: Prediction) -> list[Bar]:
     """The bars from the baseline to a strategy, which must have a waterfall."""
-    return bars("baseline", prediction.baseline_step_s, prediction.waterfall, prediction.strategy, prediction.step_s)
+    return bars("baseline", prediction.baseline_step_s, prediction.waterfall, strategy_name(prediction.strategy), prediction.step_s)
 
 
 def measured_bars(result: ValidationResult) -> list[Bar]:

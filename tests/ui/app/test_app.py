@@ -126,7 +126,7 @@ def what_if(start, **state):
 def test_what_if_answers_at_once_and_explains(start):
     app = what_if(start, strategies=["turbodl", "gpipe"], **{"option turbodl alpha": "2"})
     assert titles(app) == [
-        "predicted 28.0 ms", "From the baseline to turbodl", "Memory by what it holds",
+        "predicted 28.0 ms", "From the baseline to turbodl",
         "Predicted step time per strategy (speed-up over plain PyTorch)",
     ]  # fmt: skip
     assert "ms shorter than the baseline's" in text_of(app)

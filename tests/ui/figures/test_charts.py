@@ -10,8 +10,6 @@ from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
 from traces.comparison import Comparison
 from ui.figures import charts, palette
-from ui.figures.memory_chart import memory_figure
-from ui.figures.memory_panels import heading, panel
 from ui.figures.timeline_panels import timeline_panel
 from ui.figures.training_chart import training_figure
 
@@ -35,7 +33,7 @@ def test_no_name_becomes_a_part_of_the_chart():
     both = hostile.timeline(), hostile.timeline("measured")
     rows = [result(hostile.NAME), result("baseline", 0.05, 0.05)]
     figures = [
-        memory_figure(*both), charts.speedups_figure(validation(*rows)),
+        charts.speedups_figure(validation(*rows)),
         charts.phases_figure(Comparison(*both, rows[0])), charts.predictions_figure([prediction()], [hostile.NAME]),
         training_figure(training(3, hostile.NAME, "autograd")),
     ]  # fmt: skip
@@ -74,48 +72,6 @@ def test_phases(runs):
     predicted, measured = charts.phases_figure(both).data
     assert predicted.x == ("forward", "backward", "update")
     assert sum(measured.y) == pytest.approx(sum(s.measured_s for s in both.phases().values()) * 1e3)
-
-
-def test_memory_is_stacked_by_kind_predicted_next_to_measured(runs):
-    both = runs["turbodl"]
-    traces = memory_figure(both.predicted, both.measured).data
-    assert [trace.name for trace in traces] == ["parameters", "optimizer state", "activations", "peak", "limit"] * 2
-    assert [trace.stackgroup for trace in traces] == ["0 1"] * 3 + [None] * 2 + ["0 2"] * 3 + [None] * 2
-    assert sum(bool(trace.showlegend) for trace in traces) == 5
-    assert traces[4].y == (900e6 / 2**20,) * 2
-    assert traces[0].x[0] == 0
-    assert traces[0].x[-1] == pytest.approx(both.predicted.step_s * 1e3)
-    highest = max(map(sum, zip(*(trace.y for trace in traces[:3]), strict=True)))
-    assert highest <= both.predicted.devices[0].peak_bytes / 2**20
-    assert len(memory_figure(runs["1f1b"].predicted, runs["1f1b"].measured).data) == 4 * 2 * 5, "four devices"
-
-
-def test_headings_name_peaks_the_allocator_s_figure_and_limits_that_are_not_drawn(runs):
-    both = runs["turbodl"]
-    predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
-    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
-    apart = replace(measured, allocator_bytes=600 * 2**20)
-    assert heading(both.measured, apart) == "gpu0 measured, peak 673.3 MiB; the allocator's, in a run of its own: 600 MiB"
-    assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak 673.3 MiB"
-
-
-def test_measured_memory_never_lies_above_its_peak(runs):
-    both = runs["turbodl"]
-    one_task_at_a_time = tuple(replace(use, peak_bytes=use.peak_bytes // 2) for use in both.measured.devices)
-    measured = replace(both.measured, devices=one_task_at_a_time)
-    traces = memory_figure(both.predicted, measured).data[5:]
-    (peak,) = (trace.y[0] for trace in traces if trace.name == "peak")
-    assert max(map(sum, zip(*(trace.y for trace in traces if trace.stackgroup), strict=True))) <= peak
-    assert panel(measured, "gpu0").allocator_bytes == one_task_at_a_time[0].peak_bytes
-
-
-def test_memory_without_kinds_is_drawn_as_a_line(runs):
-    both = runs["turbodl"]
-    old = [replace(timeline, memory_kinds={}) for timeline in (both.predicted, both.measured)]
-    lines = memory_figure(*old).data
-    assert [line.name for line in lines] == ["gpu0 predicted", "gpu0 measured"]
-    assert lines[0].x[0] == 0
-    assert max(lines[0].y) <= both.predicted.devices[0].peak_bytes / 2**30
 
 
 def test_every_phase_has_its_own_color():

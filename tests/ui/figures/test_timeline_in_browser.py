@@ -9,6 +9,8 @@ from tests.support.canvas_pages import PAN, TIMELINE, write_page
 from tests.support.chromium import CHROMIUM
 from tests.support.many_spans import many_spans
 from tests.support.sample_runs import comparisons
+from traces import units
+from ui.figures import palette
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
@@ -134,6 +136,23 @@ def test_wheel_keys_and_drag_change_what_is_visible(page, large):
     assert page.evaluate("document.activeElement.type") == "search"
 
 
+def test_memory_under_the_lanes_tells_what_is_held(page, tmp_path):
+    timeline = comparisons()[-1].predicted
+    canvas = opened(page, write_page(tmp_path / "memory.html", [timeline]))
+    layout, box = page.evaluate(f"(({{ gutter, plot, panels }}) => ({{ gutter, plot, panels }}))({TIMELINE}.layout)"), canvas.bounding_box()
+    for device, strip in enumerate(layout["panels"][0]["strips"]):
+        share = 0.5
+        page.mouse.move(box["x"] + layout["gutter"] + share * layout["plot"], box["y"] + strip["top"] + strip["height"] / 2)
+        title, *kinds = page.locator(".hover").locator("b, div").all_text_contents()
+        held = timeline.memory_kinds[f"gpu{device}"]
+        at = max(place for place, time_s in enumerate(held.time_s) if time_s - timeline.window_s[0] <= share * timeline.step_s)
+        assert title.startswith(f"gpu{device} memory: {units.memory(sum(counts[at] for counts in held.held_bytes.values()))} at ")
+        assert any(line.startswith("activations: ") for line in kinds)
+    areas = ElementTree.fromstring(page.evaluate(f"{TIMELINE}.svg()")).findall(f".//{SVG}path")
+    kinds = [kind for held in timeline.memory_kinds.values() for kind in held.held_bytes if any(held.held_bytes[kind])]
+    assert [area.get("fill") for area in areas if area.get("fill")].count(palette.KIND["activation"]) == kinds.count("activation")
+
+
 def test_a_pick_tells_the_measured_bar_of_a_predicted_one(page, tmp_path):
     both = comparisons()[-1]
     canvas = opened(page, write_page(tmp_path / "both.html", [both.predicted, both.measured]))
@@ -163,7 +182,7 @@ def test_pictures_hold_what_is_visible_and_names_stay_text(page, tmp_path):
     titles = [title.text for title in drawn.iter(f"{SVG}title")]
     assert len(titles) == 6
     assert all(hostile.NAME in title for title in titles)
-    assert {element.tag.removeprefix(SVG) for element in drawn.iter()} == {"svg", "rect", "title", "line", "text", "g", "clipPath"}
+    assert {element.tag.removeprefix(SVG) for element in drawn.iter()} == {"svg", "rect", "title", "line", "text", "g", "clipPath", "path"}
     with page.expect_download() as started:
         page.get_by_role("button", name="Download as PNG").click()
     assert started.value.path().read_bytes().startswith(b"\x89PNG")

@@ -27,5 +27,5 @@ def test_a_prediction_in_one_line():
     assert verdict_word(answer.prediction) == ""
     (large,) = fake_jobs.predict_many(Request("resnet50", fake_jobs.TOO_LARGE, strategies=("turbodl",)))
     assert verdict_line(large.prediction) == "turbodl: needs 20 GiB, 16 GiB there"
-    assert gain_words((1.08, 1.22), 0.9) == "90 %: 1.08 to 1.22; faster with 90.0 %"
+    assert gain_words((1.08, 1.22), 0.9) == "90 %: 1.08 to 1.22; faster with a probability of 90.0 %"
     assert gain_words(None, None) == ""

@@ -20,7 +20,7 @@ from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, para
 from ui.app.table_parts import table_ui
 from ui.figures import sweep_chart
 from ui.text import sweeps as sweep_words
-from ui.text.labels import markdown_escaped
+from ui.text.labels import markdown_escaped, strategy_name
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"
@@ -174,7 +174,7 @@ def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
     names = [name for name in dict.fromkeys(each.strategy for each in outcomes) if name in (PYTORCH, "baseline")] or [outcomes[0].strategy]
     left, right = st.columns(2)
     measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
-    rival = select(right, "Compare with", names, "sweep rival", words=sweep_words.strategy_name)
+    rival = select(right, "Compare with", names, "sweep rival", words=strategy_name)
     for sentence in sweep_words.crossover_words(outcomes, axis, rival):
         st.markdown(f"- {markdown_escaped(sentence)}")
     st.plotly_chart(sweep_chart.curves_figure(outcomes, axis, measure, batch), key="curves")
@@ -185,6 +185,6 @@ def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> No
     left, right = st.columns(2)
     measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
     names = [FASTEST, *dict.fromkeys(each.strategy for each in outcomes)]
-    shown = select(right, "Strategy", names, "sweep strategy", words=sweep_words.strategy_name)
+    shown = select(right, "Strategy", names, "sweep strategy", words=strategy_name)
     strategy = None if shown == FASTEST else shown
     st.plotly_chart(sweep_chart.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")

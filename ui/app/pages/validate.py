@@ -18,7 +18,6 @@ from ui.app.training_parts import training_place, training_ui
 from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
 from ui.figures import charts
-from ui.figures.memory_chart import memory_figure
 from ui.figures.task_errors_chart import errors_figure
 from ui.reports.report import Report, read_report
 from ui.reports.validations import Shown, validation_section
@@ -151,7 +150,6 @@ def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
     task_errors_ui(comparison)
     if comparison.predicted.memory or comparison.measured.memory:
         st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
-        st.plotly_chart(memory_figure(comparison.predicted, comparison.measured), key="memory")
     trace = folder / "perfetto.json.gz"
     if trace.exists():
         st.download_button(

@@ -24,7 +24,6 @@ from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.figures import charts
-from ui.figures.memory_chart import memory_figure
 from ui.reports.page import Section
 from ui.reports.predictions import prediction_section, predictions_sections
 from ui.reports.timelines import timeline_section
@@ -134,8 +133,6 @@ def details_ui(answer: Forecast) -> None:
     timelines_ui("forecast", answer.timeline)
     prediction_waterfall_ui(prediction)
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
-    if answer.timeline.memory:
-        st.plotly_chart(memory_figure(answer.timeline), key="forecast memory")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 #: Every module after those that it imports. Entry points import all of them.
-MODULES = ("model", "tracks", "search", "view", "surfaces", "layout", "draw", "parts", "download", "control", "timeline")
+MODULES = ("model", "tracks", "search", "view", "surfaces", "layout", "memory", "draw", "parts", "download", "control", "timeline")
 _IMPORT = re.compile(r'^import \{[^}]*\} from "[./\w]+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 

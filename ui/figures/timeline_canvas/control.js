@@ -156,11 +156,11 @@ function hover(timeline, x, y) {
   if (bar !== timeline.hovered) {
     timeline.hovered = bar;
     timeline.schedule();
-    const lines = bar == null ? [] : barLines(timeline.model, bar);
-    box.replaceChildren(...lines.map((line, number) => element(number ? "div" : "b", { textContent: line })));
-    box.hidden = bar == null;
   }
-  if (bar == null) return;
+  const lines = bar == null ? timeline.memoryAt(x, y) : barLines(timeline.model, bar);
+  box.replaceChildren(...lines.map((line, number) => element(number ? "div" : "b", { textContent: line })));
+  box.hidden = !lines.length;
+  if (box.hidden) return;
   const right = x + 16 + box.offsetWidth <= timeline.layout.width;
   box.style.left = `${right ? x + 14 : Math.max(0, x - 14 - box.offsetWidth)}px`;
   box.style.top = `${y + 16}px`;

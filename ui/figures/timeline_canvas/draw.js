@@ -2,7 +2,9 @@
 
 import { barLines } from "./model.js";
 import { gridMs } from "./view.js";
+import { drawMemory } from "./memory.js";
 
+const LEGEND_LEFT = 8;
 /** Pixels between grid lines, and of a letter on average; bars get a label if it fits into them. */
 const GRID = 110, LETTER = 6.6, LABEL_LANE = 14;
 const DIMMED = 0.16; // opacity of bars that the search does not match
@@ -25,20 +27,34 @@ export function draw(surface, scene) {
   drawAxis(surface, frame);
 }
 
-/** Draw marks and names of the legend's entries in a row. */
-export function drawLegend(surface, entries, y, theme, textWidth) {
-  let x = 8;
-  for (const { name, color, kind } of entries) {
+/** The legend's entries in rows that fit into a width, each with its place: [{ entry, x }, ...]. */
+export function legendRows(entries, width, textWidth) {
+  const rows = [[]];
+  let x = LEGEND_LEFT;
+  for (const entry of entries) {
+    const length = 36 + textWidth(entry.name);
+    if (x + length > width && rows.at(-1).length) {
+      rows.push([]);
+      x = LEGEND_LEFT;
+    }
+    rows.at(-1).push({ entry, x });
+    x += length;
+  }
+  return rows;
+}
+
+/** Draw marks and names of one row of the legend. */
+export function drawLegend(surface, row, y, theme) {
+  for (const { entry: { name, color, kind }, x } of row) {
     if (kind === "hatch") surface.frame(x, y - 6, 12, 12, color, 1);
     else surface.rect(x, kind === "stripe" ? y - 2 : y - 6, 12, kind === "stripe" ? 4 : 12, color);
     surface.text(x + 18, y, name, theme.ink);
-    x += 36 + textWidth(name);
   }
 }
 
 function drawPanel(surface, frame, panel, number) {
   const { layout, theme, x } = frame;
-  const { heading, tops, bottom } = layout.panels[number];
+  const { heading, tops, strips, bottom } = layout.panels[number];
   const title = `${panel.kind}: ${panel.step_label}`, middle = heading + layout.headingHeight / 2;
   surface.text(4, middle, title, theme.ink, { bold: true });
   if (!number && layout.height > TALL) {
@@ -50,11 +66,15 @@ function drawPanel(surface, frame, panel, number) {
     if (row && device !== panel.rows[row - 1].device) surface.line(0, tops[row], layout.width, tops[row], theme.faint);
     surface.text(layout.gutter - 8, tops[row] + layout.lane / 2, label, theme.ink, { align: "right" });
   });
+  panel.memory.forEach(({ label }, strip) => {
+    surface.text(layout.gutter - 8, strips[strip].top + strips[strip].height / 2, label, theme.ink, { align: "right" });
+  });
   surface.unclip();
   surface.clip(layout.gutter, heading, layout.plot, bottom - heading + 4);
   for (const top of tops) surface.rect(layout.gutter, top + 1, layout.plot, layout.lane - 2, theme.lane);
   forGrid(frame, (place) => surface.line(place, tops[0] ?? heading, place, bottom, theme.faint));
   panel.rows.forEach((_, row) => drawRow(surface, frame, number, row));
+  panel.memory.forEach((strip, at) => drawMemory(surface, frame, strip, strips[at]));
   const above = number ? frame.model.panels[0].step_ms : panel.step_ms; // for comparison
   for (const [ms, look] of [[above, { dash: [2, 4] }], [panel.step_ms, { dash: [5, 3], thickness: 1.5 }]]) {
     const step = x(ms / frame.model.tick_ms);

@@ -1,6 +1,6 @@
 // Reads the payload that payload.py writes, and answers questions about its bars. Times in ticks, unless a name ends in Ms.
 
-const TYPES = { uint8: Uint8Array, uint32: Uint32Array, int32: Int32Array };
+const TYPES = { uint8: Uint8Array, uint32: Uint32Array, int32: Int32Array, float64: Float64Array };
 
 /** The header and the arrays of a payload (a Uint8Array). */
 export function decode(payload) {

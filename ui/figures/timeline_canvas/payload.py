@@ -6,7 +6,7 @@
     arrays     each begins at a multiple of 8 bytes, counted from the first
 
 Times are whole ticks of `tick_ms` from the start of the step. An array holds the bars of all panels, row after row, in a row track after
-track, in a track in order of start.
+track, in a track in order of start. Under the lanes of a panel are its strips of memory (`memory.py`).
 """
 
 import json
@@ -20,6 +20,7 @@ import numpy as np
 from traces.timeline import Cause, Timeline
 from ui.figures import palette
 from ui.figures.timeline_canvas.layers import layer_groups
+from ui.figures.timeline_canvas.memory import Strips
 from ui.figures.timeline_canvas.tracks import borders, one_track, tracks
 from ui.figures.timeline_panels import X_LABEL, Bar, TimelinePanel, timeline_panel
 from ui.text.labels import headline
@@ -58,14 +59,17 @@ def timelines_payload(
     end_ms = min(_LARGEST_MS, max(panel.length_ms for panel in panels))
     writer = _Writer(tick_ms=max(end_ms / _LAST_TICK, math.ulp(0.0)), groups=layer_groups(s for t in timelines for s in t.window()))
     writer.phases = _phases(panels)
+    strips = Strips(writer.ticks)
+    memory = strips.of(timelines)
     header = {
         "title": title, "x_label": X_LABEL, "tick_ms": writer.tick_ms, "end_ms": end_ms,
-        "panels": [writer.panel(panel) for panel in panels],
+        "panels": [writer.panel(panel) | {"memory": own} for panel, own in zip(panels, memory, strict=True)],
+        "memory_kinds": strips.colors(), "limit_color": palette.LIMIT,
         "phases": [_color(phase, palette.phase_color(phase)) for phase in writer.phases], "groups": writer.group_colors(),
         "names": list(writer.names), "labels": list(writer.labels), "causes": list(map(str, _CAUSES)), "clipped": writer.clipped,
         "critical_color": palette.CRITICAL, "idle_color": palette.IDLE, "grey": palette.GREY, "events": list(events), "editable": editable,
     }  # fmt: skip
-    return _packed(header, writer.arrays())
+    return _packed(header, writer.arrays() | strips.arrays())
 
 
 def _phases(panels: Sequence[TimelinePanel]) -> dict[str, int]:
@@ -138,15 +142,16 @@ class _Writer:
         """All arrays by name."""
         return {name: np.concatenate(parts) for name, parts in self.columns.items()}
 
-    def _ticks(self, times_ms: Iterable[float]) -> np.ndarray:
+    def ticks(self, times_ms: Iterable[float]) -> np.ndarray:
+        """Times as ticks, within the axis."""
         with np.errstate(over="ignore", invalid="ignore"):
             ticks = np.rint(np.nan_to_num(np.fromiter(times_ms, np.float64) / self.tick_ms))
         return np.clip(ticks, 0, _LAST_TICK).astype(np.uint32)
 
     def _row(self, row: list[tuple[str, Bar]]) -> list[int]:
         """Add a row's bars. Returns where its tracks begin, and where the last one ends."""
-        start = self._ticks(bar.start_ms for _, bar in row)
-        end = np.maximum(start, self._ticks(bar.start_ms + bar.length_ms for _, bar in row))
+        start = self.ticks(bar.start_ms for _, bar in row)
+        end = np.maximum(start, self.ticks(bar.start_ms + bar.length_ms for _, bar in row))
         exact_end = end.copy()
         parts = tracks(start, end)
         places = borders(parts, self.bars)
@@ -175,8 +180,8 @@ class _Writer:
 
     def _marked(self, kind: str, stretches: list[tuple[float, float]]) -> list[int]:
         """Add the stretches of a row, (start, length) in ms. Returns where they begin and end in their arrays."""
-        start = self._ticks(start_ms for start_ms, _ in stretches)
-        end = self._ticks(start_ms + length_ms for start_ms, length_ms in stretches)
+        start = self.ticks(start_ms for start_ms, _ in stretches)
+        end = self.ticks(start_ms + length_ms for start_ms, length_ms in stretches)
         for name, values in zip(("start", "end"), one_track(start, np.maximum(start, end)), strict=True):
             self._add(f"{kind}_{name}", values)
         first = self.marks[kind]

@@ -46,6 +46,18 @@ export class CanvasSurface {
     context.drawImage(band.canvas, 0, 0, columns, 1, x, y, columns / scale, height);
   }
 
+  /** Fills what lies between points [x, y], in order of x, and the height `base`. */
+  area(points, base, color) {
+    const { context } = this;
+    context.globalAlpha = 1;
+    context.fillStyle = this.color = color;
+    context.beginPath();
+    context.moveTo(points[0][0], base);
+    for (const [x, y] of points) context.lineTo(x, y);
+    context.lineTo(points.at(-1)[0], base);
+    context.fill();
+  }
+
   frame(x, y, width, height, color, thickness) {
     const { context } = this;
     context.globalAlpha = 1;
@@ -112,6 +124,11 @@ export class SvgSurface {
 
   band(x, y, width, height, paint) {
     paint((left, length, color, opacity, title) => this.rect(left, y, length, height, color, opacity, title));
+  }
+
+  area(points, base, color) {
+    const places = [[points[0][0], base], ...points, [points.at(-1)[0], base]];
+    this.parts.push(`<path d="M${places.map(([x, y]) => `${round(x)} ${round(y)}`).join("L")}Z" fill="${color}"/>`);
   }
 
   frame(x, y, width, height, color, thickness) {

@@ -4,8 +4,9 @@ import { element, fillLegend, partsOf } from "./parts.js";
 import { barLines, counterparts, decode, digits, placeOf, timesMs } from "./model.js";
 import { tracksOf } from "./tracks.js";
 import { View } from "./view.js";
-import { layoutOf, rowAt } from "./layout.js";
-import { draw, drawLegend } from "./draw.js";
+import { layoutOf, rowAt, stripAt } from "./layout.js";
+import { memoryLines } from "./memory.js";
+import { draw, drawLegend, legendRows } from "./draw.js";
 import { search } from "./search.js";
 import { CanvasSurface, FONT, SvgSurface } from "./surfaces.js";
 import { listen } from "./control.js";
@@ -13,7 +14,7 @@ import { download } from "./download.js";
 
 /** A canvas with more pixels on a side is not drawn by browsers. */
 const MOST_PIXELS = 16_000;
-const LEGEND_PX = 26; // below exported pictures
+const LEGEND_PX = 26; // of each row below exported pictures
 const HINT = "Scroll or + and − to zoom, drag or arrow keys to move, click a bar for details, / to search.";
 const EDITABLE_HINT = "Scroll or + and − to zoom, drag a bar to move its task, click it for details, / to search.";
 
@@ -70,6 +71,7 @@ export class Timeline {
     const entries = this.colors.filter((_, number) => used.has(number));
     if (model.arrays.critical_start.length) entries.push({ name: "critical path", color: model.critical_color, kind: "stripe" });
     if (model.arrays.idle_start.length) entries.push({ name: "idle", color: model.idle_color, kind: "hatch" });
+    entries.push(...model.memory_kinds.map((kind) => ({ ...kind, kind: "area" })));
     this.entries = entries;
     fillLegend(this.parts.legend, entries, (name) => this.search(name));
     this.search(this.parts.search.value);
@@ -143,6 +145,13 @@ export class Timeline {
     return null;
   }
 
+  /** What a strip of memory holds at a point of the canvas, in lines of text; none elsewhere. */
+  memoryAt(x, y) {
+    const place = stripAt(this.layout, y);
+    if (!place || x < this.layout.gutter) return [];
+    return memoryLines(this.model, this.model.panels[place.panel].memory[place.strip], this.tickAt(x));
+  }
+
   /** The time at a place on the canvas, in ticks. */
   tickAt(x) {
     return this.view.from + ((x - this.layout.gutter) / this.layout.plot) * (this.view.to - this.view.from);
@@ -210,18 +219,23 @@ export class Timeline {
     return { ink: mixed(1), page: mixed(0), soft: mixed(0.68), faint: mixed(0.16), lane: mixed(0.04) };
   }
 
+  /** Height of the picture with its legend. */
+  get exportHeight() {
+    return this.layout.height + legendRows(this.entries, this.layout.width, this.textWidth).length * LEGEND_PX;
+  }
+
   /** Draw the visible part and the legend on a surface with room for both. */
   export(surface) {
-    const theme = this.theme(), { width, height } = this.layout;
-    surface.rect(0, 0, width, height + LEGEND_PX, theme.page);
+    const theme = this.theme(), { width, height } = this.layout, rows = legendRows(this.entries, width, this.textWidth);
+    surface.rect(0, 0, width, this.exportHeight, theme.page);
     draw(surface, { ...this.scene(), hovered: null });
-    drawLegend(surface, this.entries, height + LEGEND_PX / 2, theme, this.textWidth);
+    rows.forEach((row, number) => drawLegend(surface, row, height + (number + 0.5) * LEGEND_PX, theme));
     return surface;
   }
 
   /** The visible part as an SVG file's text. */
   svg() {
-    return String(this.export(new SvgSurface(this.layout.width, this.layout.height + LEGEND_PX)));
+    return String(this.export(new SvgSurface(this.layout.width, this.exportHeight)));
   }
 
   saveSvg() {
@@ -229,9 +243,9 @@ export class Timeline {
   }
 
   savePng() {
-    const { width, height } = this.layout, scale = this.parts.canvas.width / width;
-    const canvas = element("canvas", { width: this.parts.canvas.width, height: Math.round((height + LEGEND_PX) * scale) });
-    this.export(new CanvasSurface(canvas.getContext("2d"), width, height + LEGEND_PX, scale));
+    const { width } = this.layout, height = this.exportHeight, scale = this.parts.canvas.width / width;
+    const canvas = element("canvas", { width: this.parts.canvas.width, height: Math.round(height * scale) });
+    this.export(new CanvasSurface(canvas.getContext("2d"), width, height, scale));
     canvas.toBlob((blob) => download(blob, "timeline.png"), "image/png");
   }
 
