@@ -38,8 +38,11 @@ def search_result(fits=True, **more):
     return SearchResult(**usual | more)
 
 
-def verification(*rows):
-    """The verification of (plan, predicted, recalibrated, measured) in ms; without a measured step the plan was skipped."""
+def verification(*rows, rounds=None):
+    """The verification of (plan, predicted, recalibrated, measured) in ms; without a measured step the plan was skipped.
+
+    `rounds`: by plan, a measured step in ms of each round.
+    """
     from calibrate.verification import judged
 
     made = [
@@ -50,5 +53,5 @@ def verification(*rows):
         )
         for plan, predicted, again, measured in rows
     ]  # fmt: skip
-    judgement: Verification = judged(made, 0.02)
+    judgement: Verification = judged(made, 0.02, {plan: [[ms * 1e-3] for ms in steps] for plan, steps in (rounds or {}).items()})
     return judgement
