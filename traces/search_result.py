@@ -47,11 +47,16 @@ class RankedPlan(Data):
 
 
 class PrunedPlan(Data):
-    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`)."""
+    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`).
+
+    `beaten_by` is a plan that fits and was simulated: its step is so much shorter, by the factor `over`, that this one cannot win.
+    """
 
     plan: str
     bound_s: float
     bound_by: str
+    beaten_by: str = ""
+    over: float | None = None
 
 
 class RefusedPlan(Data):

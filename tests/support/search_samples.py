@@ -29,7 +29,7 @@ def search_result(fits=True, **more):
     usual = {
         "model": "resnet50", "batch_size": 32, "optimizer": "momentum:foreach", "precision": "fp32", "mode": "eager", "machine": "h100",
         "devices": 1, "candidates": 8, "plans": (*(plans if fits else ()), misfit), "best": plans[0].plan if fits else None,
-        "pruned": (PrunedPlan(plan="forward-fusion", bound_s=0.021, bound_by="dependencies"),),
+        "pruned": (PrunedPlan(plan="forward-fusion", bound_s=0.021, bound_by="dependencies", beaten_by="backward-fusion", over=1.91),),
         "refused": (RefusedPlan(plan="bppsa", why="bppsa: no chain"), RefusedPlan(plan="bppsa:level=2", why="bppsa: no chain")),
         "bound_s": 0.008, "baseline_step_s": 0.02, "pytorch_step_s": 0.018, "rival": "backward-fusion" if fits else None,
         "waterfall": (Change(part="overlap of backward", seconds=-0.01),) if fits else (),

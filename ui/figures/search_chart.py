@@ -33,7 +33,7 @@ def search_figure(result: SearchResult) -> go.Figure:
     unit_bytes, unit = units.memory_unit(max((plan.peak_bytes for plan in result.plans), default=1))
     firsts = [group[0] for group in groups(result.plans)]
     kinds = {
-        "the best": ([plan for plan in firsts if plan.plan == result.best], palette.VERDICT["faster"], "star", 16),
+        "the best": ([plan for plan in firsts if plan is best], palette.VERDICT["faster"], "star", 16),
         "tied with it": ([plan for plan in firsts if plan.tied], palette.VERDICT["cannot tell"], "diamond", 9),
         "slower": ([plan for plan in firsts if plan.verdict == "faster"], palette.GREY, "circle", 8),
         "does not fit": ([plan for plan in firsts if not plan.fits], palette.LIMIT, "x", 9),

@@ -55,10 +55,11 @@ def words(result: SearchResult) -> list[str]:
         lines += _why_words(result, best)
         lines += _bound_words(result, best)
     if result.pruned:
-        least_s = min(plan.bound_s for plan in result.pruned)
+        least = min(result.pruned, key=lambda plan: plan.bound_s)
         count = _count(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
-        shown = f"a lower bound of {units.duration(least_s)} or more shows that they cannot win"
-        lines.append(f"{count} not simulated: {shown}.")
+        shown = f"{count} not simulated, because lower bounds of {units.duration(least.bound_s)} or more show that they cannot win"
+        against = f"; the least of them, that of {least.plan}, is {units.speedup(least.over)} the step of {least.beaten_by}"
+        lines.append(f"{shown}{against if least.beaten_by else ''}. Their memory is not known.")
     lines += _misfit_words(result)
     for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
         names = [own.plan for own in refused]
@@ -190,6 +191,24 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             row["measured ms"] = units.ms(measured[plan.plan].measured_step_s) if plan.plan in measured else units.NONE
         rows.append(row)
     return rows
+
+
+def pruned_cells(result: SearchResult) -> list[dict[str, str]]:
+    """Column name to text, a row per plan that was not simulated, the smallest lower bound first."""
+    return [
+        {
+            "plan": plan.plan,
+            "lower bound ms": units.ms(plan.bound_s),
+            "due to": BOUND_WORDS.get(plan.bound_by, plan.bound_by),
+            "cannot win against": f"{plan.beaten_by} (bound {units.speedup(plan.over)} its step)" if plan.beaten_by else units.NONE,
+        }
+        for plan in sorted(result.pruned, key=lambda plan: plan.bound_s)
+    ]
+
+
+def strategy_of(row: Mapping[str, str]) -> str:
+    """The strategy of a row of `cells` or `pruned_cells`."""
+    return row["plan"].partition(" (and ")[0].partition(":")[0]
 
 
 def table(result: SearchResult, most: int) -> Table:

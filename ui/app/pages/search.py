@@ -1,6 +1,7 @@
 """The app's page of searches: every strategy with its options and combinations on one job and machine, ranked."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -10,9 +11,10 @@ from traces.errors import StepcastError
 from traces.search_result import SearchResult
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import Request, Searched, find_predictor
+from ui.app.navigation import link_ui
 from ui.app.request_form import put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
-from ui.app.state import BUTTON
+from ui.app.state import BUTTON, select, several
 from ui.app.timeline_parts import timelines_ui
 from ui.figures.search_chart import search_figure
 from ui.figures.waterfall_chart import waterfall_figure
@@ -81,12 +83,36 @@ def answer_ui(request: Request, answer: Searched) -> None:
     figures_ui(result)
     st.plotly_chart(search_figure(result), key="search")
     st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in searches.words(result)))
-    st.subheader("All plans", anchor=False)
-    rows = searches.cells(result)
-    every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
-    st.dataframe(rows if every else rows[:SHOWN], hide_index=True)
+    plans_ui(result)
+    take_ui(request, result)
     why_ui(answer)
     share_ui(command(request, name="search"), query_of(request), downloads(result))
+
+
+def plans_ui(result: SearchResult) -> None:
+    """Show the table of plans, of all strategies or of those that the user picks, and the plans that were not simulated."""
+    st.subheader("All plans", anchor=False)
+    names = list(dict.fromkeys(plan.strategy for plan in result.plans))
+    kept = several(st, "Strategies", names, "search shown", (), placeholder="all", help="Show only the plans of these strategies.")
+    rows = [row for row in searches.cells(result) if not kept or searches.strategy_of(row) in kept]
+    every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
+    st.dataframe(rows if every else rows[:SHOWN], hide_index=True)
+    pruned = [row for row in searches.pruned_cells(result) if not kept or searches.strategy_of(row) in kept]
+    if pruned:
+        with st.expander(f"Not simulated, because they cannot win: {len(pruned)}"):
+            st.dataframe(pruned, hide_index=True)
+
+
+def take_ui(request: Request, result: SearchResult) -> None:
+    """Let the user take one plan, beside the baseline, to the pages that show it in detail and over a range of batches or links."""
+    if not result.fitting:
+        return
+    names = [group[0].plan for group in searches.groups(result.fitting)]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = select(st, "A plan, to see beside the baseline", names, "search taken", names[0])
+        query = query_of(replace(request, strategies=tuple(dict.fromkeys(("baseline", chosen)))))
+        link_ui("what_if", "Open in What if", query)
+        link_ui("compare", "Open in Compare", query)
 
 
 def figures_ui(result: SearchResult) -> None:
