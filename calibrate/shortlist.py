@@ -1,8 +1,8 @@
 """Which plans of a search run: those that may be the fastest by costs measured now, and that differ from each other.
 
-A search may rank on costs from specifications or from another hour. Its contenders' keys are measured in one session first, and their order
-by these costs decides. The plans that run then cover the families of strategies that may win: predictions of one family err alike, so that
-several plans of one family which are predicted to take as long tell little more than one of them.
+A search may rank on costs from specifications or from another hour. So the keys of plans that may win are measured in one session first,
+and their order by these costs decides. The plans that run then cover the families of strategies that may win: predictions of one family err
+alike, so several plans of one family that are predicted to take as long tell little more than one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from traces.speedup import SAME, verdict
 _MEASURED = 4
 
 
-def contenders(fitting: Sequence[RankedPlan], count: int) -> list[str]:
+def worth_measuring(fitting: Sequence[RankedPlan], count: int) -> list[str]:
     """The plans of a search whose costs are worth measuring if `count` of them run.
 
     First comes the best plan, then the first one of each other family that may be faster, then the others in their order. Of equal plans,

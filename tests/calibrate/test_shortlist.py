@@ -1,6 +1,6 @@
 """Which plans of a search have their costs measured, and which of them run."""
 
-from calibrate.shortlist import contenders, shortlist
+from calibrate.shortlist import shortlist, worth_measuring
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
@@ -18,7 +18,7 @@ def forecasts(*texts):
 
 
 def test_each_family_that_may_win_is_a_contender_and_equal_plans_are_one():
-    assert contenders(search_result().fitting, 1) == ["turbodl:fuse=backward", "backward-fusion", "turbodl", "baseline"]
+    assert worth_measuring(search_result().fitting, 1) == ["turbodl:fuse=backward", "backward-fusion", "turbodl", "baseline"]
 
 
 def test_a_family_that_may_win_is_a_contender_however_many_plans_are_faster():
@@ -29,7 +29,7 @@ def test_a_family_that_may_win_is_a_contender_however_many_plans_are_faster():
         ranked("backward-fusion", 0.011, 1.0, (0.9, 1.3)),
         ranked("bppsa", 0.03, 1.0, (2.0, 4.0)),
     )
-    chosen = contenders(fitting, 2)
+    chosen = worth_measuring(fitting, 2)
     assert chosen[:2] == ["turbodl", "backward-fusion"]
     assert len(chosen) == 8
     assert "bppsa" not in chosen

@@ -102,7 +102,7 @@ def _verified(
 ) -> tuple[SearchResult, bool]:
     """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes."""
     from calibrate.profiles import open_profile
-    from calibrate.shortlist import contenders, measured_now, shortlist
+    from calibrate.shortlist import measured_now, shortlist, worth_measuring
     from calibrate.testbeds import testbed_for
     from calibrate.verification import verified
     from traces.files import check_writable
@@ -110,7 +110,7 @@ def _verified(
 
     testbed = testbed_for(placement, job.precision)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
-    texts = contenders(result.fitting, count)
+    texts = worth_measuring(result.fitting, count)
     if calibration:
         check_writable(place)
         testbed.measure_machine(profile)

@@ -53,7 +53,12 @@ def search_figure(result: SearchResult) -> go.Figure:
             )  # fmt: skip
     if result.bound_s is not None:
         text = f"no candidate is below {units.duration(result.bound_s)}"
-        figure.add_hline(y=result.bound_s * 1e3, line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"}, annotation_text=text)
+        figure.add_hline(
+            y=result.bound_s * 1e3,
+            line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"},
+            annotation_text=text,
+            annotation_position="bottom left",
+        )
     figure.update_xaxes(title_text=f"peak memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
     figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
     return finished(figure, TITLE, drawn_px=420)

@@ -125,10 +125,10 @@ def figures_ui(result: SearchResult) -> None:
         ("Over the baseline", units.speedup(best.speedup), ""),
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
         ("Peak memory", units.memory(best.peak_bytes), ""),
-        ("Above the lower bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
+        ("Above the bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
         ("Tied plans", str(len(result.ties)), "within 2 %, or not told apart"),
     )
-    for column, (label, value, below) in zip(st.columns(len(values)), values, strict=True):
+    for column, (label, value, below) in zip(st.columns(len(values), gap="xsmall"), values, strict=True):
         column.metric(label, value)
         if below:
             column.caption(below)
