@@ -37,12 +37,13 @@ def plan_calibrated(
     save_to: Path | None,
     progress: Progress,
     announce: Callable[[Mapping[str, Forecast]], None] = lambda forecasts: None,
+    every: bool = False,
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
-    have theirs measured, roughly. Without `calibrate` nothing is measured.
+    have theirs measured, roughly, or with `every` all of them. Without `calibrate` nothing is measured.
     `announce` receives the first forecasts, before anything is measured for them.
     """
 
@@ -59,7 +60,7 @@ def plan_calibrated(
                 forecasts, skipped, machine = plan()
     elif calibrate:
         for _ in range(PREVIEWS):
-            dependent = [f.plan for label, f in forecasts.items() if strategies.get(label.partition(":")[0]).uses_costs]
+            dependent = [f.plan for label, f in forecasts.items() if every or strategies.get(label.partition(":")[0]).uses_costs]
             if not dependent or not testbed.preview(dependent, machine, profile):
                 break
             forecasts, skipped, machine = plan()

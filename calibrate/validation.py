@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ BASELINE = "baseline"
 
 @dataclass
 class Outcome:
-    """The result of `validate`: the document, and by label the forecasts and the pairs of timelines.
+    """The result of `validate`: the document, and by label the forecasts, the pairs of timelines, and the step times by round.
 
     `same_numbers` is whether every strategy computed what plain PyTorch computes.
     """
@@ -39,6 +39,7 @@ class Outcome:
     forecasts: dict[str, Forecast]
     same_numbers: bool
     rejected_rounds: int
+    steps_s: dict[str, list[list[float]]] = field(default_factory=dict)
 
 
 def validate(
@@ -116,7 +117,8 @@ def validate(
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
     document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row)
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
-    return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed)
+    steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
+    return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
 
 
 def _check_numerics(

@@ -1,15 +1,21 @@
-"""Runs the best plans of a search, and says how their ranking held."""
+"""Says how the ranking of a search held for the plans that ran, which one is the fastest, and how sure that is."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 
 from calibrate.validation import Outcome
-from traces.search_result import RankedPlan, Verification, VerifiedPlan
+from traces.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan
+from traces.speedup import measured_speedup
+
+#: Step times by plan and round.
+Rounds = Mapping[str, Sequence[Sequence[float]]]
 
 
-def shortlist(fitting: Sequence[RankedPlan], count: int) -> list[RankedPlan]:
-    """The `count` best plans to run. Of equal plans, whose options change nothing on this machine, one runs."""
-    different = {(plan.strategy, plan.step_s, plan.peak_bytes): plan for plan in reversed(fitting)}
-    return list(reversed(different.values()))[:count]
+def verified(result: SearchResult, texts: Sequence[str], outcome: Outcome) -> SearchResult:
+    """The result of a search with what a validation measured of its plans `texts`; its `best` plan is the one measured fastest."""
+    by_text = {plan.plan: plan for plan in result.plans}
+    told = verification([by_text[text] for text in texts], outcome)
+    return result.model_copy(update={"verification": told, "best": told.fastest or result.best})
 
 
 def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification:
@@ -30,24 +36,53 @@ def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification
                 max_grad_error=row.max_grad_error if row is not None else None,
             )
         )
-    return judged(rows, outcome.validation.aa_spread)
+    return judged(rows, outcome.validation.aa_spread, outcome.steps_s)
 
 
-def judged(rows: Sequence[VerifiedPlan], aa_spread: float | None) -> Verification:
-    """The verdict on a ranking, from its rows."""
+def judged(rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Rounds | None = None) -> Verification:
+    """The verdict on a ranking, from its rows. `steps_s`: the measured step times by plan and round, in rounds in which all plans ran."""
     ran = [row for row in rows if row.measured_step_s is not None and row.recalibrated_step_s is not None]
     measured_s = {row.plan: row.measured_step_s for row in ran}
+    predicted = min(ran, key=lambda row: row.predicted_step_s, default=None)
     chosen = min(ran, key=lambda row: row.recalibrated_step_s, default=None)
     fastest = min(measured_s, key=measured_s.get, default=None)
+    rounds = {plan: (steps_s or {}).get(plan, [[measured_s[plan]]]) for plan in measured_s}
     return Verification(
-        plans=tuple(rows),
+        plans=tuple(row if row.plan not in rounds else _against(row, rounds[fastest], rounds[row.plan], aa_spread) for row in rows),
         tau=_tau({row.plan: row.predicted_step_s for row in ran}, measured_s),
         recalibrated_tau=_tau({row.plan: row.recalibrated_step_s for row in ran}, measured_s),
+        predicted=predicted.plan if predicted is not None else None,
         chosen=chosen.plan if chosen is not None else None,
         fastest=fastest,
         regret=measured_s[chosen.plan] / measured_s[fastest] - 1 if chosen is not None else None,
+        held_out_regret=held_out_regret(rounds),
         aa_spread=aa_spread,
     )
+
+
+def _against(
+    row: VerifiedPlan, fastest_s: Sequence[Sequence[float]], own_s: Sequence[Sequence[float]], aa_spread: float | None
+) -> VerifiedPlan:
+    """The row with the plan's step over that of the plan measured fastest."""
+    over = measured_speedup(own_s, fastest_s, aa_spread or 0.0)
+    interval = over.interval if own_s is not fastest_s else None
+    return row.model_copy(update={"behind": over.value, "behind_interval": interval})
+
+
+def held_out_regret(rounds: Rounds) -> float | None:
+    """How much longer than the fastest plan of one half of the rounds the plan takes there that is the fastest in the other half.
+
+    The mean of both ways: what choosing by as many measurements costs, judged by others. None for fewer than two plans or two rounds.
+    """
+    count = min(map(len, rounds.values()), default=0)
+    if len(rounds) < 2 or count < 2:
+        return None
+    halves = [{plan: _median_s(steps[half::2]) for plan, steps in rounds.items()} for half in (0, 1)]
+    return fmean(judge[min(choose, key=choose.get)] / min(judge.values()) - 1 for choose, judge in (halves, halves[::-1]))
+
+
+def _median_s(rounds: Sequence[Sequence[float]]) -> float:
+    return median(s for steps in rounds for s in steps)
 
 
 def _tau(predicted_s: Mapping[str, float], measured_s: Mapping[str, float]) -> float | None:

@@ -47,11 +47,16 @@ class RankedPlan(Data):
 
 
 class PrunedPlan(Data):
-    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`)."""
+    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`).
+
+    `beaten_by` is a plan that fits and was simulated: its step is so much shorter, by the factor `over`, that this one cannot win.
+    """
 
     plan: str
     bound_s: float
     bound_by: str
+    beaten_by: str = ""
+    over: float | None = None
 
 
 class RefusedPlan(Data):
@@ -64,6 +69,7 @@ class RefusedPlan(Data):
 class VerifiedPlan(Data):
     """A plan that ran. `predicted_step_s` is what the search said, `recalibrated_step_s` what measured costs say.
 
+    `behind` is its measured step over that of the plan measured fastest, with the 90 % interval `behind_interval` (null for that plan).
     `status` is that of `ValidationResult`; the other figures are null if the plan was skipped.
     """
 
@@ -73,14 +79,22 @@ class VerifiedPlan(Data):
     recalibrated_step_s: Duration | None
     measured_step_s: Duration | None
     max_grad_error: float | None
+    behind: float | None = None
+    behind_interval: tuple[float, float] | None = None
+
+    @property
+    def tied(self) -> bool:
+        """Whether the measurements cannot tell that the plan measured fastest is faster than this one by more than nothing."""
+        return self.behind_interval is not None and verdict(self.behind_interval) in ("same", "cannot tell")
 
 
 class Verification(Data):
     """How the ranking held. `tau` is Kendall's rank correlation of the search's step times with the measured ones, None for fewer than two.
 
-    `recalibrated_tau` is that of the predictions from measured costs. `chosen` is the plan that these put first, `fastest` the one with
-    the shortest measured step; `regret` is the measured step of the one over that of the other, minus 1. `aa_spread` is by how much the
-    baseline differs from itself.
+    `recalibrated_tau` is that of the predictions from measured costs. `predicted` is the plan that ran which the search put first, `chosen`
+    the one that measured costs put first, `fastest` the one with the shortest measured step; `regret` is the measured step of `chosen` over
+    that of `fastest`, minus 1. `held_out_regret` is the same of the plan measured fastest in half of the rounds, judged by the other half:
+    what is left of the noise in this choice. `aa_spread` is by how much the baseline differs from itself.
     """
 
     plans: tuple[VerifiedPlan, ...]
@@ -90,14 +104,16 @@ class Verification(Data):
     fastest: str | None
     regret: float | None
     aa_spread: float | None
+    predicted: str | None = None
+    held_out_regret: float | None = None
 
 
 class SearchResult(Document):
     """Document `stepcast.search/1`. `plans` are ranked: those that fit in memory first, the fastest first.
 
-    `best` is the `plan` of the first one; None if none fits. `bound_s` is the smallest lower bound of all candidates that may fit: no
-    candidate takes less. `waterfall` explains the best step − `baseline_step_s`, `rival_waterfall` the best step − that of `rival`, the
-    fastest plan of another family of strategies.
+    `best` is the `plan` of the first one or, once plans ran, of the one measured fastest; None if none fits. `bound_s` is the smallest
+    lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
+    `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies.
     """
 
     schema_name = "stepcast.search/1"
@@ -126,8 +142,8 @@ class SearchResult(Document):
 
     @property
     def winner(self) -> RankedPlan | None:
-        """The best plan."""
-        return next((plan for plan in self.plans if plan.plan == self.best), None)
+        """The plan that is predicted fastest."""
+        return next(iter(self.fitting), None)
 
     @property
     def fitting(self) -> tuple[RankedPlan, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from simulator.costs.cost import Cost
+from simulator.engine.capacity import Capacity
 from simulator.engine.clock import Clock
 from simulator.engine.critical_path import critical_path
 from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
@@ -17,7 +18,7 @@ from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.sms import Sms
-from simulator.engine.steady import FixedIterations, SteadyState
+from simulator.engine.steady import AGREE, FixedIterations, SteadyState
 from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
 from simulator.engine.world import World
@@ -165,6 +166,9 @@ class Simulation:
             if stream[0] not in contended:
                 for index in indices:
                     recipes[index] = recipes[index]._replace(shape=None)
+        needed = Capacity(plan, machine, recipes, links, pair_multipliers or {}) if iterations is None and len(streams) > 1 else None
+        #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
+        self._least_s = max(needed.needed_s.values()) if needed is not None else 0.0
         self._world = World(self._env, program, links, recipes, list(streams.values()), self._watch, merge)
         self._start(streams, contended, costs, iterations)
 
@@ -230,7 +234,12 @@ class Simulation:
     @property
     def step_s(self) -> float:
         """Seconds per iteration. Known after `play`."""
-        return self._watch.step_s
+        return self._least_s if self._ran_ahead else self._watch.step_s
+
+    @property
+    def _ran_ahead(self) -> bool:
+        """Whether periods agreed only because a lane that nothing holds back had done its work of all simulated periods before."""
+        return self._least_s > (1 + 2 * AGREE) * self._watch.step_s
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
@@ -244,7 +253,7 @@ class Simulation:
         return Timeline(
             kind="predicted",
             spans=spans,
-            step_s=watch.step_s,
+            step_s=self.step_s,
             window_s=window_s,
             mode=self._mode,
             devices=summary.devices,
@@ -252,7 +261,7 @@ class Simulation:
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,
-            settled=watch.settled,
+            settled=watch.settled and not self._ran_ahead,
             period_lengths_s=tuple(watch.lengths_s),
         )
 

@@ -11,8 +11,7 @@ In the steady state no step is shorter than any of these:
 - *host*: what the host spends on issuing one period's tasks.
 
 Tasks that run beside each other are slower than alone, never faster; only fitted multipliers below 1 may say otherwise, and then every
-kernel counts with the smallest time that they allow. A simulated step may lie below the bound in one case: if nothing holds a stream
-back, it runs ahead of the others for all periods that are simulated, and their work does not show. No strategy's plan has such streams.
+kernel counts with the smallest time that they allow.
 """
 
 from collections import defaultdict
@@ -22,17 +21,17 @@ from dataclasses import dataclass
 from simpy import Environment
 
 from simulator.costs.cost import Cost
+from simulator.engine.capacity import Capacity, least_shares
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.simulation import GRAPH
-from simulator.engine.sms import Shape
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 
-DEPENDENCIES, COMPUTE, BANDWIDTH, LINKS, HOST = "dependencies", "compute", "memory bandwidth", "links", "host"
+DEPENDENCIES, HOST = "dependencies", "host"
 #: Periods in which the longest cycle is looked for, besides those that dependencies span.
 _PERIODS = 5
 
@@ -56,21 +55,10 @@ def lower_bound(
     """Return the bound of a plan of one segment. Arguments as in `engine.simulation.simulate`."""
     links = Links(Environment(), machine)
     recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=True)
-    lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    for task, recipe in zip(plan.tasks, recipes, strict=True):
-        if recipe.shape is not None:
-            lanes[machine.device(task.device).memory].add(task.lane)
-    fastest = _fastest(machine, lanes, pair_multipliers or {})
-    alone_s = []
-    for task, recipe in zip(plan.tasks, recipes, strict=True):
-        moving_s = links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0
-        factor = fastest[machine.device(task.device).memory] if recipe.shape is not None else 1.0
-        alone_s.append(recipe.seconds * factor + moving_s)
+    shared = Capacity(plan, machine, recipes, links, pair_multipliers or {})
     bounds = {
-        DEPENDENCIES: _longest_cycle(plan, dependencies, alone_s),
-        COMPUTE: _compute(plan, machine, recipes, alone_s),
-        BANDWIDTH: _bandwidth(plan, machine, recipes, fastest),
-        LINKS: _links(links, recipes),
+        DEPENDENCIES: _longest_cycle(plan, dependencies, shared.least_s),
+        **shared.needed_s,
         HOST: 0.0 if mode == GRAPH else _host(plan, machine, costs, dependencies, recipes),
     }
     by = max(bounds, key=bounds.get)
@@ -84,13 +72,13 @@ def work_bound(
     lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for task in plan.tasks:
         lanes[machine.device(task.device).memory].add(task.lane)
-    fastest = _fastest(machine, lanes, pair_multipliers or {})
+    least = least_shares(machine, lanes, pair_multipliers or {})
     work_s: dict[tuple[str, int], float] = defaultdict(float)
     for task, cost in zip(plan.tasks, costs, strict=True):
         if task.body.resource is Resource.COMPUTE:
             host = machine.host(task.device)
             gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches
-            work_s[task.lane] += max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * fastest[machine.device(task.device).memory]
+            work_s[task.lane] += max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
     return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
 
 
@@ -99,12 +87,6 @@ def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
     iterations = sum(count for count, _ in bounds)
     longest = max(bounds, key=lambda own: own[0] * own[1].step_s)[1]
     return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)
-
-
-def _fastest(machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """By memory, the least share of its time alone that a kernel can take beside others. `lanes`: those that have kernels."""
-    excess = min(0.0, min(multipliers.values(), default=1.0) - 1.0)
-    return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in machine.memories}
 
 
 def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[float]) -> float:
@@ -143,43 +125,6 @@ def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[flo
         seen[number % size] = number
         number = before[number]
     return longest
-
-
-def _needed(shape: Shape) -> float:
-    """SMs with which a kernel reaches full speed, on average over its waves; a CPU's task has its core whatever it does with it."""
-    return ((shape.waves - 1) * shape.x_need + shape.x_last) / shape.waves
-
-
-def _compute(plan: Plan, machine: Machine, recipes: Sequence[Recipe], alone_s: Sequence[float]) -> float:
-    taken: dict[str, float] = defaultdict(float)
-    for task, recipe, seconds in zip(plan.tasks, recipes, alone_s, strict=True):
-        if recipe.shape is not None:
-            device = machine.device(task.device)
-            kernel_s = seconds if recipe.shape.held else min(seconds, recipe.seconds)
-            taken[device.name] += kernel_s * (1.0 if device.kind == "cpu" else _needed(recipe.shape)) / device.sms
-    return max(taken.values(), default=0.0)
-
-
-def _bandwidth(plan: Plan, machine: Machine, recipes: Sequence[Recipe], fastest: Mapping[str, float]) -> float:
-    drawn: dict[str, float] = defaultdict(float)
-    for task, recipe in zip(plan.tasks, recipes, strict=True):
-        if recipe.shape is not None and not recipe.shape.held:
-            memory = machine.device(task.device).memory
-            drawn[memory] += recipe.seconds * fastest[memory] * recipe.shape.memory_share
-    return max(drawn.values(), default=0.0)
-
-
-def _links(links: Links, recipes: Sequence[Recipe]) -> float:
-    held: dict[object, float] = defaultdict(float)
-    for recipe in recipes:
-        if recipe.route is None or recipe.route.alias:
-            continue
-        alone_s = links.alone_s(recipe.route, recipe.moved_bytes)
-        for direction in recipe.route.directions:
-            held["direction", direction] += alone_s
-        for channel, load in zip(recipe.route.channels, recipe.route.loads, strict=True):
-            held["channel", channel] += recipe.moved_bytes * load / links.capacity(channel)
-    return max(held.values(), default=0.0)
 
 
 def _host(plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, recipes: Sequence[Recipe]) -> float:

@@ -14,8 +14,8 @@ from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, forecast, forecast_many, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.waterfall import waterfall
-from simulator.search.evaluation import Evaluation
-from simulator.search.search import Search
+from simulator.search.evaluation import Evaluation, prunes
+from simulator.search.search import FAR, MARGIN, Search
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 from traces.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResult
@@ -60,7 +60,7 @@ def rank(search: Search) -> Ranking:
         candidates=len(search.evaluations),
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
-        pruned=tuple(PrunedPlan(plan=each.text, bound_s=each.bound_s, bound_by=each.bound_by) for each in pruned),
+        pruned=tuple(_pruned(each, fitting) for each in pruned),
         refused=tuple(RefusedPlan(plan=each.text, why=each.refusal) for each in search.evaluations if each.refusal),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
@@ -117,6 +117,16 @@ def _row(
         why_not=told.why_not,
         semantics=told.semantics,
     )
+
+
+def _pruned(each: Evaluation, fitting: Sequence[Evaluation]) -> PrunedPlan:
+    """A plan that was not simulated, and what beats it: the fastest plan of its family, or of all where that one does not."""
+    row = PrunedPlan(plan=each.text, bound_s=each.bound_s, bound_by=each.bound_by)
+    own = next((other for other in fitting if family(other.strategy) == family(each.strategy)), None)
+    for other, margin in ((own, MARGIN), (fitting[0] if fitting else None, FAR)):
+        if other is not None and prunes(each.bound_s, margin * other.simulated.step_s):
+            return row.model_copy(update={"beaten_by": other.text, "over": each.bound_s / other.simulated.step_s})
+    return row
 
 
 def _over(other: Forecast | None, step_s: float) -> float | None:

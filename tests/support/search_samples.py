@@ -29,7 +29,7 @@ def search_result(fits=True, **more):
     usual = {
         "model": "resnet50", "batch_size": 32, "optimizer": "momentum:foreach", "precision": "fp32", "mode": "eager", "machine": "h100",
         "devices": 1, "candidates": 8, "plans": (*(plans if fits else ()), misfit), "best": plans[0].plan if fits else None,
-        "pruned": (PrunedPlan(plan="forward-fusion", bound_s=0.021, bound_by="dependencies"),),
+        "pruned": (PrunedPlan(plan="forward-fusion", bound_s=0.021, bound_by="dependencies", beaten_by="backward-fusion", over=1.91),),
         "refused": (RefusedPlan(plan="bppsa", why="bppsa: no chain"), RefusedPlan(plan="bppsa:level=2", why="bppsa: no chain")),
         "bound_s": 0.008, "baseline_step_s": 0.02, "pytorch_step_s": 0.018, "rival": "backward-fusion" if fits else None,
         "waterfall": (Change(part="overlap of backward", seconds=-0.01),) if fits else (),
@@ -38,8 +38,11 @@ def search_result(fits=True, **more):
     return SearchResult(**usual | more)
 
 
-def verification(*rows):
-    """The verification of (plan, predicted, recalibrated, measured) in ms; without a measured step the plan was skipped."""
+def verification(*rows, rounds=None):
+    """The verification of (plan, predicted, recalibrated, measured) in ms; without a measured step the plan was skipped.
+
+    `rounds`: by plan, a measured step in ms of each round.
+    """
     from calibrate.verification import judged
 
     made = [
@@ -50,5 +53,5 @@ def verification(*rows):
         )
         for plan, predicted, again, measured in rows
     ]  # fmt: skip
-    judgement: Verification = judged(made, 0.02)
+    judgement: Verification = judged(made, 0.02, {plan: [[ms * 1e-3] for ms in steps] for plan, steps in (rounds or {}).items()})
     return judgement

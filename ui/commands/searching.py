@@ -100,21 +100,26 @@ def _verified(
     rounds: int,
     quiet: bool,
 ) -> tuple[SearchResult, bool]:
-    """Run the best plans. Returns the result with what was measured, and whether all plans computed what plain PyTorch computes."""
+    """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes."""
     from calibrate.profiles import open_profile
+    from calibrate.shortlist import measured_now, shortlist, worth_measuring
     from calibrate.testbeds import testbed_for
-    from calibrate.verification import shortlist, verification
+    from calibrate.verification import verified
     from traces.files import check_writable
     from ui.commands.measuring import run_validation
 
     testbed = testbed_for(placement, job.precision)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
+    texts = worth_measuring(result.fitting, count)
     if calibration:
         check_writable(place)
-    chosen = shortlist(result.fitting, count)
-    texts = [plan.plan for plan in chosen]
+        testbed.measure_machine(profile)
+        with shared_jobs.progress(f"measuring the costs of {len(texts)} plans", quiet) as progress:
+            forecasts = measured_now(job, texts, shared, profile, place, testbed, progress)
+        texts = shortlist(forecasts, count, result.fitting[0].plan) or texts
+    texts = texts[:count]
     outcome = run_validation(job, texts, shared, profile, place, calibration, quiet, testbed, rounds, estimate=True)
-    return result.model_copy(update={"verification": verification(chosen, outcome)}), outcome.same_numbers
+    return verified(result, texts, outcome), outcome.same_numbers
 
 
 def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:

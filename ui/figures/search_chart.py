@@ -33,7 +33,7 @@ def search_figure(result: SearchResult) -> go.Figure:
     unit_bytes, unit = units.memory_unit(max((plan.peak_bytes for plan in result.plans), default=1))
     firsts = [group[0] for group in groups(result.plans)]
     kinds = {
-        "the best": ([plan for plan in firsts if plan.plan == result.best], palette.VERDICT["faster"], "star", 16),
+        "the best": ([plan for plan in firsts if plan is best], palette.VERDICT["faster"], "star", 16),
         "tied with it": ([plan for plan in firsts if plan.tied], palette.VERDICT["cannot tell"], "diamond", 9),
         "slower": ([plan for plan in firsts if plan.verdict == "faster"], palette.GREY, "circle", 8),
         "does not fit": ([plan for plan in firsts if not plan.fits], palette.LIMIT, "x", 9),
@@ -53,7 +53,12 @@ def search_figure(result: SearchResult) -> go.Figure:
             )  # fmt: skip
     if result.bound_s is not None:
         text = f"no candidate is below {units.duration(result.bound_s)}"
-        figure.add_hline(y=result.bound_s * 1e3, line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"}, annotation_text=text)
+        figure.add_hline(
+            y=result.bound_s * 1e3,
+            line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"},
+            annotation_text=text,
+            annotation_position="bottom left",
+        )
     figure.update_xaxes(title_text=f"peak memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
     figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
     return finished(figure, TITLE, drawn_px=420)

@@ -105,8 +105,8 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         " the time that their bytes take at full memory bandwidth; the time that transfers take on a link; what the host spends on issuing"
         " a period. In ms. No simulated step is shorter."
     ),
-    "Above the lower bound": "Step time of the best plan, over the smallest lower bound of all plans that fit, - 1.",
-    "Tied": (
+    "Above the bound": "Step time of the best plan, over the smallest lower bound of all plans that fit, - 1.",
+    "Tied plans": (
         f"Plans whose step over the best has a 90 % interval within {SAME:.0%} of 1, or one that contains 1."
     ),
     "Term of a difference": (

@@ -30,6 +30,14 @@ def headline(result: SearchResult) -> str:
     best = result.winner
     if best is None:
         return f"None of {result.candidates} candidates fits this job on {result.machine}."
+    ran = {plan.plan: plan for plan in result.verification.plans} if result.verification is not None else {}
+    if result.best in ran and ran[result.best].measured_step_s is not None:
+        count = sum(plan.measured_step_s is not None for plan in ran.values())
+        return (
+            f"{result.best} was measured fastest of {_count(count, 'plan')} that ran: {units.duration(ran[result.best].measured_step_s)}."
+            f" Of {_count(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
+            f" ({units.interval(best.interval_s)})."
+        )
     gain = f", {units.speedup(best.speedup)} over the baseline" if best.speedup is not None and best.strategy != "baseline" else ""
     return (
         f"{best.plan} is predicted fastest of {_count(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
@@ -47,10 +55,11 @@ def words(result: SearchResult) -> list[str]:
         lines += _why_words(result, best)
         lines += _bound_words(result, best)
     if result.pruned:
-        least_s = min(plan.bound_s for plan in result.pruned)
+        least = min(result.pruned, key=lambda plan: plan.bound_s)
         count = _count(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
-        shown = f"a lower bound of {units.duration(least_s)} or more shows that they cannot win"
-        lines.append(f"{count} not simulated: {shown}.")
+        shown = f"{count} not simulated, because lower bounds of {units.duration(least.bound_s)} or more show that they cannot win"
+        against = f"; the least of them, that of {least.plan}, is {units.speedup(least.over)} the step of {least.beaten_by}"
+        lines.append(f"{shown}{against if least.beaten_by else ''}. Their memory is not known.")
     lines += _misfit_words(result)
     for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
         names = [own.plan for own in refused]
@@ -138,25 +147,30 @@ def _misfit_words(result: SearchResult) -> list[str]:
 
 
 def verification_words(verified: Verification) -> list[str]:
-    """How the ranking held where plans ran."""
-    ran = [plan for plan in verified.plans if plan.measured_step_s is not None]
+    """How the ranking held where plans ran, which one is the best, and how sure that is."""
+    ran = {plan.plan: plan for plan in verified.plans if plan.measured_step_s is not None}
     lines = [f"{plan.plan} did not run ({plan.status})." for plan in verified.plans if plan.measured_step_s is None]
     if not ran:
         return [*lines, "No plan ran, so nothing is verified."]
+    fastest = ran[verified.fastest]
+    noise = f" (the baseline differs from itself by {units.percent(verified.aa_spread, signed=False)})" if verified.aa_spread else ""
+    lines.append(f"Verified: {fastest.plan} was measured fastest, {units.duration(fastest.measured_step_s)}{noise}.")
+    tied = [f"{plan.plan} ({units.speedup(plan.behind, plan.behind_interval)} its step)" for plan in ran.values() if plan.tied]
+    if tied:
+        lines.append(f"The measurements cannot tell whether it is faster than {_listed(tied)}.")
+    firsts: dict[str, list[str]] = {}
+    for name, who in ((verified.predicted, "the search"), (verified.chosen, "measured costs")):
+        if name is not None and name != fastest.plan:
+            firsts.setdefault(name, []).append(who)
+    for name, who in firsts.items():
+        over = units.speedup(ran[name].behind, ran[name].behind_interval)
+        lines.append(f"{name}, which {' and '.join(who)} put first, takes {over} its step.")
+    if verified.held_out_regret is not None:
+        more = units.percent(verified.held_out_regret, signed=False)
+        lines.append(f"The plan that is fastest in one half of the rounds takes {more} more than the fastest one of the other half there.")
     if verified.tau is not None:
         again = f", {verified.recalibrated_tau:+.2f} with measured costs" if verified.recalibrated_tau is not None else ""
         lines.append(f"The ranking of {len(ran)} plans that ran agrees with the measured one: Kendall's tau {verified.tau:+.2f}{again}.")
-    by_name = {plan.plan: plan for plan in ran}
-    chosen, fastest = by_name[verified.chosen], by_name[verified.fastest]
-    noise = f" (the baseline differs from itself by {units.percent(verified.aa_spread, signed=False)})" if verified.aa_spread else ""
-    if chosen is fastest:
-        lines.append(f"Verified: {chosen.plan} was measured fastest, {units.duration(chosen.measured_step_s)}{noise}.")
-    else:
-        took, least = units.duration(chosen.measured_step_s), units.duration(fastest.measured_step_s)
-        lines.append(
-            f"Verified: {chosen.plan}, predicted fastest from measured costs, took {took}; that is {units.percent(verified.regret)} from"
-            f" the measured best, {fastest.plan} with {least}{noise}."
-        )
     return lines
 
 
@@ -190,6 +204,24 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             row["measured ms"] = units.ms(measured[plan.plan].measured_step_s) if plan.plan in measured else units.NONE
         rows.append(row)
     return rows
+
+
+def pruned_cells(result: SearchResult) -> list[dict[str, str]]:
+    """Column name to text, a row per plan that was not simulated, the smallest lower bound first."""
+    return [
+        {
+            "plan": plan.plan,
+            "lower bound ms": units.ms(plan.bound_s),
+            "due to": BOUND_WORDS.get(plan.bound_by, plan.bound_by),
+            "cannot win against": f"{plan.beaten_by} (bound {units.speedup(plan.over)} its step)" if plan.beaten_by else units.NONE,
+        }
+        for plan in sorted(result.pruned, key=lambda plan: plan.bound_s)
+    ]
+
+
+def strategy_of(row: Mapping[str, str]) -> str:
+    """The strategy of a row of `cells` or `pruned_cells`."""
+    return row["plan"].partition(" (and ")[0].partition(":")[0]
 
 
 def table(result: SearchResult, most: int) -> Table:

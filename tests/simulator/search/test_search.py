@@ -84,6 +84,7 @@ def test_pruning_never_changes_the_best_plan(setup, everything):
     steps = {plan.plan: plan.step_s for plan in both[1].plans}
     assert all(plan.bound_s <= steps[plan.plan] * 1.002 for plan in both[0].pruned)
     assert all(steps[plan.plan] >= both[0].winner.step_s for plan in both[0].pruned)
+    assert all(plan.bound_s == pytest.approx(plan.over * steps[plan.beaten_by]) and plan.over > 1 for plan in both[0].pruned)
 
 
 def test_the_answer_is_the_same_to_the_bit_in_one_process_and_in_two(setup):

@@ -54,6 +54,26 @@ def test_the_ranking_the_reasons_and_the_command_line(page):
     assert (len(app.get("plotly_chart")), len(payloads_of_app(app))) == (3, 1)
 
 
+def test_the_table_shows_the_strategies_that_the_user_picks(page):
+    app = page(model="resnet50", batch="16")
+    button(app, "Search").click().run()
+    assert len(app.dataframe[0].value) == 5
+    app.multiselect(key="search shown").set_value(["turbodl"]).run()
+    assert list(app.dataframe[0].value["plan"]) == ["turbodl:fuse=backward", "turbodl (and 1 equal one)"]
+    app.multiselect(key="search shown").set_value(["gpipe"]).run()
+    assert len(app.dataframe) == 1, "none of gpipe's plans was left out of the simulation"
+
+
+def test_a_plan_can_be_opened_on_other_pages(page):
+    app = page(model="resnet50", batch="16")
+    button(app, "Search").click().run()
+    app.selectbox(key="search taken").set_value("backward-fusion").run()
+    queries = [each.proto.query_string for each in app.get("page_link")]
+    assert len(queries) == 2
+    assert all("model=resnet50&batch=16" in query for query in queries)
+    assert all(query.endswith("strategy=baseline&strategy=backward-fusion") for query in queries)
+
+
 def test_an_answer_is_marked_when_the_request_has_changed(page):
     app = page()
     button(app, "Search").click().run()

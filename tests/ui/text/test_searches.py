@@ -36,12 +36,27 @@ def test_stale_weights_are_said_and_the_best_plan_without_them_is_named():
 
 def test_a_verified_ranking_in_words():
     held = searches.verification_words(verification(("a", 1, 1.1, 1.2), ("b", 2, 2.1, 2.3)))
-    assert held[0].endswith("Kendall's tau +1.00, +1.00 with measured costs.")
-    assert held[1] == "Verified: a was measured fastest, 1.20 ms (the baseline differs from itself by 2.0 %)."
+    assert held[0] == "Verified: a was measured fastest, 1.20 ms (the baseline differs from itself by 2.0 %)."
+    assert held[-1].endswith("Kendall's tau +1.00, +1.00 with measured costs.")
     broken = searches.verification_words(verification(("a", 1, 1.0, 1.1), ("b", 2, 2.1, 1.0), ("c", 1, 1, None)))
     assert broken[0] == "c did not run (skipped: why)."
-    assert "took 1.10 ms; that is +10.0 % from the measured best, b with 1.00 ms" in broken[-1]
+    assert "Verified: b was measured fastest, 1.00 ms (the baseline differs from itself by 2.0 %)." in broken
+    assert "a, which the search and measured costs put first, takes 1.10x its step." in broken
     assert searches.verification_words(verification(("c", 1, 1, None)))[-1] == "No plan ran, so nothing is verified."
+
+
+def test_what_the_measurements_cannot_tell_apart_is_said():
+    rounds = {"a": [1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0]}
+    text = " ".join(searches.verification_words(verification(("a", 1, 1, 1.0), ("b", 1, 1, 1.01), rounds=rounds)))
+    assert "cannot tell whether it is faster than b (1.00x (0.88 to 1.14) its step)" in text
+    assert "fastest in one half of the rounds takes 10.0 % more than the fastest one of the other half" in text
+
+
+def test_the_headline_names_the_plan_that_was_measured_fastest():
+    verified = verification(("turbodl:fuse=backward", 10, 11, 12), ("baseline", 20, 19, 11))
+    text = searches.headline(search_result(verification=verified, best="baseline"))
+    assert text.startswith("baseline was measured fastest of 2 plans that ran: 11.0 ms.")
+    assert "turbodl:fuse=backward is predicted fastest: 10.0 ms" in text
 
 
 def test_equal_plans_share_a_row_and_misfits_have_no_rank():

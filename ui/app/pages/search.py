@@ -1,5 +1,7 @@
 """The app's page of searches: every strategy with its options and combinations on one job and machine, ranked."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from traces import units
@@ -7,9 +9,10 @@ from traces.errors import StepcastError
 from traces.search_result import SearchResult
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import Request, Searched, find_predictor
+from ui.app.navigation import link_ui
 from ui.app.request_form import put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
-from ui.app.state import BUTTON
+from ui.app.state import BUTTON, select, several
 from ui.app.table_parts import table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.figures.search_chart import search_figure
@@ -80,12 +83,36 @@ def answer_ui(request: Request, answer: Searched) -> None:
     figures_ui(result)
     st.plotly_chart(search_figure(result), key="search")
     st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in searches.words(result)))
-    st.subheader("All plans", anchor=False)
-    rows = searches.cells(result)
-    every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
-    table_ui(rows if every else rows[:SHOWN])
+    plans_ui(result)
+    take_ui(request, result)
     why_ui(answer)
     share_ui(command(request, name="search"), query_of(request), downloads(result))
+
+
+def plans_ui(result: SearchResult) -> None:
+    """Show the table of plans, of all strategies or of those that the user picks, and the plans that were not simulated."""
+    st.subheader("All plans", anchor=False)
+    names = list(dict.fromkeys(plan.strategy for plan in result.plans))
+    kept = several(st, "Strategies", names, "search shown", (), placeholder="all", help="Show only the plans of these strategies.")
+    rows = [row for row in searches.cells(result) if not kept or searches.strategy_of(row) in kept]
+    every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
+    table_ui(rows if every else rows[:SHOWN])
+    pruned = [row for row in searches.pruned_cells(result) if not kept or searches.strategy_of(row) in kept]
+    if pruned:
+        with st.expander(f"Not simulated, because they cannot win: {len(pruned)}"):
+            table_ui(pruned)
+
+
+def take_ui(request: Request, result: SearchResult) -> None:
+    """Let the user take one plan, beside the baseline, to the pages that show it in detail and over a range of batches or links."""
+    if not result.fitting:
+        return
+    names = [group[0].plan for group in searches.groups(result.fitting)]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = select(st, "A plan, to see beside the baseline", names, "search taken", names[0])
+        query = query_of(replace(request, strategies=tuple(dict.fromkeys(("baseline", chosen)))))
+        link_ui("what_if", "Open in What if", query)
+        link_ui("compare", "Open in Compare", query)
 
 
 def figures_ui(result: SearchResult) -> None:
@@ -98,10 +125,10 @@ def figures_ui(result: SearchResult) -> None:
         ("Over the baseline", units.speedup(best.speedup), ""),
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
         ("Peak memory", units.memory(best.peak_bytes), ""),
-        ("Above the lower bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
-        ("Tied", str(len(result.ties)), "within 2 %, or not told apart"),
+        ("Above the bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
+        ("Tied plans", str(len(result.ties)), "within 2 %, or not told apart"),
     )
-    for column, (label, value, below) in zip(st.columns(len(values)), values, strict=True):
+    for column, (label, value, below) in zip(st.columns(len(values), gap="xsmall"), values, strict=True):
         column.metric(label, value, help=FORMULAS.get(label))
         if below:
             column.caption(below)

@@ -1,0 +1,89 @@
+"""How long the tasks of one period keep what they share: SMs, memory bandwidth and links. In the long run no step is shorter.
+
+- *compute*: what the kernels on a device need of its SMs, divided by their number;
+- *memory bandwidth*: what all kernels on a memory draw of its bandwidth;
+- *links*: the time for which transfers hold one direction of a link, and the bytes on a channel divided by its bandwidth.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from simulator.engine.links import Links
+from simulator.engine.recipes import Recipe
+from simulator.engine.sms import Shape
+from simulator.machine.machine import Machine
+from simulator.plan.plan import Plan
+
+COMPUTE, BANDWIDTH, LINKS = "compute", "memory bandwidth", "links"
+
+
+class Capacity:
+    """What a plan's tasks, in one period, need of a machine. Tasks whose recipe has no shape share no SMs and no bandwidth."""
+
+    def __init__(
+        self, plan: Plan, machine: Machine, recipes: Sequence[Recipe], links: Links, pair_multipliers: Mapping[tuple[str, str], float]
+    ):
+        self._plan, self._machine, self._recipes, self._links = plan, machine, recipes, links
+        lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        for task, recipe in zip(plan.tasks, recipes, strict=True):
+            if recipe.shape is not None:
+                lanes[machine.device(task.device).memory].add(task.lane)
+        self._least = least_shares(machine, lanes, pair_multipliers)
+
+    @property
+    def needed_s(self) -> dict[str, float]:
+        """By what is shared, the seconds of a period for which it is needed."""
+        return {COMPUTE: self._compute_s(), BANDWIDTH: self._bandwidth_s(), LINKS: self._links_s()}
+
+    @cached_property
+    def least_s(self) -> list[float]:
+        """By task, the least seconds that it takes, whatever runs beside it."""
+        least_s = []
+        for task, recipe in zip(self._plan.tasks, self._recipes, strict=True):
+            moving_s = self._links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0
+            share = self._least[self._machine.device(task.device).memory] if recipe.shape is not None else 1.0
+            least_s.append(recipe.seconds * share + moving_s)
+        return least_s
+
+    def _compute_s(self) -> float:
+        taken: dict[str, float] = defaultdict(float)
+        for task, recipe, seconds in zip(self._plan.tasks, self._recipes, self.least_s, strict=True):
+            if recipe.shape is not None:
+                device = self._machine.device(task.device)
+                kernel_s = seconds if recipe.shape.held else min(seconds, recipe.seconds)
+                taken[device.name] += kernel_s * (1.0 if device.kind == "cpu" else _needed(recipe.shape)) / device.sms
+        return max(taken.values(), default=0.0)
+
+    def _bandwidth_s(self) -> float:
+        drawn: dict[str, float] = defaultdict(float)
+        for task, recipe in zip(self._plan.tasks, self._recipes, strict=True):
+            if recipe.shape is not None and not recipe.shape.held:
+                memory = self._machine.device(task.device).memory
+                drawn[memory] += recipe.seconds * self._least[memory] * recipe.shape.memory_share
+        return max(drawn.values(), default=0.0)
+
+    def _links_s(self) -> float:
+        held: dict[object, float] = defaultdict(float)
+        for recipe in self._recipes:
+            if recipe.route is None or recipe.route.alias:
+                continue
+            alone_s = self._links.alone_s(recipe.route, recipe.moved_bytes)
+            for direction in recipe.route.directions:
+                held["direction", direction] += alone_s
+            for channel, load in zip(recipe.route.channels, recipe.route.loads, strict=True):
+                held["channel", channel] += recipe.moved_bytes * load / self._links.capacity(channel)
+        return max(held.values(), default=0.0)
+
+
+def least_shares(
+    machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]
+) -> dict[str, float]:
+    """By memory, the least share of its time alone that a kernel can take beside others. `lanes`: those that have kernels."""
+    excess = min(0.0, min(multipliers.values(), default=1.0) - 1.0)
+    return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in machine.memories}
+
+
+def _needed(shape: Shape) -> float:
+    """SMs with which a kernel reaches full speed, on average over its waves; a CPU's task has its core whatever it does with it."""
+    return ((shape.waves - 1) * shape.x_need + shape.x_last) / shape.waves
