@@ -402,7 +402,8 @@ class PlanBuilder:
             else:
                 storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
                 source = self._slice(value, micro_batch) if value.kind == INPUT else None
-                placed = replace(value, name=name, device=self.place.home(operand.value), storage=storage, source=source)
+                device = self.place.home(operand.value)
+                placed = Value(name, value.shape, value.strides, value.dtype, device, value.kind, storage, source)
                 self.tensors.add(placed, self.graph.storage_bytes[value.storage])
         return operand if name == operand.value else _named(operand, name)
 
@@ -432,7 +433,7 @@ class PlanBuilder:
         if name not in self.tensors.values:
             value = self.graph.values[tensor]
             source, storage = Operand(tensor, value.shape, value.strides, value.dtype), self._own(value.storage)
-            carried = replace(value, name=name, device=self.place.home(tensor), storage=storage, source=source, kind=kind)
+            carried = Value(name, value.shape, value.strides, value.dtype, self.place.home(tensor), kind, storage, source)
             self.tensors.add(carried, self.graph.storage_bytes[value.storage])
         return self.tensors.values[name]
 

@@ -41,6 +41,7 @@ from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError, UnknownNameError
+from traces.garbage import gc_paused
 from traces.profile import slug
 from traces.profile_files import list_profiles
 from ui.app.command_run import LINES, PROGRESS
@@ -168,7 +169,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
 
     Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
     """
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
         job, stamp = _job(request), _stamp()
         strategies.check_shared(request.strategies, dict(request.settings))
         placement = _placement(request)

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |coverage|published|preset-links|division-search|canvas-timeline]...
+     |coverage|published|preset-links|division-search|canvas-timeline|app-waits]...
 """
 
 import subprocess
@@ -29,6 +29,7 @@ MODULES = {
     "preset-links": "preset_links",
     "division-search": "division_search",
     "canvas-timeline": "canvas_timeline",
+    "app-waits": "app_waits",
 }
 
 
