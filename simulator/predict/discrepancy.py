@@ -2,9 +2,10 @@
 
 A step takes another time than its ops alone: other ops fill caches, clocks change, tasks contend. The validations that come with the
 package show how much that is, for each kind of device and mode. Let e be the logarithms of predicted over measured (`scored_error`) and a
-the A/A spreads. Then
+the A/A spreads. An A/A spread is the difference of two measured steps, each with noise of its own, so half of its square is the noise of
+one step. Then
 
-    s² = max(0, mean(e²) − mean(a²))
+    s² = max(0, mean(e²) − mean(a²) / 2)
 
 which `intervals` uses as an error that all costs of a prediction share. That error cancels in a speed-up, because it makes the baseline and
 the strategy slower by one factor. What does not cancel is the error that is a strategy's own: the root mean square of the logarithms of
@@ -114,7 +115,7 @@ def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None
     ]
     if len(scored) < LEAST:
         return None
-    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored)))
+    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored) / 2))
 
 
 def _of_family(validations: Sequence[Validation], strategy: str) -> float | None:
