@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from simulator.predict.discrepancy import PIPELINES, PLAIN, PROCESSES, group_of
 from traces.comparison import Validation, ValidationResult
 
 #: What the coverage of 90 % intervals should lie in.
@@ -30,6 +31,11 @@ class Judged:
     def inside(self) -> bool:
         """Whether the measured step lies in the interval."""
         return self.interval_s[0] <= self.measured_s <= self.interval_s[1]
+
+    @property
+    def group(self) -> str:
+        """The group of steps whose errors decide how wide the interval is; see `discrepancy.group_of`."""
+        return group_of(self.strategy, self.processes)
 
     @property
     def ratio(self) -> float:
@@ -65,6 +71,18 @@ def coverage(steps: Sequence[Judged]) -> float:
     if not steps:
         raise ValueError("no steps with intervals")
     return sum(step.inside for step in steps) / len(steps)
+
+
+def worst(steps: Sequence[Judged]) -> Judged:
+    """The step whose measured time is the furthest from its prediction, as a ratio. Raises ValueError without steps."""
+    return max(steps, key=lambda step: max(step.ratio, 1 / step.ratio))
+
+
+def by_group(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
+    """The steps of each group that has any: those of one process, of pipelines, and of several processes."""
+    steps = list(steps)
+    groups = {name: [step for step in steps if step.group == name] for name in (PLAIN, PIPELINES, PROCESSES)}
+    return {name: own for name, own in groups.items() if own}
 
 
 def by_strategy(steps: Iterable[Judged]) -> dict[str, list[Judged]]:

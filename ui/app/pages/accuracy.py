@@ -3,7 +3,7 @@
 import pandas as pd
 import streamlit as st
 
-from simulator.predict.coverage import by_strategy, coverage, judged
+from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
 from traces.shipped import shipped_validations
 from ui.figures.coverage_chart import coverage_figure
 from ui.text.labels import markdown_escaped
@@ -22,8 +22,23 @@ def page() -> None:
         " Their errors decide how wide the intervals of new predictions are."
     )
     st.plotly_chart(coverage_figure(steps), key="coverage")
-    table = [
-        {"strategy": markdown_escaped(name), "steps": len(own), "in the interval": f"{coverage(own):.0%}"}
-        for name, own in by_strategy(steps).items()
-    ]
-    st.dataframe(pd.DataFrame(table), hide_index=True)
+    left, right = st.columns(2)
+    left.dataframe(_table("group", by_group(steps)), hide_index=True)
+    left.caption(
+        "The devices of a pipeline wait for each other, and the processes of a group share cores with their own network. So each of these"
+        " groups has errors of its own, from which its intervals are made as soon as there are enough of them."
+    )
+    right.dataframe(_table("strategy", by_strategy(steps)), hide_index=True)
+
+
+def _table(what: str, groups: dict[str, list[Judged]]) -> pd.DataFrame:
+    """The number of steps by group, how many lie in their intervals, and the worst. `what`: the heading of the groups' names."""
+    return pd.DataFrame(
+        {
+            what: markdown_escaped(name),
+            "steps": len(own),
+            "in the interval": f"{coverage(own):.0%}",
+            "worst, measured over predicted": f"{worst(own).ratio - 1:+.0%}",
+        }
+        for name, own in groups.items()
+    )
