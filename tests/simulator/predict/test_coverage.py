@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, judged, worst
+from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, covered_by_others, judged, worst
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.shipped import shipped_validations
@@ -56,6 +56,16 @@ def test_pipelines_and_processes_are_groups_of_their_own():
 def test_the_worst_step_is_the_furthest_either_way():
     assert worst(judged([validation(1.0, 0.5, 1.9)])).ratio == 0.5
     assert worst(judged([validation(1.0, 0.5, 2.1)])).ratio == 2.1
+
+
+def test_a_model_is_judged_by_the_errors_of_the_others():
+    """Model b is off by 10 % in six rows, a by 30 % in six: b's errors do not reach a's, and a's reach b's."""
+    of_a = validation(*[1.3] * 6, model="a")
+    of_b = validation(*[1.1] * 6, model="b")
+    errors = [v.model_copy(update={"results": tuple(row.model_copy(update={"error": 1 / row.measured_step_s - 1}) for row in v.results)})
+              for v in (of_a, of_b)]  # fmt: skip
+    assert covered_by_others(errors, "cpu") == {"one process, no stages": [False] * 6 + [True] * 6}
+    assert covered_by_others(errors, "gpu") == {}
 
 
 def test_the_committed_validations_are_covered_as_often_as_a_90_percent_interval_should_be():
