@@ -7,7 +7,10 @@ measured, so that a coverage is no fit: it judges what users were told.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import log1p
 
+from simulator.predict.discrepancy import PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
+from simulator.predict.intervals import Z_90
 from traces.comparison import Validation, ValidationResult
 
 #: What the coverage of 90 % intervals should lie in.
@@ -30,6 +33,11 @@ class Judged:
     def inside(self) -> bool:
         """Whether the measured step lies in the interval."""
         return self.interval_s[0] <= self.measured_s <= self.interval_s[1]
+
+    @property
+    def group(self) -> str:
+        """The group of steps whose errors decide how wide the interval is; see `discrepancy.group_of`."""
+        return group_of(self.strategy, self.processes)
 
     @property
     def ratio(self) -> float:
@@ -65,6 +73,34 @@ def coverage(steps: Sequence[Judged]) -> float:
     if not steps:
         raise ValueError("no steps with intervals")
     return sum(step.inside for step in steps) / len(steps)
+
+
+def worst(steps: Sequence[Judged]) -> Judged:
+    """The step whose measured time is the furthest from its prediction, as a ratio. Raises ValueError without steps."""
+    return max(steps, key=lambda step: max(step.ratio, 1 / step.ratio))
+
+
+def by_group(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
+    """The steps of each group that has any: those of one process, of pipelines, and of several processes."""
+    steps = list(steps)
+    groups = {name: [step for step in steps if step.group == name] for name in (PLAIN, PIPELINES, PROCESSES)}
+    return {name: own for name, own in groups.items() if own}
+
+
+def covered_by_others(validations: Sequence[Validation], kind: str) -> dict[str, list[bool]]:
+    """By group, whether each step is as far from its prediction as the errors of other models say, 9 times in 10.
+
+    For each step the discrepancy is estimated without the validations of its model. So no step judges itself, and the width that other
+    errors give an interval is left out.
+    """
+    reached: dict[str, list[bool]] = {}
+    for validation in validations:
+        processes = bool(validation.device.get("processes"))
+        for row in validation.rows if validation.device.get("kind") == kind else ():
+            if row.scored_error is not None:
+                error = discrepancy(validations, row.strategy, kind, validation.mode, validation.model, processes)
+                reached.setdefault(group_of(row.strategy, processes), []).append(abs(log1p(row.scored_error)) <= Z_90 * error)
+    return reached
 
 
 def by_strategy(steps: Iterable[Judged]) -> dict[str, list[Judged]]:

@@ -2,9 +2,10 @@
 
 A step takes another time than its ops alone: other ops fill caches, clocks change, tasks contend. The validations that come with the
 package show how much that is, for each kind of device and mode. Let e be the logarithms of predicted over measured (`scored_error`) and a
-the A/A spreads. Then
+the A/A spreads. An A/A spread is the difference of two measured steps, each with noise of its own, so half of its square is the noise of
+one step. Then
 
-    s² = max(0, mean(e²) − mean(a²))
+    s² = max(0, mean(e²) − mean(a²) / 2)
 
 which `intervals` uses as an error that all costs of a prediction share. That error cancels in a speed-up, because it makes the baseline and
 the strategy slower by one factor. What does not cancel is the error that is a strategy's own: the root mean square of the logarithms of
@@ -29,7 +30,9 @@ LEAST = 6
 #: The family of the strategies that cut a model into stages.
 PIPELINES = "pipelines"
 #: The group of steps that several processes take together.
-PROCESSES = "processes"
+PROCESSES = "several processes"
+#: The group of all other steps.
+PLAIN = "one process, no stages"
 #: Strategies that are variants of one idea. All others are families of their own.
 _FAMILIES = MappingProxyType(
     {
@@ -38,8 +41,6 @@ _FAMILIES = MappingProxyType(
         **dict.fromkeys(("pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline"), PIPELINES),
     }
 )
-#: A strategy whose steps err as those of all families but pipelines do.
-_PLAIN = "baseline"
 
 
 def discrepancy(
@@ -50,7 +51,7 @@ def discrepancy(
     It is estimated from the validations on devices of `kind` (cpu or gpu) in `mode`. `but` is a model whose validations are left out, to
     test the estimate on it. `processes`: several processes take the step together. Returns 0 for fewer than LEAST results.
     """
-    return _first_known([_chosen(validations, kind, mode, but)], _group(strategy, processes))
+    return _first_known([_chosen(validations, kind, mode, but)], group_of(strategy, processes))
 
 
 def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
@@ -68,12 +69,22 @@ def family(strategy: str) -> str:
     return _FAMILIES.get(name, name)
 
 
+def group_of(strategy: str, processes: bool) -> str:
+    """The group of steps that err as this strategy's do: PLAIN, PIPELINES or PROCESSES.
+
+    `processes`: several processes take part. The baseline and plain PyTorch run in one of them, whatever the others do.
+    """
+    if processes and strategy not in ("baseline", PYTORCH):
+        return PROCESSES
+    return PIPELINES if family(strategy) == PIPELINES else PLAIN
+
+
 def shipped_discrepancy(strategy: str, kind: str, mode: str, processes: bool = False) -> float:
     """Return the `discrepancy` of the validations that come with the package.
 
     If too few of them are of this kind of device in this mode, those of this kind in any mode count, else all of them.
     """
-    return _first_known(_pools(kind, mode), _group(strategy, processes))
+    return _first_known(_pools(kind, mode), group_of(strategy, processes))
 
 
 def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
@@ -92,16 +103,9 @@ def _chosen(validations: Iterable[Validation], kind: str, mode: str, but: str | 
     return [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but]
 
 
-def _group(strategy: str, processes: bool) -> str:
-    """The group in whose steps a strategy's err alike. The baseline runs in one process, whatever the others do."""
-    if processes and strategy not in (_PLAIN, PYTORCH):
-        return PROCESSES
-    return PIPELINES if family(strategy) == PIPELINES else _PLAIN
-
-
 def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:
     """The error of a group's steps in the first pool that has enough of them, otherwise of plain ones; else 0."""
-    return next((s for name in (group, _PLAIN) for pool in pools if (s := _beyond_noise(pool, name)) is not None), 0.0)
+    return next((s for name in (group, PLAIN) for pool in pools if (s := _beyond_noise(pool, name)) is not None), 0.0)
 
 
 def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None:
@@ -110,11 +114,11 @@ def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None
         (math.log1p(row.scored_error), v.aa_spread or 0.0)
         for v in validations
         for row in v.ran
-        if row.scored_error is not None and _group(row.strategy, bool(v.device.get("processes"))) == group
+        if row.scored_error is not None and group_of(row.strategy, bool(v.device.get("processes"))) == group
     ]
     if len(scored) < LEAST:
         return None
-    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored)))
+    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored) / 2))
 
 
 def _of_family(validations: Sequence[Validation], strategy: str) -> float | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.predict.coverage import WANTED, by_strategy, coverage, judged
+from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, covered_by_others, judged, worst
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.shipped import shipped_validations
@@ -36,6 +36,36 @@ def test_only_steps_with_intervals_on_that_kind_of_device_count():
 def test_steps_of_several_processes_are_shown_apart():
     steps = judged([validation(1.0), validation(1.1, 1.5, device={"kind": "cpu", "processes": 2})])
     assert {name: len(own) for name, own in by_strategy(steps).items()} == {"turbodl": 1, "turbodl, in processes": 2}
+
+
+def test_pipelines_and_processes_are_groups_of_their_own():
+    """The baseline of a validation of several processes runs in one of them."""
+    pipeline = validation(1.3)
+    pipeline = pipeline.model_copy(update={"results": (pipeline.results[0].model_copy(update={"strategy": "gpipe"}),)})
+    together = validation(1.1, device={"kind": "cpu", "processes": 2})
+    base = together.model_copy(update={"results": (together.results[0].model_copy(update={"strategy": "baseline"}),)})
+    groups = by_group(judged([validation(1.0), pipeline, together, base]))
+    assert {name: [step.ratio for step in own] for name, own in groups.items()} == {
+        "one process, no stages": [1.0, 1.1],
+        "pipelines": [1.3],
+        "several processes": [1.1],
+    }
+    assert list(by_group(judged([together]))) == ["several processes"]
+
+
+def test_the_worst_step_is_the_furthest_either_way():
+    assert worst(judged([validation(1.0, 0.5, 1.9)])).ratio == 0.5
+    assert worst(judged([validation(1.0, 0.5, 2.1)])).ratio == 2.1
+
+
+def test_a_model_is_judged_by_the_errors_of_the_others():
+    """Model b is off by 10 % in six rows, a by 30 % in six: b's errors do not reach a's, and a's reach b's."""
+    of_a = validation(*[1.3] * 6, model="a")
+    of_b = validation(*[1.1] * 6, model="b")
+    errors = [v.model_copy(update={"results": tuple(row.model_copy(update={"error": 1 / row.measured_step_s - 1}) for row in v.results)})
+              for v in (of_a, of_b)]  # fmt: skip
+    assert covered_by_others(errors, "cpu") == {"one process, no stages": [False] * 6 + [True] * 6}
+    assert covered_by_others(errors, "gpu") == {}
 
 
 def test_the_committed_validations_are_covered_as_often_as_a_90_percent_interval_should_be():

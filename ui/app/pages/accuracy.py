@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import streamlit as st
 
-from simulator.predict.coverage import by_strategy, coverage, judged
+from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
 from traces.shipped import shipped_validations
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.table_parts import formulas_ui, table_ui
@@ -25,12 +25,29 @@ def page() -> None:
         " Their errors decide how wide the intervals of new predictions are."
     )
     st.plotly_chart(coverage_figure(steps), key="coverage")
-    table = [
-        {"strategy": markdown_escaped(name), "steps": len(own), "in the interval": f"{coverage(own):.0%}"}
-        for name, own in by_strategy(steps).items()
-    ]
-    table_ui(table)
+    left, right = st.columns(2)
+    with left:
+        table_ui(_rows("group", by_group(steps)))
+        st.caption(
+            "The devices of a pipeline wait for each other, and the processes of a group share cores with their own network. So each of"
+            " these groups has errors of its own, from which its intervals are made as soon as there are enough of them."
+        )
+    with right:
+        table_ui(_rows("strategy", by_strategy(steps)))
     formulas_ui("Coverage", "90 % interval", "Measured step")
     keep_link("accuracy", {})
-    rows = [asdict(step) for step in steps]
-    share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(rows))])
+    judgments = [asdict(step) for step in steps]
+    share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(judgments))])
+
+
+def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, str]]:
+    """The number of steps by group, how many lie in their intervals, and the worst. `what`: the heading of the groups' names."""
+    return [
+        {
+            what: markdown_escaped(name),
+            "steps": str(len(own)),
+            "in the interval": f"{coverage(own):.0%}",
+            "worst, measured over predicted": f"{worst(own).ratio - 1:+.0%}",
+        }
+        for name, own in groups.items()
+    ]
