@@ -19,7 +19,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -96,10 +95,10 @@ class CostModel:
         profile: Profile | None = None,
         precision: str | None = None,
         own_loop: bool = False,
-        sampled: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
+        sampled: Mapping[str, Mapping[int, float]] | None = None,
     ):
         """Without a profile every cost comes from the table."""
-        self._own_loop, self._sampled = own_loop, sampled
+        self._own_loop, self._sampled = own_loop, sampled or {}
         self.machine = machine
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
