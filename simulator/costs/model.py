@@ -13,7 +13,7 @@ one core, sums of medians 5.3 %.) Copies between memories and collectives of a l
 says how much concurrent tasks slow each other down (`pair_multipliers`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -61,7 +61,8 @@ class CostModel:
         sampled: Mapping[str, Mapping[int, float]] | None = None,
     ):
         """Without a profile every cost comes from the table."""
-        self._own_loop, self._sampled = own_loop, sampled or {}
+        self._own_loop = own_loop
+        self.sampled = sampled or {}
         self.machine = machine
         self.profile = profile
         self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
@@ -105,17 +106,6 @@ class CostModel:
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
         return [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
-
-    def samplings(self, costs: Sequence[Cost]) -> list[list[Cost]]:
-        """The `costs` of a plan's tasks as each sampling has them that has all sampled keys of the plan."""
-        sampled = [self._sampled[key] for key in {cost.key for cost in costs} if key in self._sampled]
-        numbers = sorted(set.intersection(*map(set, sampled))) if sampled else []
-        drawn = []
-        for number in numbers:
-            factors = {key: own[number] for key, own in self._sampled.items() if number in own}
-            scaled = {id(cost): _scaled(cost, factors.get(cost.key, 1.0)) for cost in costs}  # tasks that share one cost still do
-            drawn.append([scaled[id(cost)] for cost in costs])
-        return drawn
 
     def cost(self, task: Task) -> Cost:
         """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""
@@ -252,10 +242,6 @@ class CostModel:
 
     def _kind(self, device: str) -> str:
         return self.machine.device(device).kind
-
-
-def _scaled(cost: Cost, factor: float) -> Cost:
-    return replace(cost, warm_s=cost.warm_s * factor, cold_s=cost.cold_s * factor)
 
 
 def _first_equal_devices(machine: Machine) -> dict[str, str]:

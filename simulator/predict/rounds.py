@@ -9,7 +9,8 @@ A plan whose lanes do not wait for each other is the sum of its costs, for which
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from simulator.costs.cost import Cost
@@ -31,11 +32,26 @@ def steps_in_rounds(plan: Plan, machine: Machine, model: CostModel, costs: Seque
     """
     if not any(dependencies.waits(dependencies.steady)):
         return []
-    samplings = model.samplings(costs)
+    samplings = _samplings(costs, model.sampled)
     if len(samplings) < 2:
         return []
     chosen = samplings if len(samplings) <= MOST else [samplings[i * len(samplings) // MOST] for i in range(MOST)]
     return [simulated_step_s(plan, machine, sampled, model.pair_multipliers) for sampled in chosen]
+
+
+def _samplings(costs: Sequence[Cost], sampled: Mapping[str, Mapping[int, float]]) -> list[list[Cost]]:
+    """The costs of a plan's tasks as each sampling has them that has all sampled keys of the plan."""
+    own = [sampled[key] for key in {cost.key for cost in costs} if key in sampled]
+    drawn = []
+    for number in sorted(set.intersection(*map(set, own))) if own else []:
+        factors = {key: factor[number] for key, factor in sampled.items() if number in factor}
+        scaled = {id(cost): _scaled(cost, factors.get(cost.key, 1.0)) for cost in costs}  # tasks that share one cost still do
+        drawn.append([scaled[id(cost)] for cost in costs])
+    return drawn
+
+
+def _scaled(cost: Cost, factor: float) -> Cost:
+    return replace(cost, warm_s=cost.warm_s * factor, cold_s=cost.cold_s * factor)
 
 
 def mean_and_error(steps_s: Sequence[float]) -> tuple[float, float]:
