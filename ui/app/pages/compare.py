@@ -17,9 +17,10 @@ from ui.app.request_form import put_fields, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
-from ui.app.table_parts import table_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures import sweep_chart
 from ui.text import sweeps as sweep_words
+from ui.text.formulas import formulas_of
 from ui.text.labels import markdown_escaped, strategy_name
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
@@ -162,6 +163,7 @@ def outcomes_ui(sweep: Sweep) -> None:
     st.plotly_chart(sweep_chart.pareto_figure(outcomes, axes), key="front")
     cells = sweep_words.outcome_cells(outcomes, axes)
     table_ui(cells)
+    formulas_ui(*formulas_of(cells[0]))
     if not sweep.run.running:
         pairs = zip(sweep.changed, axes, strict=True)
         written = [(parameter, ",".join(f"{value:g}" for value in axis.values)) for parameter, axis in pairs]

@@ -10,7 +10,7 @@ from traces.errors import StepcastError
 from traces.shipped import example_traces
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import select
-from ui.app.table_parts import table_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.figures.waterfall_chart import waterfall_figure
@@ -58,6 +58,7 @@ def page() -> None:
     st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
     timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
     table_ui(diff_words.cells(compared.diff))
+    formulas_ui("Term of a difference")
     table = csv(diff_words.cells(compared.diff))
     files = [one_page(lambda: [diff_section(compared.diff, compared.one_step())])]
     files.append(Download("Table (CSV)", "diff.csv", "text/csv", lambda: table))

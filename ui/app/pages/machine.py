@@ -21,7 +21,7 @@ from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.sweeping import costs_stamp
-from ui.app.table_parts import table_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.figures.roofline_chart import roofline_figure
 from ui.figures.transfer_chart import transfers_figure
 from ui.text import machine_facts
@@ -79,6 +79,7 @@ def page() -> None:
     keys = key_points(profile) if profile is not None else []
     st.plotly_chart(roofline_figure(shown.points, own_roof, keys), key="roofline")
     table_ui(machine_facts.op_cells(shown.points, own_roof))
+    formulas_ui("FLOPs per byte", "FLOP/s", "Share of the roof", "Cold over warm", "Spread", "Slow-down")
     figures_ui(shown.model)
     if profile is not None:
         profile_ui(profile)

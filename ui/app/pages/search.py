@@ -13,13 +13,13 @@ from ui.app.navigation import link_ui
 from ui.app.request_form import put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import BUTTON, select, several
-from ui.app.table_parts import table_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.figures.search_chart import search_figure
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.reports.search import search_section
 from ui.text import searches
-from ui.text.formulas import FORMULAS
+from ui.text.formulas import FORMULAS, formulas_of
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
@@ -97,6 +97,7 @@ def plans_ui(result: SearchResult) -> None:
     rows = [row for row in searches.cells(result) if not kept or searches.strategy_of(row) in kept]
     every = len(rows) <= SHOWN or st.toggle(f"Show all {len(rows)}", key="search all")
     table_ui(rows if every else rows[:SHOWN])
+    formulas_ui(*formulas_of(rows[0] if rows else (), ("Above the bound", "Tied plans", "Why")))
     pruned = [row for row in searches.pruned_cells(result) if not kept or searches.strategy_of(row) in kept]
     if pruned:
         with st.expander(f"Not simulated, because they cannot win: {len(pruned)}"):

@@ -18,7 +18,7 @@ from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select, text
-from ui.app.table_parts import table_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.text import replays as replay_words
@@ -148,6 +148,7 @@ def diagnosis_ui(replay: Replayed) -> None:
     middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
     right.metric("Error", units.percent(result.error), help=FORMULAS["Error of a replay"])
     table_ui(replay_words.diagnosis_cells(result))
+    formulas_ui("Step time (GPU)", "Error of a replay", "Part of a step", "Saves", "Speed-up")
 
 
 def summary_ui(replay: Replayed) -> None:
