@@ -28,6 +28,8 @@ from ui.text.rules import changed_words
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.
 LINKED = ("trace", "what-if")
+#: Letters of a note that fit into one line on a narrow screen, and pixels of a row of two lines.
+ONE_LINE, TWO_LINES_PX = 55, 52
 EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
@@ -177,9 +179,11 @@ def ladder_ui(result: ReplayResult) -> None:
 
 
 def changes_table(cells: list[dict[str, str]]) -> None:
-    """Show changes and their gains, with most of the width for the notes."""
+    """Show changes and their gains, with most of the width for the notes. Long notes take two lines."""
     widths = {"change": "medium", "note": "large"}
-    st.dataframe(cells, hide_index=True, column_config={name: st.column_config.TextColumn(width=width) for name, width in widths.items()})
+    columns = {name: st.column_config.TextColumn(width=width) for name, width in widths.items()}
+    long = any(len(row["note"]) > ONE_LINE for row in cells)
+    st.dataframe(cells, hide_index=True, column_config=columns, row_height=TWO_LINES_PX if long else None)
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
