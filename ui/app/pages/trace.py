@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from simulator.diff.stragglers import stragglers
@@ -28,8 +29,6 @@ from ui.text.rules import changed_words
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.
 LINKED = ("trace", "what-if")
-#: Letters of a note that fit into one line on a narrow screen, and pixels of a row of two lines.
-ONE_LINE, TWO_LINES_PX = 55, 52
 EXAMPLE = "kernel:/gemm|conv/ 2x faster\nhost 2x faster"
 
 
@@ -179,11 +178,9 @@ def ladder_ui(result: ReplayResult) -> None:
 
 
 def changes_table(cells: list[dict[str, str]]) -> None:
-    """Show changes and their gains, with most of the width for the notes. Long notes take two lines."""
-    widths = {"change": "medium", "note": "large"}
-    columns = {name: st.column_config.TextColumn(width=width) for name, width in widths.items()}
-    long = any(len(row["note"]) > ONE_LINE for row in cells)
-    st.dataframe(cells, hide_index=True, column_config=columns, row_height=TWO_LINES_PX if long else None)
+    """Show changes and their gains in a table whose notes are as long as they need to be."""
+    rows = [{name: markdown_escaped(words) for name, words in row.items()} for row in cells]
+    st.table(pd.DataFrame(rows).set_index("change"), border="horizontal")
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
