@@ -272,7 +272,7 @@ def test_replay_over_the_recording_and_what_if(start, trace):
     assert [metric.value for metric in app.metric][3:] == ["1.00 ms", "0.800 ms", "1.25x"]
     assert len(titles(app)) == 2
     assert "all others keep their recorded durations" in text_of(app)
-    answers = next(table.value for table in app.dataframe if "together" in list(table.value.get("change", ())))
+    answers = next(table.value for table in app.table if "together" in table.value.index)
     assert [cell if cell == "-" else float(cell) for cell in answers["saves ms"]] == [0.1, 0.1, "-", 0.2]
 
 

@@ -17,9 +17,9 @@ from ui.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
 def start(monkeypatch, tmp_path):
     streamlit.cache_resource.clear()
 
-    def begin(*traces):
+    def begin(*traces, at="trace"):
         monkeypatch.setattr(sys, "argv", ["app.py", *(f"--trace={trace}" for trace in traces)])
-        return app_at("trace").run()
+        return app_at(at).run()
 
     return begin
 
@@ -96,6 +96,17 @@ def test_a_trace_can_be_uploaded_and_a_damaged_one_is_one_line(start, trace):
     app.run()
     assert not app.exception
     assert len(app.error) == 1
+
+
+@pytest.mark.parametrize("content", [b"{", b"\x1f\x8b\x08 half a file", b'{"traceEvents": [{"ph": "X", "ts": "soon"}]}'])
+def test_damaged_uploads_are_one_line_where_traces_are_compared(start, trace, content):
+    app = start(at="differences")
+    files = [("before.json.gz", trace.read_bytes(), "application/gzip"), ("after.json", content, "application/json")]
+    app.get("file_uploader")[0].set_value(files).run()
+    choose(app, "B", app.session_state["uploaded traces"][1])
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "after.json" in app.error[0].value.replace("\\", "")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from calibrate.identity import comparable_cpu
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at
+from tests.support.canvas_payload import payloads_of_app
 from traces import units
 from traces.comparison import Prediction
 from traces.profile import Dispatch, Profile
@@ -39,6 +40,10 @@ def test_every_strategy_is_predicted_or_says_why_not(page):
     missing = {name for name in strategies.names() if name not in {label.partition(":")[0] for label in shown}}
     assert all(any(text.startswith(name) for text in refused) for name in missing)
     assert len(shown) > 12
+    for label in app.selectbox(key="looked at").options:
+        app.selectbox(key="looked at").set_value(label).run()
+        assert not app.exception
+        assert payloads_of_app(app)[0].header["panels"][0]["rows"], f"{label} has a timeline"
     offered = {widget.key.split()[1] for kind in ("toggle", "selectbox", "number_input", "text_input") for widget in app.get(kind)
                if str(widget.key).startswith("option ")}  # fmt: skip
     assert offered == {name for name in strategies.names() if strategies.get(name).option_names}

@@ -27,10 +27,8 @@ def page() -> None:
     if len(traces) < 2:
         st.info(
             "Two traces are needed, so these are made-up examples. Start the app with"
-            " `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them."
+            " `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them at the left."
         )
-        if uploads_ui():
-            st.rerun()
         traces = example_traces()
     names = [path.name for path in traces]
 
@@ -43,6 +41,9 @@ def page() -> None:
             st.session_state[key] = next((path for path in traces if label(path) == named[-1]), None)
     first = select(st.sidebar, "A", traces, "diff a", words=label)
     second = select(st.sidebar, "B", traces, "diff b", traces[1], words=label)
+    with st.sidebar:
+        if uploads_ui():
+            st.rerun()
     query = {"a": [label(first)], "b": [label(second)]}
     keep_link("differences", query)
     try:

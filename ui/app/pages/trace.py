@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from simulator.diff.stragglers import stragglers
@@ -180,8 +181,9 @@ def ladder_ui(result: ReplayResult) -> None:
 
 
 def changes_table(cells: list[dict[str, str]]) -> None:
-    """Show changes and their gains, with most of the width for the notes."""
-    table_ui(cells, columns={"change": {"width": "medium"}, "note": {"width": "large"}})
+    """Show changes and their gains in a table whose notes are as long as they need to be."""
+    rows = [{name: markdown_escaped(words) for name, words in row.items()} for row in cells]
+    st.table(pd.DataFrame(rows).set_index("change"), border="horizontal")
 
 
 def answer_ui(replay: Replayed, answer: Answer) -> None:
