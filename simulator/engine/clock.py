@@ -6,7 +6,7 @@ document. So who gets a resource never depends on which of two simultaneous ends
 """
 
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heappop, heappush
 
 from simpy import Environment, Event
 from simpy.events import NORMAL
@@ -23,11 +23,16 @@ class Clock(Environment):
         now = self._now
         heappush(self._queue, (when_s if when_s > now else now, priority, next(self._eid), event))
 
-    @property
-    def more_now(self) -> bool:
-        """Whether another event happens at this instant."""
+    def run(self) -> None:
+        """Process all events, as `Environment.run` does, but without a call per event. Raises the first exception of a process."""
         queue = self._queue
-        return bool(queue) and queue[0][0] <= self._now
+        while queue:
+            self._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None
+            for callback in callbacks:
+                callback(event)
+            if not event._ok:
+                raise event._value
 
 
 class Timer(Event):

@@ -22,9 +22,10 @@ from operator import attrgetter
 from simpy import Event
 
 from simulator.engine.clock import Allocator, Clock, Signal
+from simulator.engine.factors import share_bandwidth, share_interpreter, slow_down
 from simulator.engine.kernels import Kernel, Pool, Shape
 
-_order, _demand = attrgetter("order"), attrgetter("demand")
+_order = attrgetter("order")
 
 #: A kernel within this many waves of a wave border is on it. Allows for rounding only.
 _ON_BORDER = 1e-9
@@ -53,17 +54,21 @@ class Sms(Allocator):
         kernel.number, kernel.priority, kernel.shape, kernel.seconds = number, priority, shape, seconds
         kernel.order = (priority, now if pool.wake_s is None else 0.0, number)
         kernel.sms, kernel.rate, kernel.done, kernel.anchor_s, kernel.start_s = 0, 0.0, 0.0, now, -1.0
-        kernel.queued, kernel.ending, kernel.freed_by = True, False, -1
+        kernel.queued, kernel.ending = True, False
         kernel.border, kernel.at_border = 0, False  # the last wave border that `_tick` has seen, and whether it was just now
         kernel.waves, kernel.memory_share, kernel.held = waves, shape.memory_share, shape.held
         kernel.last = last = waves == 1
         kernel.goal, kernel.full = (shape.last_need, shape.x_last) if last else (shape.need, shape.x_need)
         queue = pool.queue
-        insort(queue, kernel, key=_order)
+        if queue and kernel.order < queue[-1].order:
+            insort(queue, kernel, key=_order)
+        else:
+            queue.append(kernel)
         if len(queue) > 2 and queue[0] is not kernel and pool.wake_s is None:
             return  # the first in the queue waits for SMs, and goes on doing so
         if not self._pending:
-            if self._env.more_now:
+            events = self._env._queue
+            if events and events[0][0] <= now:
                 self._request_allocation()
             else:
                 self._allocate(now)  # nothing else happens at this instant
@@ -96,8 +101,14 @@ class Sms(Allocator):
                 self._place_on_cores(pool, now)
         if self._changed:
             self._changed = False
-            self._share(now)
-        self._set_timer(now)
+            running = self._running
+            share_bandwidth(running)
+            if len(running) > 1:
+                if self._multipliers:
+                    slow_down(running, self._multipliers)
+                if self._shares_interpreter:
+                    share_interpreter(running)
+        self._set_rates(now)
 
     def _place(self, pool: Pool, now: float) -> None:
         queue = pool.queue
@@ -146,12 +157,15 @@ class Sms(Allocator):
 
         A kernel that begins its last wave frees its surplus SMs.
         """
-        growing = [kernel for kernel in self._running if not kernel.last and kernel.pool is pool]
+        growing: list[Kernel] = []
+        for kernel in self._running:
+            if not kernel.last and kernel.pool is pool:
+                growing.append(kernel)  # noqa: PERF401 - a comprehension takes a call
         if not growing:
             return growing
         if len(growing) > 1:
             growing.sort(key=_order, reverse=True)
-        kernels = []
+        kernels: list[Kernel] = []
         most_urgent = pool.queue[0].priority
         for kernel in growing:
             seconds, waves = kernel.seconds, kernel.waves
@@ -197,63 +211,25 @@ class Sms(Allocator):
             kernel.anchor_s = now
             kernel.rate = rate
 
-    def _share(self, now: float) -> None:
-        """Set rates by SMs and max-min fair bandwidth."""
-        running = self._running
-        total = 0.0
-        for kernel in running:
-            sms, full = kernel.sms, kernel.full
-            kernel.factor = factor = sms / full if sms < full else 1.0
-            kernel.demand = demand = kernel.memory_share * factor
-            total += demand
-        if total > 1.0 + 1e-12:
-            left, waiting = 1.0, len(running)
-            for kernel in sorted(running, key=_demand):
-                demand = kernel.demand
-                granted = left / waiting
-                if demand < granted:
-                    granted = demand
-                left -= granted
-                waiting -= 1
-                if granted < demand:
-                    kernel.factor = granted / kernel.memory_share
-        if len(running) > 1:
-            if self._multipliers:
-                self._slow_down(self._multipliers)
-            if self._shares_interpreter:
-                self._share_interpreter()
-        for kernel in running:
-            factor = kernel.factor
-            if factor != kernel.rate:  # `_set_rate`
-                seconds = kernel.seconds
-                done = kernel.done + (now - kernel.anchor_s) * kernel.rate
-                kernel.done = done if done < seconds else seconds
-                kernel.anchor_s, kernel.rate = now, factor
-
-    def _slow_down(self, multipliers: Mapping[tuple[str, str], float]) -> None:
-        """Each co-runner adds the excess over 1 of its pair's multiplier to a kernel's slow-down."""
-        for kernel in self._running:
-            mine = kernel.shape.group
-            excess = sum(multipliers.get((mine, other.shape.group), 1.0) - 1.0 for other in self._running if other is not kernel)
-            kernel.factor /= max(1.0 + excess, 1e-6)
-
-    def _share_interpreter(self) -> None:
-        """Slow down workers of a process, which share one interpreter: two kernels collide at the lower of their call rates."""
-        rates = [(kernel, kernel.shape.calls / kernel.seconds) for kernel in self._running if not kernel.shape.held]
-        for kernel, calls_per_s in rates:
-            process = kernel.pool.process
-            collisions_per_s = sum(min(calls_per_s, rate) for other, rate in rates if other is not kernel and other.pool.process == process)
-            kernel.factor /= 1.0 + collisions_per_s * kernel.pool.interpreter_s
-
-    def _set_timer(self, now: float) -> None:
+    def _set_rates(self, now: float) -> None:
+        """Set rates to the factors, and the timer to when the first kernel ends or reaches a wave border that matters."""
         soonest = inf
         for kernel in self._running:
-            if kernel.last and not kernel.held:
-                kernel.ending = True
-                next_s = kernel.anchor_s + (kernel.seconds - kernel.done) / kernel.rate
+            rate = kernel.factor
+            if rate != kernel.rate:  # `_set_rate`
+                seconds = kernel.seconds
+                done = kernel.done + (now - kernel.anchor_s) * kernel.rate
+                kernel.done = done = done if done < seconds else seconds
+                kernel.anchor_s, kernel.rate = now, rate
+                if kernel.last and not kernel.held:
+                    kernel.ending = True
+                    kernel.next_s = next_s = now + (seconds - done) / rate
+                else:
+                    kernel.next_s = next_s = self._next(kernel, now)
+            elif kernel.last and kernel.ending:
+                next_s = kernel.next_s  # at an unchanged rate it ends when it would have ended
             else:
-                next_s = self._next(kernel, now)
-            kernel.next_s = next_s
+                kernel.next_s = next_s = self._next(kernel, now)
             if next_s < soonest:
                 soonest = next_s
         if soonest < now:
@@ -280,11 +256,11 @@ class Sms(Allocator):
 
     def _tick(self, timer: Event) -> None:
         timer.callbacks = self._on_tick
-        now = timer.env._now
+        env = self._env
+        now = env._now
         if now != self._timer_s:
             return  # rates have changed since the timer was set
         self._timer_s = inf
-        scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all of them
         ended = []
         for kernel in self._running:
             if kernel.next_s <= now:
@@ -292,13 +268,16 @@ class Sms(Allocator):
                     ended.append(kernel)
                 else:  # noted here, because the resolution of `now` may be too coarse to compute it for a short wave
                     kernel.border, kernel.at_border = kernel.next_border, True
-        for kernel in ended:
-            self._free(kernel, now)
-        for kernel in ended:
-            kernel.signal.fire()
-        if not scheduled:
-            self._pending = False
-            if timer.env.more_now:
+        if ended:
+            scheduled, self._pending = self._pending, True  # lanes that go on at once may ask for SMs: there is one allocation for all
+            for kernel in ended:
+                self._free(kernel, now)
+            for kernel in ended:
+                kernel.signal.fire()
+            self._pending = scheduled
+        if not self._pending:
+            events = env._queue
+            if events and events[0][0] <= now:
                 self._request_allocation()
             else:
                 self._allocate(now)  # nothing else happens at this instant
