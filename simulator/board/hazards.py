@@ -50,7 +50,7 @@ def _conflicts(part: Plan, before: Task, after: Task) -> Iterator[str]:
             value = part.values[operand.value]
             kind, done = value.kind.replace("-", " "), "writes" if earlier_verb == "overwrites" else earlier_verb
             shared = "" if earlier.value == value.name else f", in the memory of {earlier.value}"
-            named = f"{kind} that" if value.name == before.name else f"{kind} {value.name}{shared}, which"
+            named = f"{kind} that" if before.name.startswith(value.name) else f"{kind} {value.name}{shared}, which"
             yield f"it {verb} the {named} {before.name} {done}"
 
 
