@@ -8,27 +8,19 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
-from calibrate.placement import Placement, check_names
 from calibrate.profiles import warn_if_foreign
-from calibrate.sources import costs_for
-from simulator.board.board import Board
 from simulator.board.order import Order
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
-from simulator.costs.scaled import scaled_costs
 from simulator.job import LAYOUTS, PRECISIONS, Job
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
-from simulator.machine.scaled import AS_IT_IS, scale_of
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.memory.needs import TooLargeError
-from simulator.models.usual_batch import source_file
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
 from simulator.search.cache import Cache
@@ -40,17 +32,15 @@ from simulator.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import StepcastError
 from traces.garbage import gc_paused
 from traces.profile import slug
-from traces.profile_files import list_profiles
 from ui.app.command_run import LINES, PROGRESS
 from ui.app.model import Choices, Figure, Forecast, MachineFacts, OnBoard, Refusal, Request, Searched, start_models, stored_profiles
+from ui.kept import asked_of, board_of, job_of, kept_forecast, placement_of, predicted, reordered, stamp_now, target_of
 from ui.text import machine_facts
 from ui.text.machines import precision_words, specification_words
 
-#: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
-LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 #: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
@@ -137,7 +127,7 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 def facts(request: Request) -> MachineFacts:
     """What the controls show of the request's machine. Raises StepcastError if there is no such machine."""
     plain = replace(request, scale="", devices=None, partition=None, memory_limit_gb=None, mode="eager")
-    machine, model = _target(plain.precision, plain.machine, _placement(plain), _stamp())
+    machine, model = target_of(plain.precision, plain.machine, placement_of(plain), stamp_now())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
     precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
@@ -170,12 +160,12 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
     Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
     """
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
-        job, stamp = _job(request), _stamp()
+        job, stamp = job_of(request), stamp_now()
         strategies.check_shared(request.strategies, dict(request.settings))
-        placement = _placement(request)
-        _, model = _target(job.precision, request.machine, placement, stamp)
+        placement = placement_of(request)
+        _, model = target_of(job.precision, request.machine, placement, stamp)
         names = dict.fromkeys([PYTORCH, *request.strategies])
-        forecasts = {text: _kept(job, text, request, placement, stamp) for text in dict.fromkeys(["baseline", *names])}
+        forecasts = {text: kept_forecast(job, text, request, placement, stamp) for text in dict.fromkeys(["baseline", *names])}
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
         if isinstance(base, StepcastError):
             raise base
@@ -185,9 +175,9 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
 def largest_batch(request: Request, strategy: str) -> int | None:
     """The largest batch of a strategy that fits in memory; None if none does."""
     with _ONE_AT_A_TIME:
-        job, placement, stamp = _job(request), _placement(request), _stamp()
-        _, model = _target(job.precision, request.machine, placement, stamp)
-        answer = _kept(job, strategy, request, placement, stamp)
+        job, placement, stamp = job_of(request), placement_of(request), stamp_now()
+        _, model = target_of(job.precision, request.machine, placement, stamp)
+        answer = kept_forecast(job, strategy, request, placement, stamp)
         if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
             raise answer
         return largest(job, strategy, dict(request.settings), answer, model, placement.mode)
@@ -196,13 +186,13 @@ def largest_batch(request: Request, strategy: str) -> int | None:
 def on_board(request: Request, strategy: str, order: Order | None = None) -> OnBoard:
     """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new."""
     with _ONE_AT_A_TIME:
-        job, placement, stamp = _job(request), _placement(request), _stamp()
-        _, model = _target(job.precision, request.machine, placement, stamp)
-        base, plain = (_known(_kept(job, name, request, placement, stamp)) for name in ("baseline", PYTORCH))
-        asked = _asked(job, strategy, request, placement, stamp)
-        board = _board(asked)
+        job, placement, stamp = job_of(request), placement_of(request), stamp_now()
+        _, model = target_of(job.precision, request.machine, placement, stamp)
+        base, plain = (_known(kept_forecast(job, name, request, placement, stamp)) for name in ("baseline", PYTORCH))
+        asked = asked_of(job, strategy, request, placement, stamp)
+        board = board_of(asked)
         faults = board.faults(order) if order is not None else ()
-        own, edited = _predicted(asked), None if faults else _reordered(asked, order or board.own)
+        own, edited = predicted(asked), None if faults else reordered(asked, order or board.own)
         answers = [forecast and _answer(strategy, forecast, base, plain, job, model) for forecast in (own, edited)]
         return OnBoard(board, answers[0], faults, answers[1])
 
@@ -210,8 +200,8 @@ def on_board(request: Request, strategy: str, order: Order | None = None) -> OnB
 def search(request: Request, progress: Progress) -> Searched:
     """Rank everything that the request's strategies (none: all) offer. One search runs at a time."""
     with _ONE_AT_A_TIME:
-        job, placement = _job(request), _placement(request)
-        machine, model = _target(job.precision, request.machine, placement, _stamp())
+        job, placement = job_of(request), placement_of(request)
+        machine, model = target_of(job.precision, request.machine, placement, stamp_now())
     shared = dict(request.settings)
     strategies.check_shared(request.strategies or strategies.names(), shared)
     with _ONE_SEARCH:
@@ -224,116 +214,6 @@ def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: in
     """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
     with workers(processes or usual_processes(len(names)), cluster) as run:
         return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
-
-
-def check_mode(machine: Machine, mode: str) -> None:
-    """Raise StepcastError if CUDA graphs are asked of a CPU."""
-    if mode == "graph" and machine.devices[0].kind == "cpu":
-        raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
-
-
-def _job(request: Request) -> Job:
-    """The job of a request. Raises StepcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
-    if request.model not in (offered := [*start_models(), *workloads.names()]):  # the app runs no other code of its users
-        raise UnknownNameError("model", request.model, offered)
-    for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
-        if not 1 <= number <= most:
-            raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
-    options = [name for name, _ in request.settings]
-    for text in request.strategies:
-        options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
-    if "schedule" in options:  # whoever reaches the app must not make it read files
-        raise StepcastError("the app reads no schedule files; use stepcast predict --schedule FILE.csv")
-    names = ("model", "batch", "image_size", "optimizer", "form", "precision", "accumulate", "clip_norm", "layout")
-    return _same(Job(**{name: getattr(request, name) for name in names}), _stamp_of(request.model))
-
-
-@lru_cache(maxsize=24)
-def _same(job: Job, stamp: int) -> Job:
-    """The job that was asked for before and is equal, with the graphs that it has captured. `stamp`: of the file of a user's model."""
-    return job
-
-
-def _placement(request: Request) -> Placement:
-    placement = Placement(
-        devices=request.devices, mode=request.mode, link=request.link, partition=request.partition, scale=scale_of(request.scale),
-        memory_limit_gb=request.memory_limit_gb,
-    )  # fmt: skip
-    check_names(placement)
-    return placement
-
-
-def _stamp_of(model: str) -> int:
-    """When the file of a user's model was last changed; 0 for a built-in one."""
-    file = source_file(model)
-    return file.stat().st_mtime_ns if file is not None and file.exists() else 0
-
-
-def _stamp() -> tuple[tuple[str, int], ...]:
-    """The stored profiles and when they were last changed, which calibration does."""
-    return tuple((str(path), path.stat().st_mtime_ns) for path in list_profiles())
-
-
-@lru_cache(maxsize=24)
-def _target(precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
-    """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `_stamp`.
-
-    A scaled machine has the costs of the machine as it is, which are kept, scaled.
-    """
-    if placement.scale != AS_IT_IS:
-        model = scaled_costs(_target(precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
-        return model.machine, model
-    profile = stored_profiles().get(name)
-    machine, model = costs_for(Job("", 1, precision=precision), profile, None if profile else name, placement)
-    check_mode(machine, placement.mode)
-    return machine, model
-
-
-class _Asked(NamedTuple):
-    """What the forecast of a strategy depends on. The stamps are those of `_stamp_of` and `_stamp`."""
-
-    job: Job
-    model_stamp: int
-    text: str
-    settings: tuple
-    machine: str
-    placement: Placement
-    stamp: tuple
-
-    @property
-    def target(self) -> tuple[Machine, CostModel]:
-        """The machine and its costs."""
-        return _target(self.job.precision, self.machine, self.placement, self.stamp)
-
-
-def _asked(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> _Asked:
-    return _Asked(job, _stamp_of(job.model), text, request.settings, request.machine, placement, stamp)
-
-
-def _kept(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> simulated.Forecast | StepcastError:
-    """The forecast of one strategy, or why there is none, as it was predicted before if nothing has changed."""
-    return _predicted(_asked(job, text, request, placement, stamp))
-
-
-@lru_cache(maxsize=48)
-def _predicted(asked: _Asked) -> simulated.Forecast | StepcastError:
-    """The forecast of a strategy's own order, or why there is none."""
-    return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
-
-
-@lru_cache(maxsize=8)
-def _board(asked: _Asked) -> Board:
-    """The board of a strategy's plan. Raises StepcastError if there is no plan."""
-    own = _predicted(asked)
-    if isinstance(own, StepcastError):
-        raise own
-    return Board(own.plan, own.machine)
-
-
-@lru_cache(maxsize=24)
-def _reordered(asked: _Asked, order: Order) -> simulated.Forecast:
-    """The forecast of a strategy's plan in another order."""
-    return simulated.forecast(order.applied(_board(asked).plan), *asked.target, asked.placement.mode)
 
 
 def _known(forecast: simulated.Forecast | StepcastError) -> simulated.Forecast | None:

@@ -49,7 +49,7 @@ class Board:
     @cached_property
     def _hazards(self) -> tuple[tuple[Hazard, ...], ...]:
         """The hazards within a period, by segment."""
-        return tuple(hazards_within(part) for part in self.plan.parts)
+        return tuple(hazards_within(part, self.machine) for part in self.plan.parts)
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:

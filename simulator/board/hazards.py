@@ -7,7 +7,8 @@ executions that conflict in the same order. Executions of different periods stay
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulator.plan.dependencies import Dependencies, box, overlap
+from simulator.machine.machine import Machine
+from simulator.plan.dependencies import box, dependencies_of, overlap
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 
@@ -23,11 +24,15 @@ class Hazard(NamedTuple):
     kind: str
 
 
-def hazards_within(part: Plan) -> tuple[Hazard, ...]:
-    """The hazards between tasks of one period of a plan of one segment. Those that follow from others are left out."""
-    dependencies = Dependencies(part)
+def hazards_within(part: Plan, machine: Machine) -> tuple[Hazard, ...]:
+    """The hazards between tasks of one period of a plan of one segment. Those that follow from others are left out.
+
+    The order of messages between devices, where receives block, is no hazard: it follows from the issue order.
+    """
+    dependencies = dependencies_of(part, machine)
     rows = enumerate(dependencies.edges(dependencies.steady))  # in a steady period every task runs
-    return tuple(Hazard(edge.index, after, edge.kind) for after, edges in rows for edge in edges if edge.delta == 0)
+    edges = ((after, edge) for after, row in rows for edge in row)
+    return tuple(Hazard(edge.index, after, edge.kind) for after, edge in edges if edge.delta == 0 and edge.kind != "message")
 
 
 def hazard_words(part: Plan, hazard: Hazard) -> str:
@@ -45,7 +50,7 @@ def _conflicts(part: Plan, before: Task, after: Task) -> Iterator[str]:
             value = part.values[operand.value]
             kind, done = value.kind.replace("-", " "), "writes" if earlier_verb == "overwrites" else earlier_verb
             shared = "" if earlier.value == value.name else f", in the memory of {earlier.value}"
-            named = f"{kind} that" if value.name == before.name else f"{kind} {value.name}{shared}, which"
+            named = f"{kind} that" if before.name.startswith(value.name) else f"{kind} {value.name}{shared}, which"
             yield f"it {verb} the {named} {before.name} {done}"
 
 

@@ -64,7 +64,7 @@ def move_ui(board: Board, order: Order, add: Add) -> None:
     entries = order.entries[-len(tasks) :]
     by = segments("Move", [name for name, group in _GROUPS.items() if any(map(group, tasks.values()))], _BY, "Task")
     groups = _groups(by, entries, tasks)
-    first, second, third, fourth = st.columns([4, 3, 4, 1], vertical_alignment="bottom")
+    first, second, third, fourth = st.columns([8, 6, 8, 3], vertical_alignment="bottom")
     moved = groups[select(first, by, list(groups), f"{_BY} {by}")]
     lanes = _lanes(entries, moved[0].device)
     device, stream = select(second, "To", lanes, "board lane", lanes[0], words=lambda lane: f"{lane[0]} stream {lane[1]}")

@@ -24,6 +24,7 @@ from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
+from ui.kept import check_mode
 from ui.text import fits, labels, sentences, tables, waterfalls
 from ui.text.machines import partition_words
 from ui.text.predictions import place, predictions_document, predictions_table
@@ -134,7 +135,7 @@ def predict(
 def target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
     """The machine called `name`, or that of the profile, and its costs. Raises StepcastError if it is a CPU and a GPU is asked for."""
     machine, model = costs_for(job, profile, name, placement)
-    shared_jobs.check_mode(machine, placement.mode)
+    check_mode(machine, placement.mode)
     if placement.device != "cpu" and machine.devices[0].kind == "cpu":
         raise StepcastError(f"--device {placement.device}: machine {machine.name} is a CPU; leave it out or choose a GPU's machine")
     return machine, model

@@ -66,6 +66,13 @@ def test_every_broken_hazard_is_named(board):
     assert "u2 must come after b2: it reads the activation g2, which b2 writes" in words(board, moved)
 
 
+def test_a_value_with_the_name_of_its_task_is_not_named_twice():
+    plan, _ = tiny.build(tiny.task("relu.dX", reads="x", writes="relu"), tiny.task("conv.dW", reads="relu", writes="g"))
+    board = Board(plan, tiny.cpu())
+    moved = board.moved(board.own, Move("conv.dW", "d", 0, before="relu.dX"))
+    assert words(board, moved) == ["conv.dW must come after relu.dX: it reads the activation that relu.dX writes"]
+
+
 def test_a_task_that_two_tasks_change_keeps_its_order():
     plan, _ = tiny.build(tiny.task("a", mutates="w"), tiny.task("b", mutates="w"), tiny.task("c", after="a"))
     board = Board(plan, tiny.cpu())
