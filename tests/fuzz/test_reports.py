@@ -11,7 +11,9 @@ from simulator.whatif.replayed import replayed
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, sound
 from traces.profile import Profile
 from traces.timeline import Timeline
+from ui.reports.page import page
 from ui.reports.report import read_report
+from ui.reports.written import sections_of
 
 
 def test_a_damaged_report_is_read_or_refused(report, tmp_path):
@@ -42,7 +44,7 @@ def test_a_report_of_damaged_files_is_read_or_refused(report, tmp_path):
         path.write_bytes(content)
         try:
             with sound("files of a report", change):
-                read_report(folder)
+                page("report", sections_of(folder))
         finally:
             path.write_bytes(contents[path])
 
@@ -55,7 +57,7 @@ PLACES = st.sampled_from(
 
 
 @fuzzed(30)
-@given(PLACES, st.sampled_from([Profile.load, Timeline.load, read_report, open_profile, lambda place: replayed([place])]))
+@given(PLACES, st.sampled_from([Profile.load, Timeline.load, read_report, sections_of, open_profile, lambda place: replayed([place])]))
 def test_a_place_without_a_file_is_refused(place, read):
     from pathlib import Path
 

@@ -31,6 +31,7 @@ COMMANDS = (
     "reproduce",
     "replay",
     "diff",
+    "report",
     "ui",
 )
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
