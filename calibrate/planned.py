@@ -43,7 +43,7 @@ def plan_calibrated(
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
-    have theirs measured, roughly, or with `every` all of them. Without `calibrate` nothing is measured.
+    have theirs measured, roughly; with `every` all have, once, for a comparison of many plans. Without `calibrate` nothing is measured.
     `announce` receives the first forecasts, before anything is measured for them.
     """
 
@@ -59,7 +59,7 @@ def plan_calibrated(
             if testbed.calibrate([f.plan for f in forecasts.values()], machine, profile, save_to, progress):
                 forecasts, skipped, machine = plan()
     elif calibrate:
-        for _ in range(PREVIEWS):
+        for _ in range(1 if every else PREVIEWS):
             dependent = [f.plan for label, f in forecasts.items() if every or strategies.get(label.partition(":")[0]).uses_costs]
             if not dependent or not testbed.preview(dependent, machine, profile):
                 break

@@ -18,7 +18,7 @@ from traces.search_result import RankedPlan
 from traces.speedup import SAME, verdict
 
 #: Plans whose costs are measured for each one that runs, at most.
-_MEASURED = 4
+_MEASURED = 3
 
 
 def worth_measuring(fitting: Sequence[RankedPlan], count: int) -> list[str]:
