@@ -8,8 +8,8 @@ import streamlit as st
 from ui.text.formulas import FORMULAS, column_formulas, formulas_markdown
 
 
-def table_ui(rows: Sequence[Mapping[str, str]], shown: Any = None, columns: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Show rows, column name to text. `shown`: the same rows with styles. `columns`: more of a column, such as its width."""
+def table_ui(rows: Sequence[Mapping[str, Any]], shown: Any = None, columns: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Show rows, column name to text or number. `shown`: the same rows with styles. `columns`: more of a column, such as its width."""
     more, quantities = columns or {}, column_formulas(rows[0] if rows else ())
     config = {
         head: st.column_config.Column(help=FORMULAS[quantities[head]] if head in quantities else None, **more.get(head, {}))

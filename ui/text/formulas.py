@@ -15,7 +15,8 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     "Step time": (
         "Seconds per batch in the steady state, shown in ms: iterations of the plan follow one another until two successive lengths agree"
         f" within {AGREE:.1%}; if they never do, it is the mean of the last {MEAN_OF}. An event simulation gives every task its cost when"
-        " alone, and shares SMs or cores, memory bandwidth, links and the host's time."
+        " alone, and shares SMs or cores, memory bandwidth, links and the host's time. Where lanes wait for each other and a validation"
+        " sampled the costs, it is the mean over simulations with the costs of one sampling each."
     ),
     "90 % interval": (
         f"The 5 % and 95 % quantiles of {DRAWS:,} draws, in ms. A draw multiplies the seconds of every source of error (a kernel's cost, a"

@@ -1,6 +1,7 @@
 """The app's page of accuracy: measured steps in the intervals that were predicted for them, over the validations that are shipped."""
 
 from dataclasses import asdict
+from typing import Any
 
 import streamlit as st
 
@@ -40,12 +41,12 @@ def page() -> None:
     share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(judgments))])
 
 
-def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, str]]:
+def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, Any]]:
     """The number of steps by group, how many lie in their intervals, and the worst. `what`: the heading of the groups' names."""
     return [
         {
             what: markdown_escaped(name),
-            "steps": str(len(own)),
+            "steps": len(own),
             "in the interval": f"{coverage(own):.0%}",
             "worst, measured over predicted": f"{worst(own).ratio - 1:+.0%}",
         }
