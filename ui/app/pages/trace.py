@@ -182,6 +182,8 @@ def ladder_ui(result: ReplayResult) -> None:
 
 def changes_table(cells: list[dict[str, str]]) -> None:
     """Show changes and their gains in a table whose notes are as long as they need to be."""
+    if not cells:
+        return
     rows = [{name: markdown_escaped(words) for name, words in row.items()} for row in cells]
     st.table(pd.DataFrame(rows).set_index("change"), border="horizontal")
 
