@@ -1,7 +1,7 @@
 """What the user did on the schedule board: a list of edits that can be undone and redone."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 
 import streamlit as st
 
@@ -64,9 +64,15 @@ class History:
         self.done = 0
 
 
-def history_of(of: Hashable, own: Order, own_s: float) -> History:
-    """The history of a board in this session; a new one if the board, or the strategy's own order, is another."""
+def history_of(of: Hashable, own: Order, own_s: float, step_s: Callable[[Order], float | None]) -> History:
+    """The history of a board in this session; a new one if the board, or the strategy's own order, is another.
+
+    After a calibration, which a run includes, costs are others: then `step_s` predicts the orders anew.
+    """
     kept = st.session_state.get(_KEY)
-    if not isinstance(kept, History) or (kept.of, kept.own, kept.own_s) != (of, own, own_s):
+    if not isinstance(kept, History) or (kept.of, kept.own) != (of, own):
         kept = st.session_state[_KEY] = History(of, own, own_s)
+    if kept.own_s != own_s:
+        kept.own_s = own_s
+        kept.edits = [replace(edit, step_s=step_s(edit.order)) for edit in kept.edits]
     return kept

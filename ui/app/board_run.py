@@ -23,7 +23,7 @@ from ui.reports.report import read_report
 from ui.text import sentences
 from ui.text.labels import markdown_escaped
 
-_KEY = "board run"
+_KEY, _OF = "board run", "board run of"
 #: Options of a prediction that a validation lacks: it runs on this machine as it is.
 _ONLY_PREDICTED = frozenset({"machine", "scale", "memory-limit"})
 
@@ -45,8 +45,11 @@ def board_run_ui(request: Request, strategy: str, order: Order, runs: bool) -> N
         out = free_folder(reports_folder(), f"board-{request.model}-b{request.batch}".replace("/", "-"))
         schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
         st.session_state[_KEY] = ValidationRun(CommandRun(arguments(request, strategy, schedule, out)), out)
+        st.session_state[_OF] = (request, strategy, order)
         st.rerun()
     if current is not None:
+        if st.session_state.get(_OF) != (request, strategy, order):
+            st.caption("This is the run of an earlier schedule:")
         ended_ui(current)
         comparison = compared(current.folder)
         if comparison is not None:

@@ -165,11 +165,16 @@ def test_a_board_runs_here(page, monkeypatch, stepcast, tmp_path):
     order = app.text_area(key="board text").value
     app.button(key="button run board").click().run(timeout=120)
     assert "Done; the report is in" in words(app)
+    assert "The schedule computes the same numbers." in words(app), "the run measured the costs anew, and the edits stay"
     (schedule,) = tmp_path.rglob("board-lenet5-b8.csv")
     assert schedule.read_text() == order
     measured = payloads_of_app(app)[1].header
     assert [panel["kind"] for panel in measured["panels"]] == ["predicted", "measured"]
     assert all([row["lane"] for row in panel["rows"]] == ["stream 0", "stream 1"] for panel in measured["panels"])
+    earlier = "This is the run of an earlier schedule:"
+    assert earlier not in [caption.value for caption in app.caption]
+    app.button(key="button undo").click().run()
+    assert earlier in [caption.value for caption in app.caption]
 
 
 def test_an_order_that_breaks_a_hazard_cannot_be_run(page):

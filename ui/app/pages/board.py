@@ -55,11 +55,15 @@ def page() -> None:
 def board_ui(predictor: Predictor, request: Request, strategy: str, started: OnBoard) -> None:
     """Show the board, what is said of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
     board = started.board
-    history = history_of((request, strategy), board.own, started.own.prediction.step_s)
+
+    def step_s(order: Order) -> float | None:
+        edited = predictor.on_board(request, strategy, order).edited
+        return None if edited is None else edited.prediction.step_s
+
+    history = history_of((request, strategy), board.own, started.own.prediction.step_s, step_s)
 
     def add(words: str, order: Order) -> None:
-        answer = predictor.on_board(request, strategy, order)
-        history.add(Edit(words, order, answer.edited.prediction.step_s if answer.edited else None))
+        history.add(Edit(words, order, step_s(order)))
         st.rerun()
 
     present = predictor.on_board(request, strategy, history.order)
