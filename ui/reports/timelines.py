@@ -2,14 +2,11 @@
 
 from traces import units
 from traces.timeline import Timeline
-from ui.figures.charts_page.page import chart_html
-from ui.figures.memory_chart import memory_figure
 from ui.figures.timeline_canvas.page import timelines_html
 from ui.reports.page import Section, section
 
 
 def timeline_section(timeline: Timeline, name: str) -> Section:
-    """One step drawn, and its memory. `name`: what the timeline is called."""
-    memory = chart_html(memory_figure(timeline), "Memory of every device") if timeline.memory else ""
+    """One step drawn, with its memory. `name`: what the timeline is called."""
     summary = f"{timeline.kind}: a step of {units.duration(timeline.step_s)}"
-    return section(f"Timeline {name}", summary, "timeline.html", timelines=timelines_html([timeline], ""), memory=memory)
+    return section(f"Timeline {name}", summary, "timeline.html", timelines=timelines_html([timeline], ""))

@@ -11,7 +11,6 @@ from simulator.diff.task_errors import TaskError, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from ui.figures import charts
 from ui.figures.charts_page.page import chart_html
-from ui.figures.memory_chart import memory_figure
 from ui.figures.task_errors_chart import errors_figure
 from ui.figures.timeline_canvas.page import timelines_html
 from ui.figures.waterfall_chart import waterfall_figure
@@ -23,6 +22,7 @@ from ui.text.labels import headline
 #: Files in the folder of a comparison that a page links to, and the text of the links.
 LINKED: Mapping[str, str] = MappingProxyType({
     "timelines.svg": "picture (SVG)",
+    "memory.png": "memory over time (PNG)",
     "perfetto.json.gz": "trace for ui.perfetto.dev",
     "predicted.json.gz": "predicted timeline",
     "measured.json.gz": "measured timeline",
@@ -72,15 +72,12 @@ def _comparison(shown: Shown) -> dict[str, Any]:
 
 
 def _drawn(shown: Shown) -> list[Markup]:
-    """The timelines, the waterfall and the memory of one comparison."""
+    """The timelines, with the memory below their lanes, and the waterfall of one comparison."""
     comparison, result = shown.comparison, shown.comparison.result
     drawn = [timelines_html([comparison.predicted, comparison.measured], "", shown.address("timelines.png"))]
     if result.waterfall:
         figure = waterfall_figure(waterfalls.measured_bars(result), "From predicted to measured")
         drawn.append(chart_html(figure, "From the predicted to the measured step, part by part", shown.address("waterfall.png")))
-    if comparison.predicted.memory or comparison.measured.memory:
-        figure = memory_figure(comparison.predicted, comparison.measured)
-        drawn.append(chart_html(figure, "Memory of every device", shown.address("memory.png")))
     return drawn
 
 
