@@ -75,7 +75,7 @@ def test_page_holds_the_charts_and_their_library_once(folder):
     assert page.count('id="stepcast-plotly"') == 1
     (chart, *others) = figures_of_page(page)
     assert chart["layout"]["title"]["text"] == "turbodl is 1.42x as fast as plain PyTorch"
-    assert len(others) == 3 * 3, "phases, errors and memory of every strategy"
+    assert len(others) == 2 * 3, "phases and errors of every strategy"
     assert '<noscript><img src="summary.png"' in page
 
 
