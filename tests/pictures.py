@@ -2,9 +2,10 @@
 
     app.webp      a short animation: a model is chosen, a slider moved, and the numbers change
     search.png    the page of a search
+    board.png     the schedule board, with a plan's updates moved to a second stream
     report.png    the page that `stepcast report` makes of a validation, a search and a difference
 
-It runs the commands and the app as users do, on this machine, and takes about three minutes.
+It runs the commands and the app as users do, on this machine, and takes about four minutes.
 """
 
 import io
@@ -109,6 +110,22 @@ def picture_search(page: Page, path: Path) -> None:
     shrunk(page.screenshot()).save(path, optimize=True)
 
 
+def picture_board(page: Page, path: Path) -> None:
+    """Move all updates to another stream on the schedule board, and take its picture."""
+    page.get_by_text("own order.").wait_for()
+    page.get_by_text("Phase", exact=True).first.click()
+    for label, option in (("Phase", "update"), ("To", "cuda:0 stream 1")):
+        page.wait_for_timeout(1500)
+        box = page.get_by_test_id("stSelectbox").filter(has=page.get_by_text(label, exact=True))
+        box.get_by_role("combobox").click()
+        page.get_by_role("option", name=option, exact=True).click()
+    page.wait_for_timeout(1500)
+    page.get_by_role("button", name="Move", exact=True).click()
+    page.get_by_text("1 edit", exact=True).wait_for()
+    page.wait_for_timeout(1500)
+    shrunk(page.screenshot()).save(path, optimize=True)
+
+
 def write_report(folder: Path) -> Path:
     """The page that `stepcast report` makes of a job's validation, search and difference."""
     out, searched, differs, page = folder / "job", folder / "search.json", folder / "diff", folder / "report.html"
@@ -132,6 +149,8 @@ def main(out: Path) -> None:
                 film_what_if(page, out / "app.webp")
             with opened(browser, f"{address}/search?model=resnet18&{job}", HIGH) as page:
                 picture_search(page, out / "search.png")
+            with opened(browser, f"{address}/board?model=resnet18&{job}&strategy=backward-fusion", HIGH) as page:
+                picture_board(page, out / "board.png")
         with opened(browser, write_report(Path(home)).as_uri(), HIGH) as page:
             page.locator(".stepcast-chart .main-svg").first.wait_for()
             shrunk(page.screenshot()).save(out / "report.png", optimize=True)
