@@ -135,4 +135,4 @@ def test_the_app_offers_this_gpu_if_it_is_calibrated(tmp_path, monkeypatch, prof
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
     assert "this-gpu" not in jobs.choices().machines
     profile.save(Path(tmp_path) / "profiles" / "gpu-x.json")
-    assert jobs.choices().machines[-1] == "this-gpu"
+    assert jobs.choices().machines[1] == "this-gpu"

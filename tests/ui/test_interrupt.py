@@ -68,7 +68,12 @@ CASES = {
         ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"],
         5,
     ),
-    "predict while simulating": ("simpy.core", "Environment.step", ["predict", *LONG, "--strategy", "turbodl", "--machine", "p100"], 50),
+    "predict while simulating": (
+        "simulator.engine.sms",
+        "Sms.enter",
+        ["predict", *LONG, "--strategy", "turbodl", "--machine", "p100"],
+        50,
+    ),
     "run": (
         "executors.cpu.workers",
         "Workers.run",
