@@ -2,7 +2,7 @@
 
 They are in `data/MACHINE/` beside this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is one
 profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's validations.
-`data/examples` has traces that were made up, small enough to read, for people who have none yet.
+`data/examples` has two traces that were made up, small enough to read, and a measured report, for people who have none yet.
 """
 
 import logging
@@ -54,5 +54,5 @@ def example_traces() -> list[Path]:
 
 
 def example_report() -> Path:
-    """A validation that `stepcast demo` made on a CPU with two cores."""
-    return Path(__file__).with_name("data") / "cpu-amd-epyc-2" / "validations" / "demo-lenet5.json"
+    """A report that `stepcast demo` wrote on a CPU with two cores, with its timelines."""
+    return Path(__file__).with_name("data") / "examples" / "report-lenet5"

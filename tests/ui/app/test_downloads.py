@@ -102,7 +102,7 @@ def test_the_document_of_a_difference_is_that_of_the_command_line(files, stepcas
 
 def test_the_document_of_a_report_is_what_was_measured(files):
     made, _ = files("validate")
-    document, measured = json.loads(made["validation.json"]), json.loads(example_report().read_text())["results"]
+    document, measured = json.loads(made["validation.json"]), json.loads((example_report() / "validation.json").read_text())["results"]
     assert [row["measured_step_s"] for row in document["results"]] == [row["measured_step_s"] for row in measured]
     assert [row["strategy"] for row in rows_of(made["validation.csv"])][1:] == [row["strategy"] for row in measured]
 
