@@ -106,6 +106,7 @@ def picture_search(page: Page, path: Path) -> None:
     """Search on the app's page, and take its picture."""
     page.get_by_role("button", name="Search", exact=True).click()
     page.get_by_text("is predicted fastest of").wait_for()
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
     answered(page)
     shrunk(page.screenshot()).save(path, optimize=True)
 
