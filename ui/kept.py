@@ -21,7 +21,7 @@ from simulator.predict import forecast as simulated
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile_files import list_profiles
-from ui.app.model import Request, start_models, stored_profiles
+from ui.app.model import Request, check_reads_no_file, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
@@ -43,8 +43,7 @@ def job_of(request: Request) -> Job:
     options = [name for name, _ in request.settings]
     for text in request.strategies:
         options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
-    if "schedule" in options:  # whoever reaches the app must not make it read files
-        raise StepcastError("the app reads no schedule files; use stepcast predict --schedule FILE.csv")
+    check_reads_no_file(options)
     names = ("model", "batch", "image_size", "optimizer", "form", "precision", "accumulate", "clip_norm", "layout")
     return _same(Job(**{name: getattr(request, name) for name in names}), _stamp_of(request.model))
 

@@ -23,10 +23,11 @@ def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
         jobs.predict_many(Request("rnn_bitstream", batch, size, "sgd", "foreach", "fp32", "h100", ("bppsa",)))
 
 
-def test_the_app_reads_no_schedule_files():
-    named = Request("lenet5", 8, machine="p100x4", strategies=("gpipe",), settings=(("schedule", "/etc/hostname"),))
-    for request in (named, replace(named, strategies=("gpipe: schedule =/etc/hostname",), settings=())):
-        with pytest.raises(StepcastError, match=r"the app reads no schedule files; use stepcast predict --schedule"):
+@pytest.mark.parametrize(("strategy", "option"), [("gpipe", "schedule"), ("deepa", "config")])
+def test_the_app_reads_no_files_that_an_option_names(strategy, option):
+    named = Request("lenet5", 8, machine="p100x4", strategies=(strategy,), settings=((option, "/etc/hostname"),))
+    for request in (named, replace(named, strategies=(f"{strategy}: {option} =/etc/hostname",), settings=())):
+        with pytest.raises(StepcastError, match=rf"the app reads no {option} files; use stepcast predict --"):
             jobs.predict_many(request)
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,8 @@ PREDICTOR_MODULE = "ui.jobs"
 TRACE, MODEL = "--trace=", "--model="
 #: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
 PROFILE = "profile "
+#: Options of strategies whose values are files, and the command that takes them.
+FILES = {"schedule": "stepcast predict --schedule FILE.csv", "config": "stepcast predict --set config=FILE.json"}
 #: Starts Streamlit in such a way that it runs no code of the current folder.
 LAUNCHER = Path(__file__).with_name("launch.py")
 SERVER = Path(__file__).with_name("served") / "server.py"
@@ -239,6 +241,13 @@ def start_traces() -> list[Path]:
 def start_models() -> list[str]:
     """The users' own models that the app was started with. No other code of a user runs."""
     return [argument.removeprefix(MODEL) for argument in sys.argv[1:] if argument.startswith(MODEL)]
+
+
+def check_reads_no_file(options: Iterable[str]) -> None:
+    """Raise StepcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
+    named = next((name for name in options if name in FILES), None)
+    if named is not None:
+        raise StepcastError(f"the app reads no {named} files; use {FILES[named]}")
 
 
 def parse_settings(text: str) -> tuple[tuple[str, str], ...]:

@@ -7,10 +7,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from simulator.strategies import registry as strategies
+from ui.app.model import FILES
 from ui.text.labels import option_value
-
-#: Options that name files. Whoever reaches the app must not make it read any.
-FILES = frozenset({"schedule"})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from traces.errors import StepcastError
-from ui.app.model import Choices, parse_settings
+from ui.app.model import Choices, check_reads_no_file, parse_settings
 from ui.app.state import number, select, several, text
 
 
@@ -67,8 +67,10 @@ def validation_form_ui(choices: Choices) -> tuple[ValidationRequest | None, bool
     try:
         if not strategies:
             raise StepcastError("no strategy chosen; choose at least one")
+        options = parse_settings(settings)
+        check_reads_no_file(name for name, _ in options)
         fields = (model, batch or 1, image_size, optimizer, form, precision, tuple(strategies))
-        return ValidationRequest(*fields, parse_settings(settings), devices, quick), asked
+        return ValidationRequest(*fields, options, devices, quick), asked
     except StepcastError:
         if asked:
             raise

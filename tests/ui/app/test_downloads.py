@@ -56,7 +56,7 @@ def printed(stepcast, command):
     return without_wall_time(stepcast.call(*shlex.split(command)[1:], "--json").document)
 
 
-@pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa:config=x=1"]])
+@pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa"]])
 def test_the_document_of_a_prediction_is_that_of_the_command_line(files, stepcast, strategies):
     made, command = files("what-if", model="lenet5", batch="16", machine="h100", strategy=strategies)
     assert without_wall_time(json.loads(made["predictions.json"])) == printed(stepcast, command)

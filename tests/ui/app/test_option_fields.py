@@ -5,7 +5,8 @@ from dataclasses import fields
 import pytest
 
 from simulator.strategies import registry as strategies
-from ui.app.option_fields import FILES, option_fields, option_values, strategy_text
+from ui.app.model import FILES
+from ui.app.option_fields import option_fields, option_values, strategy_text
 
 #: Another value of a field than its default, by kind.
 OTHER = {
@@ -21,7 +22,7 @@ OTHER = {
 def test_every_option_of_every_strategy_has_a_field(name):
     known = strategies.get(name)
     offered = option_fields(name)
-    assert {field.name for field in offered} == set(known.option_names) - FILES
+    assert {field.name for field in offered} == set(known.option_names) - FILES.keys()
     assert len(fields(known.options_type)) == len(known.option_names)
     assert all(field.about for field in offered), "each option is explained"
     assert strategy_text(name, {field.name: field.default for field in offered}) == name

@@ -103,6 +103,8 @@ def test_an_unusable_job_is_one_line(start):
     assert [error.value.replace("\\", "") for error in app.error] == ["stepcast: batch 32 is not divisible by 5"]
     app.text_input[0].set_value("alpha")
     assert "cannot read the option 'alpha'" in pressed(app, "Validate here").error[0].value.replace("\\", "")
+    app.text_input[0].set_value("schedule=/etc/hostname")
+    assert "the app reads no schedule files" in pressed(app, "Validate here").error[0].value
 
 
 def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start):
