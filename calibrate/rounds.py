@@ -135,7 +135,7 @@ def run_rounds(
         if len(undisturbed) >= rounds or (number + 1 >= rounds and len(undisturbed) >= rounds // 2):
             break
     progress(total, total, "done")
-    counted = undisturbed if len(undisturbed) >= rounds // 2 else list(range(len(plain_s)))
+    counted = undisturbed if len(undisturbed) >= max(1, rounds // 2) else list(range(len(plain_s)))
     return RoundTimes(
         counted,
         [1 + r * count + place for r in counted for place in range(count)],

@@ -45,10 +45,10 @@ class RecordingTestbed:
         return SimpleNamespace(unit=1, run=run)
 
 
-def rounds_of(testbed: RecordingTestbed, **options):
+def rounds_of(testbed: RecordingTestbed, rounds: int = 2, **options):
     plans = [SimpleNamespace(strategy=name) for name in ("baseline", "owt")]
     candidates = [Candidate(plan, testbed.program(plan.strategy)) for plan in (*plans, plans[0])]
-    return run_rounds(candidates, testbed, None, no_progress, rounds=2, **options)
+    return run_rounds(candidates, testbed, None, no_progress, rounds, **options)
 
 
 def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
@@ -81,3 +81,10 @@ def test_without_sampling_only_programs_run():
     testbed = RecordingTestbed()
     rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
     assert {event.partition(" ")[0] for event in testbed.events} == {"run"}
+
+
+def test_if_all_rounds_were_disturbed_all_count():
+    testbed = RecordingTestbed()
+    testbed.monitor = lambda: SimpleNamespace(stop=lambda: SimpleNamespace(rejected=True))
+    assert rounds_of(testbed, rounds=1).counted == [0]
+    assert rounds_of(testbed, rounds=2).counted == [0, 1, 2]
