@@ -10,7 +10,7 @@ from calibrate.placement import DEFAULT_PLACEMENT
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
 from traces.errors import StepcastError
-from ui.app.model import Choices, MachineFacts, Predictor, Request
+from ui.app.model import Choices, MachineFacts, Predictor, Request, find_predictor
 from ui.app.option_form import options_ui, put_options
 from ui.app.state import factor, number, quantity, select, several, text
 from ui.text.labels import markdown_escaped, options_text
@@ -25,6 +25,16 @@ _KEYS = {
     "machine": "machine", "devices": "devices", "link": "link", "partition": "partition", "accumulate": "accumulate",
     "clip_norm": "clip norm", "layout": "layout", "mode": "mode", "memory_limit_gb": "memory limit",
 }  # fmt: skip
+
+
+def predictor_ui(command: str) -> Predictor | None:
+    """The predictor. If this installation has none, the page says which `stepcast` command to use instead, and the result is None."""
+    predictor = find_predictor()
+    if predictor is None:
+        st.info(
+            f"This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast {command}` on the command line."
+        )
+    return predictor
 
 
 def put_fields(given: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, 
 from ui.app.board_history import Edit, History, history_of
 from ui.app.board_run import board_run_ui
 from ui.app.links import OPTIONS, command, query_of, request_fields
-from ui.app.model import OnBoard, Predictor, Request, find_predictor
-from ui.app.request_form import put_fields, request_ui, title
+from ui.app.model import OnBoard, Predictor, Request
+from ui.app.request_form import predictor_ui, put_fields, request_ui, title
 from ui.app.share_parts import Download, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
@@ -31,9 +31,8 @@ FILE = "board.csv"
 
 def page() -> None:
     """Show the controls in the sidebar, and the board of one of their strategies."""
-    predictor = find_predictor()
+    predictor = predictor_ui("predict")
     if predictor is None:
-        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
     linked = opened_by_link("board", OPTIONS)
     if linked is not None:

@@ -12,8 +12,8 @@ from traces.errors import StepcastError
 from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import OPTIONS, query_of, request_fields
-from ui.app.model import Predictor, Request, find_predictor
-from ui.app.request_form import put_fields, request_ui, request_words
+from ui.app.model import Predictor, Request
+from ui.app.request_form import predictor_ui, put_fields, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
@@ -45,9 +45,8 @@ class Sweep:
 
 def page() -> None:
     """Let the user choose a job, strategies and parameters, and show what is predicted."""
-    predictor = find_predictor()
+    predictor = predictor_ui("predict")
     if predictor is None:
-        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
     linked = opened_by_link("compare", [*OPTIONS, OVER])
     if linked is not None:

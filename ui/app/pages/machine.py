@@ -16,8 +16,8 @@ from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile import Identity, Profile
 from ui.app.links import command, query_of, request_fields
-from ui.app.model import PROFILE, Request, find_predictor, stored_profiles
-from ui.app.request_form import put_fields
+from ui.app.model import PROFILE, Request, stored_profiles
+from ui.app.request_form import predictor_ui, put_fields
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.sweeping import costs_stamp
@@ -45,9 +45,8 @@ class MachineOfJob:
 
 def page() -> None:
     """Let the user choose a machine and a job, and show both."""
-    predictor = find_predictor()
+    predictor = predictor_ui("machines")
     if predictor is None:
-        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast machines` on the command line.")
         return
     choices = predictor.choices()
     linked = opened_by_link("machine", LINKED)

@@ -8,9 +8,9 @@ from traces import units
 from traces.errors import StepcastError
 from traces.search_result import SearchResult
 from ui.app.links import OPTIONS, command, query_of, request_fields
-from ui.app.model import Request, Searched, find_predictor
+from ui.app.model import Request, Searched
 from ui.app.navigation import link_ui
-from ui.app.request_form import put_fields, request_ui, title
+from ui.app.request_form import predictor_ui, put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import BUTTON, select, several
 from ui.app.table_parts import formulas_ui, table_ui
@@ -33,9 +33,8 @@ SHOWN = 20
 
 def page() -> None:
     """Show the controls in the sidebar, the button that searches, and the last answer under the job that it belongs to."""
-    predictor = find_predictor()
+    predictor = predictor_ui("search")
     if predictor is None:
-        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast search` on the command line.")
         return
     linked = opened_by_link("search", OPTIONS)
     if linked is not None:

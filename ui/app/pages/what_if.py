@@ -15,9 +15,9 @@ from traces.predictions import Predictions
 from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
-from ui.app.model import Forecast, Predictor, Refusal, Request, find_predictor
+from ui.app.model import Forecast, Predictor, Refusal, Request
 from ui.app.navigation import link_ui
-from ui.app.request_form import put_fields, request_ui, request_words, title
+from ui.app.request_form import predictor_ui, put_fields, request_ui, request_words, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, picture, share_ui
 from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
@@ -42,9 +42,8 @@ _SETTLED = "settled batch"
 
 def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
-    predictor = find_predictor()
+    predictor = predictor_ui("predict")
     if predictor is None:
-        st.info("This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast predict` on the command line.")
         return
     linked = opened_by_link("what if", OPTIONS)
     if linked is not None:
