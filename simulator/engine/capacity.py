@@ -1,5 +1,6 @@
-"""How long the tasks of one period keep what they share: SMs, memory bandwidth and links. In the long run no step is shorter.
+"""How long the tasks of one period keep what they share: streams, SMs, memory bandwidth and links. In the long run no step is shorter.
 
+- *streams*: what the tasks of a serial stream take one after another;
 - *compute*: what the kernels on a device need of its SMs, divided by their number;
 - *memory bandwidth*: what all kernels on a memory draw of its bandwidth;
 - *links*: the time for which transfers hold one direction of a link, and the bytes on a channel divided by its bandwidth.
@@ -15,7 +16,7 @@ from simulator.engine.sms import Shape
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
-COMPUTE, BANDWIDTH, LINKS = "compute", "memory bandwidth", "links"
+STREAMS, COMPUTE, BANDWIDTH, LINKS = "streams", "compute", "memory bandwidth", "links"
 
 
 class Capacity:
@@ -34,7 +35,7 @@ class Capacity:
     @property
     def needed_s(self) -> dict[str, float]:
         """By what is shared, the seconds of a period for which it is needed."""
-        return {COMPUTE: self._compute_s(), BANDWIDTH: self._bandwidth_s(), LINKS: self._links_s()}
+        return {STREAMS: self._streams_s(), COMPUTE: self._compute_s(), BANDWIDTH: self._bandwidth_s(), LINKS: self._links_s()}
 
     @cached_property
     def least_s(self) -> list[float]:
@@ -45,6 +46,12 @@ class Capacity:
             share = self._least[self._machine.device(task.device).memory] if recipe.shape is not None else 1.0
             least_s.append(recipe.seconds * share + moving_s)
         return least_s
+
+    def _streams_s(self) -> float:
+        work_s: dict[tuple[str, int], float] = defaultdict(float)
+        for task, seconds in zip(self._plan.tasks, self.least_s, strict=True):
+            work_s[task.lane] += seconds
+        return max(work_s.values(), default=0.0)
 
     def _compute_s(self) -> float:
         taken: dict[str, float] = defaultdict(float)

@@ -238,7 +238,7 @@ class Simulation:
 
     @property
     def _ran_ahead(self) -> bool:
-        """Whether periods agreed only because a lane that nothing holds back had done its work of all simulated periods before."""
+        """Whether periods agreed too early: a lane had a lead that later periods use up, such as the work of all simulated periods."""
         return self._least_s > (1 + 2 * AGREE) * self._watch.step_s
 
     def timeline(self) -> Timeline:
