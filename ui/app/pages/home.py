@@ -31,9 +31,8 @@ class Door:
 def doors() -> list[Door]:
     """The doors, which name what was given at start."""
     own, traces, reports = start_models(), start_traces(), report_places(start_arguments())
-    model = (
-        {"model": own[0]} if own else {"model": "resnet18", "batch": "32", "machine": "h100", "strategy": ["backward-fusion", "turbodl"]}
-    )
+    chosen = {"model": own[0]} if own else {"model": EXAMPLE.model, "batch": str(EXAMPLE.batch), "machine": EXAMPLE.machine}
+    model = chosen | {"strategy": list(EXAMPLE.strategies)}
     return [
         Door(
             "I have a model",
