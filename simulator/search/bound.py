@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from simpy import Environment
 
 from simulator.costs.cost import Cost
-from simulator.engine.capacity import Capacity, least_shares
+from simulator.engine.capacity import STREAMS, Capacity, least_shares
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
@@ -56,9 +56,10 @@ def lower_bound(
     links = Links(Environment(), machine)
     recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=True)
     shared = Capacity(plan, machine, recipes, links, pair_multipliers or {})
+    needed_s = shared.needed_s
     bounds = {
-        DEPENDENCIES: _longest_cycle(plan, dependencies, shared.least_s),
-        **shared.needed_s,
+        DEPENDENCIES: max(needed_s.pop(STREAMS), _longest_cycle(plan, dependencies, shared.least_s)),
+        **needed_s,
         HOST: 0.0 if mode == GRAPH else _host(plan, machine, costs, dependencies, recipes),
     }
     by = max(bounds, key=bounds.get)
@@ -97,12 +98,9 @@ def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[flo
     row = dependencies.waits(dependencies.steady)
     size, reach = len(plan.tasks), max((edge.delta for edges in row for edge in edges), default=0)
     lane_last: dict[tuple[str, int], int] = {}
-    lane_work: dict[tuple[str, int], float] = defaultdict(float)
     end_s = [0.0] * (size * (reach + _PERIODS))
     before = [-1] * len(end_s)
     lanes = [task.lane for task in plan.tasks]
-    for lane, seconds in zip(lanes, alone_s, strict=True):
-        lane_work[lane] += seconds
     number = 0
     for period in range(reach + _PERIODS):
         for lane, edges, seconds in zip(lanes, row, alone_s, strict=True):
@@ -115,7 +113,7 @@ def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[flo
                     start, latest = end_s[earlier], earlier
             end_s[number], before[number], lane_last[lane] = start + seconds, latest, number
             number += 1
-    longest = max(lane_work.values(), default=0.0)
+    longest = 0.0
     seen: dict[int, int] = {}
     number = max(range(len(end_s)), key=end_s.__getitem__, default=-1)
     while number >= 0:
