@@ -1,5 +1,7 @@
 """The app without a browser: opened at one of its pages."""
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -19,4 +21,15 @@ def app_at(address: str = "", timeout: int = 60) -> AppTest:
 def go_to(app: AppTest, address: str) -> AppTest:
     """The app with its next run at another page, as after a click on its menu. `AppTest.switch_page` knows pages that are files only."""
     app._page_hash = calc_hash(address)
+    return app
+
+
+def opened_by_link(address: str, query: Mapping[str, str | list[str]], monkeypatch, stepcast) -> AppTest:
+    """A page with the real predictor, run once as a link opens it, with the profiles of the command line."""
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    app = app_at(address)
+    app.query_params.update(query)
+    app.run()
+    assert not app.exception
     return app

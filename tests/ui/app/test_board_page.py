@@ -1,12 +1,10 @@
 """The schedule board with the real predictor: moves, their verdict and cost, text, and every strategy of the registry."""
 
-import sys
-
 import pytest
 
 from simulator.board import order_csv
 from simulator.strategies import registry as strategies
-from tests.support.app_pages import app_at
+from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
 from ui.app import board_run, timeline_parts
@@ -22,16 +20,7 @@ JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4", "optimizer": "mome
 def page(monkeypatch, stepcast):
     """Opens the page by a link, with the profiles of the command line."""
 
-    def opened(**query):
-        monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
-        app = app_at("board")
-        app.query_params.update(query)
-        app.run()
-        assert not app.exception
-        return app
-
-    return opened
+    return lambda **query: opened_by_link("board", query, monkeypatch, stepcast)
 
 
 def words(app) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from calibrate.identity import comparable_cpu
 from simulator.strategies import registry as strategies
-from tests.support.app_pages import app_at
+from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
 from traces.comparison import Prediction
@@ -21,16 +21,7 @@ JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}
 def page(monkeypatch, stepcast):
     """Opens the page by a link, with the profiles of the command line."""
 
-    def opened(**query):
-        monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
-        app = app_at("what-if")
-        app.query_params.update(query)
-        app.run()
-        assert not app.exception
-        return app
-
-    return opened
+    return lambda **query: opened_by_link("what-if", query, monkeypatch, stepcast)
 
 
 def test_every_strategy_is_predicted_or_says_why_not(page):
